@@ -5,8 +5,8 @@
 blas: between the calls of a session with ONNX Runtime's defaults, it multiplies matrices with NumPy, whose BLAS has
 threads of its own. The threads of the session spin meanwhile.
 
-plain: it hashes a buffer, and calls a session that has one thread already and takes about a fiftieth of the time. No
-setting of ONNX Runtime or of BLAS changes how long that takes.
+plain: it hashes a buffer, and calls a session of a single small addition with one thread. No setting of ONNX Runtime or
+of BLAS changes how long that takes.
 """
 
 from __future__ import annotations

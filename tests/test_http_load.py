@@ -25,7 +25,7 @@ from ortune.program import http_load
 from ortune.program import server as program_server
 from ortune.program.http_load import HttpLoad, check_unused, check_url, find_free_port, wait_until_up
 from ortune.program.http_protocol import MOST_KEPT_BYTES, OpenRequest, Response
-from ortune.program.http_worker import Requester, Sample, ServerClock, ServerLoad
+from ortune.program.http_worker import MOST_LATE_NS, Requester, Sample, ServerClock, ServerLoad
 from ortune.worker import Block, BlockPlan, Failure, cpu, load_generator
 from ortune.worker.cpu import CpuTimes, TreeClock
 from ortune.worker.load_generator import generate_load
@@ -398,7 +398,7 @@ def test_foreign_use_is_neither_that_of_the_server_nor_of_the_load_generator(mon
 def test_latency_at_a_rate_does_not_include_that_clients_wake_up_late(monkeypatch: pytest.MonkeyPatch) -> None:
     request = OpenRequest(url="http://127.0.0.1:9/", timeout_s=30, root=os.getpid(), usable=USABLE)
     server_load = ServerLoad(request)
-    late_ns = [np.array([2 * MS, 0]), None]
+    late_ns = [np.array([MS // 5, 3 * MS]), None]
 
     def generate(*_: object) -> Window[CpuTimes]:
         server_load._requester.own_ns += [MS, MS]
@@ -418,7 +418,7 @@ def test_latency_at_a_rate_does_not_include_that_clients_wake_up_late(monkeypatc
 
     monkeypatch.setattr(load_generator, "generate_load", generate)
     at_a_rate = server_load.measure(plan(make_load(clients=2, rate_per_s=100)))
-    assert at_a_rate.samples_ns.tolist() == [7 * MS, 19 * MS]
+    assert at_a_rate.samples_ns.tolist() == [9 * MS - MS // 5, 19 * MS - MOST_LATE_NS]
     assert server_load.measure(plan(make_load(clients=2))).samples_ns.tolist() == [9 * MS, 19 * MS]
     server_load.close()
 

@@ -261,8 +261,10 @@ class TestStages:
         found = runner.screen([*batches, two])
         assert [bool(each) for each in found] == [False, True, True, True, False]
         assert set(runner.unfit) == {batches[0].key, two.key}
-        # As far as the first launch tells, all of the memory belongs to the item.
-        assert not DeploymentRunner(opened, Deployment()).fits(batches[1])
+        # As far as the first launch tells, all of the memory belongs to the item. A single process is tried.
+        fresh = DeploymentRunner(opened, Deployment())
+        assert fresh.fits(batches[1])
+        assert not fresh.fits(msgspec.structs.replace(batches[1], processes=2))
 
     def test_one_at_a_time_where_two_do_not_fit(self) -> None:
         executor = SimulatedExecutor(lambda config: 1, latency_under=scale_badly(2), peak_bytes=lambda config: 1e9)

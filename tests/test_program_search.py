@@ -8,7 +8,8 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import psutil
 import pytest
@@ -18,7 +19,7 @@ from ortune.errors import ProgramError, UsageError
 from ortune.options import make_request
 from ortune.program.http_load import find_free_port
 from ortune.program.prepare import PreparedProgram, prepare_program
-from ortune.program.search import ProgramResult, open_program, search_program
+from ortune.program.search import ProgramResult, count_spent, open_program, search_program
 from ortune.record.files import read_records
 from ortune.requests import ProgramSearchRequest
 from tests.budgets import scale_budget
@@ -160,6 +161,19 @@ for _ in range(40):
 
 
 @pytest.mark.slow
+class TestBudget:
+    @pytest.mark.parametrize(("spent_s", "budget", "counted_s"), [(8.0, 60, 8.0), (50.0, 60, 30.0), (8.0, None, 0.0)])
+    def test_the_first_run_counts(self, spent_s: float, budget: float | None, counted_s: float) -> None:
+        prepared = cast("Any", SimpleNamespace(request=SimpleNamespace(budget=budget), spent_s=spent_s))
+        assert count_spent(prepared) == counted_s
+
+    def test_the_time_before_is_part_of_the_budget(self) -> None:
+        prepared = prepare("run", "3")
+        assert prepared.spent_s > 0
+        with open_program(prepared, spent_s=1000.0) as opened:
+            assert opened.runner.now_s() - opened.start_s > 1000
+
+
 class TestFailures:
     @pytest.mark.long
     def test_a_candidate_that_crashes(self, monkeypatch: pytest.MonkeyPatch) -> None:

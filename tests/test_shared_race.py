@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from ortune.knobs import DEFAULT, Candidate, Config
-from ortune.storage import SharedRace, SharedResult, SharedRound
+from ortune.storage import Measurement, SharedRace, SharedResult, SharedRound
 from ortune.tuning.outcome import Outcome
+from ortune.tuning.results import CandidateResult, Score
 from ortune.tuning.shared import MOST_RACING, SharedExchange
+from ortune.tuning.shared_race import RaceElsewhere
 from ortune.tuning.stages import SearchSettings, run_search
-from tests.test_shared_search import SPACE, join, open_exchange, open_simulated, read_all
+from ortune.workload import Goal, make_load, parse_limit
+from tests.test_shared_search import SPACE, join, open_exchange, open_simulated, read_all, send
 
 LONG_S = 1e6
 """A time that leaves none for another launch."""
@@ -60,7 +65,7 @@ def test_launches_of_other_nodes_count(tmp_path: Path, others: str) -> None:
         assert count_launches(outcome) == 1
         assert confirmed[0] == raced[-1]
     else:
-        assert count_launches(outcome) >= (1 if others == "incomplete" else 2)
+        assert count_launches(outcome) >= 2
         assert confirmed[0].session_options["intra_op_num_threads"] == 1
 
 
@@ -102,6 +107,9 @@ def test_a_race_waits_for_launches_that_are_under_way(tmp_path: Path) -> None:
 def test_a_node_that_waits_takes_part(tmp_path: Path, is_known: bool) -> None:
     first = open_exchange(tmp_path, "a")
     join(first)
+    for number in (1, 2, 3):
+        send(first, number)
+    first.flush()
     first.enter("racing")
     configs = [each.config for each in SPACE.candidates[1:4]]
     unknown = Config(session_options={"intra_op_num_threads": 77})
@@ -169,9 +177,84 @@ def test_a_race_has_no_more_nodes_than_launches(tmp_path: Path, n_earlier: int) 
     assert bool(took) == (n_earlier < MOST_RACING)
 
 
+def test_a_node_that_cannot_take_part_is_asked_once(tmp_path: Path) -> None:
+    first = open_exchange(tmp_path, "a")
+    join(first)
+    first.enter("racing")
+    configs = [each.config for each in SPACE.candidates[1:4]]
+    first.announce_race(configs)
+    asked: list[SharedRace] = []
+    stages: list[str] = []
+
+    class Waiting(SharedExchange):
+        def beat(self) -> None:
+            stages.append(self.state.stage)
+            if len(stages) == 3:
+                first.announce_race(configs[:2])
+            if len(stages) == 6:
+                first.close(completed=True)
+
+    exchange = open_exchange(tmp_path, "b")
+    exchange.__class__ = Waiting
+    join(exchange)
+    assert exchange.wait_for_result(lambda note: None, lambda race: bool(asked.append(race))) is None
+    assert [race.configs for race in asked] == [tuple(configs), tuple(configs[:2])]
+    assert set(stages) == {"waiting"}
+
+
+@pytest.mark.parametrize(
+    ("limit", "rate_per_s", "is_divided"),
+    [("", None, True), ("p99<1.1x", None, True), ("p99<20ms", None, False), ("", 100, False)],
+)
+def test_only_ratios_are_divided(limit: str, rate_per_s: float | None, is_divided: bool) -> None:
+    announced: list[Sequence[Config]] = []
+    exchange = SimpleNamespace(announce_race=lambda configs, is_over: announced.append(configs))
+    limits = (parse_limit(limit),) if limit else ()
+    goal = Goal(load=make_load(rate_per_s=rate_per_s), objectives=("throughput",), limits=limits)
+    state = cast("Any", SimpleNamespace(goal=goal, exchange=exchange))
+    racing = [CandidateResult(each, 1, goal) for each in SPACE.candidates[1:3]]
+    RaceElsewhere(state).announce(racing)
+    assert bool(announced) == is_divided
+
+
+def test_a_node_that_is_set_apart_no_longer_counts() -> None:
+    goal = Goal()
+    racing = [CandidateResult(each, number, goal) for number, each in enumerate(SPACE.candidates[1:3], 1)]
+    own = Score(log_ratios=(0.0,), excesses=(), contended=False, launch=1, blocks=None)
+    for result in racing:
+        result.scores.append(own)
+    received = [
+        Measurement(
+            id=f"{node}:{number}",
+            node=node,
+            worker=node,
+            config=result.candidate.config,
+            launch=1,
+            rounds=(SharedRound(log_ratios=(-0.2,)),),
+            spent_s=3.0,
+            race="own",
+        )
+        for node in "bc"
+        for number, result in enumerate(racing)
+    ]
+    exchange = SimpleNamespace(refresh=lambda: None, received_race=lambda: received)
+    others = RaceElsewhere(cast("Any", SimpleNamespace(goal=goal, exchange=exchange)))
+    others.collect(racing)
+    assert (others.n_launches, others.spent_s, racing[0].n_launches) == (2, 12.0, 3)
+    received[:2] = []
+    others.collect(racing)
+    assert (others.n_launches, others.spent_s, racing[0].n_launches) == (1, 6.0, 2)
+    received[:1] = []
+    others.collect(racing)
+    assert (others.n_launches, others.spent_s, racing[0].scores) == (0, 0.0, [own])
+
+
 def test_a_candidate_that_fails_is_reported(tmp_path: Path) -> None:
     first = open_exchange(tmp_path, "a")
     join(first)
+    for number in (1, 2, 3):
+        send(first, number)
+    first.flush()
     first.enter("racing")
     configs = [each.config for each in SPACE.candidates[1:4]]
     first.announce_race(configs)

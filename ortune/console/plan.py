@@ -303,7 +303,7 @@ def find_warnings(plan: Plan) -> list[str]:
     if plan.noise.two_speeds:
         warnings.append(warn_two_speeds(plan.noise.two_speeds))
     if plan.interrupted:
-        warnings.append("The plan was interrupted before the capacity was measured.")
+        warnings.append("The plan was interrupted before everything was measured.")
     elif plan.slo and plan.choice.capacity and plan.choice.capacity.source == "predicted":
         warnings.append(
             "The budget was too small to measure the capacity: that of the recommended deployment is predicted. "
@@ -317,12 +317,8 @@ def find_warnings(plan: Plan) -> list[str]:
 
 
 def exceeds(slo: Limit, found: AtRate | None) -> bool:
-    """Return whether a latency that was measured at a rate is above a target, as far as the figures tell."""
-    if not found or found.source == "predicted":
-        return False
-    if slo.figure == "p50":
-        return found.p50_ns > slo.bound
-    return slo.figure == "p99" and (found.p99_low_ns or 0.0) > slo.bound
+    """Return whether a p99 that was measured at a rate is certainly above a target."""
+    return slo.figure == "p99" and found is not None and (found.p99_low_ns or 0.0) > slo.bound
 
 
 class PlanProgress(LiveBar):

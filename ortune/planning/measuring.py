@@ -98,8 +98,12 @@ class DeploymentRunner:
         return self.opened.runner.now_s()
 
     def fits(self, deployment: Deployment) -> bool:
-        """Return whether a deployment fits into memory, as far as is known. The default does, as it was measured."""
-        return deployment.key == self.default.key or self._needs.fit([deployment])
+        """Return whether a deployment fits into memory, as far as is known. The default does, as it was measured.
+
+        Without a second size, nothing is known of a single process that works on more items: it is tried.
+        """
+        is_unknown = deployment.processes == 1 and self._needs.n_sizes == 1
+        return deployment.key == self.default.key or is_unknown or self._needs.fit([deployment])
 
     def find_launch_s(self, deployment: Deployment) -> float:
         """Return how long a launch of a deployment takes, about."""
@@ -245,6 +249,8 @@ class DeploymentRunner:
     def measure_latency(self, deployment: Deployment, rate_per_s: float, confidence: float) -> AtRate | None:
         """Measure the latency where requests arrive, given their items per second, in a fresh launch.
 
+        The deployment does not put requests together.
+
         Returns:
             The latency; None if requests arrive faster than they are served.
 
@@ -252,8 +258,7 @@ class DeploymentRunner:
             MeasureError: The deployment fails.
         """
         blocks, load = self._run_at_rate(deployment, rate_per_s, "p99", 1.0)
-        queue_load = None if deployment.batching else load
-        p50, p99 = (summarize_rate([blocks], queue_load, figure, confidence) for figure in ("p50", "p99"))
+        p50, p99 = (summarize_rate([blocks], load, figure, confidence) for figure in ("p50", "p99"))
         if not math.isfinite(p99.estimate):
             return None
         return AtRate(

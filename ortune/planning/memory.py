@@ -37,8 +37,17 @@ class MemoryNeeds:
         n_items = count_items(deployment)
         self._measured[n_items] = max(self._measured.get(n_items, 0.0), peak_bytes / deployment.processes)
 
+    @property
+    def n_sizes(self) -> int:
+        """For how many numbers of items the memory is known."""
+        return len(self._measured)
+
     def predict(self, deployment: Deployment) -> float:
-        """Return what all processes of a deployment take together, in bytes; too much rather than too little."""
+        """Return what all processes of a deployment take together, in bytes.
+
+        Beyond the sizes that were measured, the memory grows as it did from the smallest to the largest of them. If
+        only one was measured, all of it is taken to belong to the items, which is too much.
+        """
         return deployment.processes * self._predict_process(count_items(deployment))
 
     def _predict_process(self, n_items: int) -> float:
@@ -52,7 +61,7 @@ class MemoryNeeds:
                 return peak
         if len(sizes) == 1:
             return peaks[0] * n_items / sizes[0]
-        slope = (peaks[-1] - peaks[-2]) / (sizes[-1] - sizes[-2])
+        slope = (peaks[-1] - peaks[0]) / (sizes[-1] - sizes[0])
         return peaks[-1] + slope * (n_items - sizes[-1])
 
     def fit(self, deployments: Sequence[Deployment]) -> bool:

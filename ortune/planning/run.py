@@ -383,11 +383,15 @@ class _Planning:
         deployment = row.deployment
         rate_per_s = row.capacity.estimate or row.throughput.estimate / 2
         each_s = self.runner.find_rate_time_s(deployment, rate_per_s, slo.figure)
-        n_measurements = int((self.end_of(1.0) - self.runner.now_s()) / each_s)
-        if self.options.rate_per_s:
-            n_measurements -= 1  # the one at this rate
+        left_s = self.end_of(1.0) - self.runner.now_s()
+        n_measurements = int(left_s / each_s)
         if n_measurements < FEWEST_MEASUREMENTS:
             return None
+        # The capacity comes first. If there is time for more, the latency at the asked rate gets its share of it.
+        (planned,) = self.add_costs([row])
+        if self.options.rate_per_s and planned.replicas:
+            rate_time_s = self.runner.find_rate_time_s(deployment, self.options.rate_per_s / planned.replicas, "p99")
+            n_measurements = max(int((left_s - rate_time_s) / each_s), FEWEST_MEASUREMENTS)
         n_done = 0
 
         def measure(rate_per_s: float) -> Interval:
@@ -427,9 +431,12 @@ class _Planning:
         return msgspec.structs.replace(row, at_rate=at_rate)
 
     def measure_latency(self, row: PlannedDeployment) -> PlannedDeployment:
-        """Return a row with the measured latency at its part of the asked rate, if there is time, and if it works."""
+        """Return a row with the measured latency at its part of the asked rate, if there is time, and if it works.
+
+        Of servers that put requests together, a queue that grows would not be noticed: theirs stays predicted.
+        """
         predicted = row.at_rate
-        if predicted is None:
+        if predicted is None or row.deployment.batching:
             return row
         takes_s = self.runner.find_rate_time_s(row.deployment, predicted.rate_per_s, "p99")
         if self.runner.now_s() + takes_s > self.end_of(1.0):

@@ -14,7 +14,8 @@ order of calls is lost, its median in the block. Clients do not send during this
 closed loop is that of clients that pause for as long between two requests.
 
 With a rate, a client that is free also wakes up late, by a tenth of a millisecond. The server does not know of the
-request yet. This is subtracted from the latency of each request, too. The wait for a free client is not.
+request yet. This is subtracted from the latency of each request, too, up to `MOST_LATE_NS`: a client that waits longer
+waits for a CPU, which the server uses. The wait for a free client is not subtracted.
 """
 
 from __future__ import annotations
@@ -63,6 +64,9 @@ MOST_RESPONSE_BYTES = 1 << 30
 """Largest size of the body of a response. A stream of events that never ends cannot be measured."""
 
 CHUNK_BYTES = 1 << 16
+
+MOST_LATE_NS = 500_000
+"""Time that clients may wake up late on a host with free CPUs."""
 
 LONGEST_IDLE_S = 1.0
 """A connection that was idle for longer is opened again. Servers close idle connections, often after 2 or 5 s, and a
@@ -385,7 +389,8 @@ class ServerLoad:
         own_ns = np.array(self._requester.own_ns, dtype=np.int64)
         is_single = plan.load.scenario == "single-stream"
         subtracted = own_ns[-len(window.latencies_ns) :] if is_single else np.median(own_ns).astype(np.int64)
-        latencies_ns = window.latencies_ns if window.late_ns is None else window.latencies_ns - window.late_ns
+        late_ns = 0 if window.late_ns is None else np.minimum(window.late_ns, MOST_LATE_NS)
+        latencies_ns = window.latencies_ns - late_ns
         return Block(
             samples_ns=np.maximum(latencies_ns - subtracted, 1),
             cases=None,

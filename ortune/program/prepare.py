@@ -81,6 +81,7 @@ class PreparedProgram(msgspec.Struct, frozen=True, kw_only=True):
         n_processes: Number of its processes that create sessions.
         keeps_running: Whether calls are measured in a program that stays alive.
         run_s: Time that a run takes; None if the program did not end by itself while it was observed.
+        spent_s: Time that preparation took: running the program once, and reading its models.
         models: Its models, that with most of the time first.
         identities: Path, digest and files of each model.
         space: The search space.
@@ -103,6 +104,7 @@ class PreparedProgram(msgspec.Struct, frozen=True, kw_only=True):
     host: Host
     runtime: Runtime
     run_s: float | None = None
+    spent_s: float = 0.0
     warnings: tuple[str, ...] = ()
     n_kept_blocks: int = 0
 
@@ -137,6 +139,7 @@ def prepare_program(request: ProgramSearchRequest) -> PreparedProgram:
     """
     if sys.platform == "win32":  # pragma: no cover
         raise UsageError("Programs cannot be tuned on Windows.", "Tune their models: ortune search MODEL.")
+    begin_s = time.monotonic()
     if request.output is not None:
         check_record_writable(request.output)
     unfinished = find_unfinished(request)
@@ -179,6 +182,7 @@ def prepare_program(request: ProgramSearchRequest) -> PreparedProgram:
         n_processes=sum(bool(process.sessions) for process in processes),
         keeps_running=observed.n_calls >= FEW_CALLS,
         run_s=observed.run_s,
+        spent_s=time.monotonic() - begin_s,
         models=models,
         identities=identities,
         space=space,

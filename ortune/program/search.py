@@ -39,6 +39,9 @@ from ortune.workload.workload import BackgroundProgram, InputData
 FIRST_ATTEMPTS = 3
 """How many times the program is started at first if it ends suddenly."""
 
+LARGEST_PREPARATION_SHARE = 0.5
+"""Part of the budget that running the program once, to see its sessions, counts as at most."""
+
 MAX_SHAPES = 64
 """Shapes of an input that a record holds, the most frequent ones."""
 
@@ -84,10 +87,12 @@ def search_program(prepared: PreparedProgram, observe: Observe = lambda progress
             describe_program_identity(prepared),
             free_bytes=prepared.host.limits.memory_bytes,
             shares=prepared.shares,
+            spent_s=count_spent(prepared),
         ):
             stack.enter_context(journal)
         others: set[str] = set()
-        opened = stack.enter_context(open_program(prepared, journal=journal, others=others))
+        spent_s = journal.begin.spent_s if journal else count_spent(prepared)
+        opened = stack.enter_context(open_program(prepared, journal=journal, others=others, spent_s=spent_s))
         settings = SearchSettings(budget_s=request.budget, n_trials=request.trials)
         outcome = run_search(prepared.space, opened, settings, observe)
         started = journal.begin.started if journal else begun
@@ -115,9 +120,20 @@ def search_program(prepared: PreparedProgram, observe: Observe = lambda progress
     )
 
 
+def count_spent(prepared: PreparedProgram) -> float:
+    """Return the part of the budget that preparation took, in seconds; at most half of it."""
+    budget_s = prepared.request.budget
+    return min(prepared.spent_s, LARGEST_PREPARATION_SHARE * budget_s) if budget_s else 0.0
+
+
 @contextlib.contextmanager
 def open_program(
-    prepared: PreparedProgram, *, n_sides: int = 2, journal: Journal | None = None, others: set[str] | None = None
+    prepared: PreparedProgram,
+    *,
+    n_sides: int = 2,
+    journal: Journal | None = None,
+    others: set[str] | None = None,
+    spent_s: float = 0.0,
 ) -> Iterator[OpenComparison]:
     """Start the background load, and measure the program as it is for the first time.
 
@@ -126,6 +142,7 @@ def open_program(
         n_sides: Candidates that are live at the same time, at least, unless they do not fit into memory.
         journal: Where all blocks are kept, and what is kept already; None to keep nothing.
         others: Gets the names of models whose sessions have no settings, as they were not called before.
+        spent_s: Time in seconds that counts as spent when it starts.
 
     Raises:
         ProgramError: The program does not work.
@@ -178,7 +195,7 @@ def open_program(
             quota=host.limits.quota is not None,
             n_sides=n_sides,
             free_bytes=journal.begin.free_bytes if journal else host.limits.memory_bytes,
-            start_s=start_s,
+            start_s=start_s - spent_s,
             check=load.check if load else lambda: None,
         )
         # Also of a program that does not seem to end: it may have ended when the search that is resumed began.

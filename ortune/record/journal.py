@@ -62,6 +62,7 @@ class Begin(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="be
         suggested: The config that `ortune suggest` suggested; empty if there was none.
         free_bytes: Memory that was free, which decides how many candidates are live; None if unknown.
         shares: Of a program: the share of the time of each model by its digest, which decides what is tried.
+        spent_s: Part of the budget that was spent before the first launch, in seconds.
     """
 
     format: int = FORMAT
@@ -73,6 +74,7 @@ class Begin(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="be
     suggested: tuple[Config, ...] = ()
     free_bytes: int | None = None
     shares: dict[str, Share] = {}
+    spent_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = 0.0
 
 
 class Resume(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="resume"):

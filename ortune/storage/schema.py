@@ -18,7 +18,7 @@ from ortune.host import HostClass
 from ortune.knobs.config import Config
 from ortune.worker.failure import Failure
 
-FORMAT = 1
+FORMAT = 2
 """Version of the format. Studies of another one have other names, so that versions do not meet."""
 
 RESULT = "result:"

@@ -95,7 +95,7 @@ class Exchange:
 
         Args:
             observe: Called with what it waits for.
-            take_part: Launches the candidates of another node's race once; returns False if it cannot.
+            take_part: Launches the candidates of another node's race once; returns False if it cannot do so again.
         """
         return None
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ortune.compare.block_plan import SHORTEST_WARM_UP_NS, block_wall_s, expect_warm_up_ns, launch_sides_s
+from ortune.errors import MeasureError
 from ortune.storage import SharedRace
 from ortune.tuning.merge import describe_launches, shorten_failure
 from ortune.tuning.results import CandidateResult
@@ -30,6 +31,9 @@ rounds per launch do not reduce this difference: a candidate is judged by its la
 
 STANDARD_ERRORS = 2.0
 """A candidate is dropped when its lag behind the best one exceeds this many standard errors."""
+
+SHORTEST_SIDE_S = 1e-6
+"""Least time of a launch of one candidate, so that the number of launches is finite."""
 
 USUAL_LUCK = 0.01
 PRIOR_LAUNCHES = 4
@@ -80,12 +84,13 @@ class Race:
     @property
     def _launch_s(self) -> float:
         """Duration of the next launch, in seconds."""
-        return self._side_s * (1 + len(self.racing))
+        return max(self._side_s, SHORTEST_SIDE_S) * (1 + len(self.racing))
 
     def run(self) -> None:
         """Race."""
         for result in self._racers:
             result.enter("racing")
+        self.best = self._find_best()
         self._report()
         try:
             while self.racing and (n_missing := self._count_missing()) > 0:
@@ -94,6 +99,7 @@ class Race:
                     self._state.is_unpromising = True
                     return
                 self.racing = drop_slower(self._state, self.racing)
+                self.best = self._find_best()
                 self._report()
         finally:
             self._others.announce(())
@@ -110,12 +116,12 @@ class Race:
     def _advance(self, n_missing: int) -> None:
         """Wait for launches of other nodes that complete the race, or launch the candidates here."""
         others = self._others
-        n_elsewhere = others.n_launches
-        if self._n_own:
-            others.wait(self.racing, n_missing, self._launch_s)
-        if others.n_launches > n_elsewhere:
-            return
         others.announce(self.racing)
+        if self._n_own:
+            n_elsewhere = others.n_launches
+            others.wait(self.racing, n_missing, self._launch_s)
+            if others.n_launches != n_elsewhere or self._count_missing() <= 0:
+                return
         begin_s, n_begin = self._state.now_s(), len(self.racing)
         try:
             self.racing = race_launch(self._state, self.racing, self._report)
@@ -127,9 +133,11 @@ class Race:
         self._side_s = (self._state.now_s() - begin_s) / (1 + n_begin)
         others.collect(self.racing)
 
+    def _find_best(self) -> CandidateResult | None:
+        return next((result for result in self._state.results.rank() if result in self.racing), None)
+
     def _report(self) -> None:
         state = self._state
-        self.best = next((result for result in state.results.rank() if result in self.racing), None)
         # It ends before a launch that would take longer than planned, and when one candidate is left.
         latest_s = self._start_s + MAX_LAUNCHES * self._launch_s if self._n_own else self._end_s
         ends_s = min(self._end_s, latest_s) if len(self.racing) > 1 else state.now_s()
@@ -166,23 +174,22 @@ def take_part(state: SearchState, race: SharedRace) -> bool:
     """Launch the candidates of another node's race once, and send what they showed.
 
     Returns:
-        False if this node cannot take part: a candidate is not in its search space, all of them failed, or they do not
-        fit into memory together.
-
-    Raises:
-        MeasureError: The baseline fails.
+        False if this node cannot take part, or not again: a candidate was not measured by any node that counts, one
+        failed, they do not fit into memory together, or the baseline failed.
     """
-    candidates = [state.results.find(each.key) or state.space.find(each) for each in race.configs]
-    known = [each for each in candidates if each is not None]
-    if not known or len(known) < len(candidates) or len(known) >= state.plan.max_live:
+    known = [candidate for each in race.configs if (candidate := state.results.find(each.key)) is not None]
+    if not known or len(known) < len(race.configs) or len(known) >= state.plan.max_live:
         return False
     # The results of this node stay as they are: its own race may follow.
-    racers = [CandidateResult(each, state.results.get_or_add(each).number, state.goal) for each in known]
+    racers = [CandidateResult(each, state.results[each].number, state.goal) for each in known]
     for racer in racers:
         racer.enter("racing")
     begin_s, launch = state.now_s(), state.n_launches + 1
     state.end_s = begin_s + state.plan.racing_s
-    working = race_launch(state, racers, state.exchange.beat)
+    try:
+        working = race_launch(state, racers, state.exchange.beat)
+    except MeasureError:
+        return False
     spent_s = (state.now_s() - begin_s) / len(racers)
     for racer in racers:
         if racer.failure:
@@ -191,7 +198,7 @@ def take_part(state: SearchState, race: SharedRace) -> bool:
             continue
         for _, rounds in describe_launches(racer, launch):
             state.exchange.send(racer.candidate, launch, rounds, None, spent_s=spent_s, race=race.worker)
-    return bool(working)
+    return len(working) == len(racers)
 
 
 def count_affordable(state: SearchState, racing_s: float) -> int:

@@ -101,6 +101,7 @@ def open_journal(
     hints: Sequence[Config] = (),
     suggested: Sequence[Config] = (),
     shares: Mapping[str, float] | None = None,
+    spent_s: float = 0.0,
 ) -> Journal | None:
     """Open the journal of a search; None if its record does not go to a file.
 
@@ -111,6 +112,7 @@ def open_journal(
         hints: The best configs of earlier searches.
         suggested: The config that `ortune suggest` suggests.
         shares: Of a program: the share of the time of each model, by its digest.
+        spent_s: Part of the budget that was spent so far, in seconds.
 
     Raises:
         UsageError: Another search writes it, it cannot be written, or what it is for differs.
@@ -129,6 +131,7 @@ def open_journal(
         suggested=tuple(suggested),
         free_bytes=free_bytes,
         shares=dict(shares or {}),
+        spent_s=spent_s,
     )
     if request.resume and (found := read_unfinished(path)) and found.begin and found.n_blocks:
         check_identity(path, found.begin.identity, identity)

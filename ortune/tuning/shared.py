@@ -432,6 +432,7 @@ class SharedExchange(Exchange):
         leased. The others take part in its race. If the storage does not answer for long, this node goes on alone.
         """
         noted = ""
+        declined: SharedRace | None = None
         while True:
             self.refresh()
             if (result := self._find_result()) is not None:
@@ -448,12 +449,13 @@ class SharedExchange(Exchange):
                     return None
                 note = f"waiting for what {', '.join(sorted(set(busy)))} measures"
             else:
-                is_wanted = self.count_earlier() < MOST_RACING
-                if is_wanted and (race := self._find_race(first.worker)) is not None:
+                race = self._find_race(first.worker) if self.count_earlier() < MOST_RACING else None
+                if race is not None and race != declined:
                     if self.state.stage != "racing":
                         self.enter("racing")
                     if take_part(race):
                         continue
+                    declined = race
                 if self.state.stage == "racing":
                     self.enter("waiting")
                 note = f"waiting for the result of {first.node}"
@@ -491,10 +493,11 @@ class SharedExchange(Exchange):
         Raises:
             MeasureError: The others do not use the measurements of this node.
         """
+        begin_s = self._clock()
         self._sleep(self._poll_s)
         self.beat()
         self.refresh()
-        return self._poll_s
+        return self._clock() - begin_s
 
     def _find_result(self) -> SharedResult | None:
         """Return the result that counts: that of the worker that joined first."""

@@ -18,52 +18,60 @@ from ortune.tuning.state import SearchState
 class RaceElsewhere:
     """The part of a race that other nodes run. A search on this host only has none.
 
+    A race with limits on absolute figures is not divided, because hosts of a class differ in speed: by how much a
+    candidate exceeds a limit on another host says little about this one.
+
     Args:
         state: The search whose race it is.
 
     Attributes:
-        n_launches: Launches of other nodes that were added to the results.
-        spent_s: What all launches of other nodes took, in seconds.
+        n_launches: Launches of other nodes that count.
+        spent_s: What they took, in seconds.
     """
 
     def __init__(self, state: SearchState) -> None:
         self.n_launches = 0
         self.spent_s = 0.0
         self._state = state
-        self._added: set[tuple[str, int]] = set()
+        self._is_divided = not state.goal.load.rate_per_s and all(limit.relative for limit in state.goal.limits)
+        self._numbers: dict[tuple[str, int], int] = {}
         self._announced: list[str] = []
 
     def announce(self, racing: Sequence[CandidateResult]) -> None:
         """Tell other nodes which candidates are left."""
         configs = [result.candidate.config for result in racing]
         keys = [config.key for config in configs]
-        if keys != self._announced:
+        if self._is_divided and keys != self._announced:
             self._announced = keys
             self._state.exchange.announce_race(configs, is_over=not configs)
 
     def collect(self, racing: Sequence[CandidateResult]) -> None:
-        """Add the launches of other nodes in which all candidates worked.
+        """Put the launches of other nodes in which all candidates worked beside own ones.
 
         Raises:
             MeasureError: The others do not use the measurements of this node.
         """
         exchange = self._state.exchange
         exchange.refresh()
-        received = exchange.received_race()
-        self.spent_s = sum(each.spent_s for each in received)
         launches: dict[tuple[str, int], dict[str, Measurement]] = defaultdict(dict)
-        for each in received:
+        for each in exchange.received_race():
             if each.rounds and fits(each, self._state.goal):
                 launches[each.worker, each.launch][each.config.key] = each
-        for place, measured in launches.items():
-            if place in self._added or not all(result.candidate.config.key in measured for result in racing):
-                continue
-            self._added.add(place)
-            for result in racing:
-                scores = make_scores(measured[result.candidate.config.key], FIRST_SHARED + self.n_launches)
-                result.replace_scores([*result.scores, *scores])
-                result.n_blocks += len(scores)
-            self.n_launches += 1
+        keys = [result.candidate.config.key for result in racing]
+        complete = {place: of for place, of in launches.items() if all(key in of for key in keys)}
+        self.n_launches = len(complete)
+        self.spent_s = sum(each.spent_s for of in complete.values() for each in of.values())
+        for result, key in zip(racing, keys, strict=True):
+            own = [score for score in result.scores if score.launch < FIRST_SHARED]
+            shared = [score for place, of in complete.items() for score in make_scores(of[key], self._number(place))]
+            # A node that was set apart meanwhile no longer counts.
+            if shared or len(own) < len(result.scores):
+                result.n_blocks += len(own) + len(shared) - len(result.scores)
+                result.replace_scores([*own, *shared])
+
+    def _number(self, place: tuple[str, int]) -> int:
+        """Return the number of a launch of another node."""
+        return self._numbers.setdefault(place, FIRST_SHARED + len(self._numbers))
 
     def wait(self, racing: Sequence[CandidateResult], n_wanted: int, longest_s: float) -> None:
         """Wait for launches of other nodes if enough of them take part.
@@ -77,7 +85,7 @@ class RaceElsewhere:
             MeasureError: The others do not use the measurements of this node.
         """
         exchange = self._state.exchange
-        if exchange.count_racing() < n_wanted:
+        if not self._is_divided or exchange.count_racing() < n_wanted:
             return
         n_enough, waited_s = self.n_launches + n_wanted, 0.0
         while self.n_launches < n_enough and waited_s < longest_s:

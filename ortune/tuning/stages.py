@@ -22,7 +22,7 @@ from ortune.knobs.providers import find_provider
 from ortune.record.schema import BestSoFar, Closest, Compared, Evidence, OutputCheck, Verdict
 from ortune.record.trials import TrialSession
 from ortune.requests import StrategyName
-from ortune.storage import SharedResult
+from ortune.storage import SharedRace, SharedResult
 from ortune.tuning.confirmation import confirm
 from ortune.tuning.exchange import Exchange
 from ortune.tuning.fitness import check_fitness
@@ -201,7 +201,9 @@ def run_stages(state: SearchState, study: optuna.Study, opened: OpenComparison, 
     screening = Screening(state, study)
     screening.run()
     if exchange.is_shared:
-        result = exchange.wait_for_result(lambda note: note_wait(state, note), lambda race: take_part(state, race))
+        result = exchange.wait_for_result(
+            lambda note: note_wait(state, note), lambda race: help_race(state, screening, race)
+        )
         if result is not None:
             confirm_ranked(state, opened, confirmed, find_result(state, result))
             return
@@ -233,6 +235,13 @@ def join(state: SearchState) -> None:
         silent_s=2 * launch_s,
     )
     state.planned_s = state.end_s - state.now_s()
+
+
+def help_race(state: SearchState, screening: Screening, race: SharedRace) -> bool:
+    """Take part in another node's race. Return False if this node cannot, or not again."""
+    if not all(state.results.find(config.key) for config in race.configs):
+        screening.complete()  # another node measured them
+    return take_part(state, race)
 
 
 def note_wait(state: SearchState, note: str) -> None:
