@@ -665,7 +665,7 @@ def test_the_latency_at_the_asked_rate_is_compared_with_the_prediction() -> None
     slower = msgspec.structs.replace(measured, p99_ns=60e6, p99_low_ns=51e6, p99_high_ns=None)
     text = show_latency(slower)
     assert "60.0 ms [51.0 ms, ]" in text
-    assert "At the asked rate, p99<50ms was not met. Use a larger --headroom." in text
+    assert "At the required rate, p99<50ms was not met. Use a larger --headroom." in text
     assert "arrived faster than they were served" in show_latency(None)
 
 

@@ -310,9 +310,9 @@ def find_warnings(plan: Plan) -> list[str]:
             "Use a larger --budget."
         )
     if plan.choice.predicted_at_rate and not plan.choice.at_rate:
-        warnings.append("At the asked rate, requests arrived faster than they were served. Use a larger --headroom.")
+        warnings.append("At the required rate, requests arrived faster than they were served. Use a larger --headroom.")
     elif plan.slo and exceeds(plan.slo, plan.choice.at_rate):
-        warnings.append(f"At the asked rate, {plan.slo.text} was not met. Use a larger --headroom.")
+        warnings.append(f"At the required rate, {plan.slo.text} was not met. Use a larger --headroom.")
     return warnings
 
 
