@@ -7,8 +7,8 @@ blas: a program multiplies matrices with NumPy between the calls of a session. O
 take CPU time from BLAS's threads, so that there is much to gain. Every search must find a faster setting, and prove it.
 
 plain: a program hashes a buffer, and calls a session of a model that adds four numbers. No search may claim a gain. Even
-the tiny model of the tests would be too large: on a CPU with AVX-512, convolutions that ONNX Runtime lays out for it slow
-down what follows, and another optimization level gains 2%.
+the tiny model of the tests would be too large: on a CPU with AVX-512, convolutions that ONNX Runtime lays out for it
+slow down what follows, and another optimization level gains 2%.
 
 Each search is a process of its own, `ortune search --call ... -- python benchmarks/harm_program.py ...`, with a seed of
 its own. Run this on an idle host with at least two cores, after `python -m models.build` for the models. `--first` is

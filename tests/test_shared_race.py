@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +18,7 @@ from ortune.tuning.shared import MOST_RACING, SharedExchange
 from ortune.tuning.shared_race import RaceElsewhere
 from ortune.tuning.stages import SearchSettings, run_search
 from ortune.workload import Goal, make_load, parse_limit
-from tests.test_shared_search import SPACE, join, open_exchange, open_simulated, read_all, send
+from tests.test_shared_search import SPACE, join, latency, open_exchange, open_simulated, read_all, send
 
 LONG_S = 1e6
 """A time that leaves none for another launch."""
@@ -89,8 +90,8 @@ def test_a_race_waits_for_launches_that_are_under_way(tmp_path: Path) -> None:
 
         def pause(self) -> float:
             pauses.append(1)
-            rounds = [SharedRound(log_ratios=(-0.1,))] * 3
             for config in self.configs:
+                rounds = [SharedRound(log_ratios=(math.log(latency(config) / latency(DEFAULT)),))] * 3
                 other.send(find(config), len(pauses), rounds, None, spent_s=LONG_S, race=self.worker)
             other.flush()
             return super().pause()
@@ -197,7 +198,12 @@ def test_a_node_that_cannot_take_part_is_asked_once(tmp_path: Path) -> None:
     exchange = open_exchange(tmp_path, "b")
     exchange.__class__ = Waiting
     join(exchange)
-    assert exchange.wait_for_result(lambda note: None, lambda race: bool(asked.append(race))) is None
+
+    def take_part(race: SharedRace) -> bool:
+        asked.append(race)
+        return False
+
+    assert exchange.wait_for_result(lambda note: None, take_part) is None
     assert [race.configs for race in asked] == [tuple(configs), tuple(configs[:2])]
     assert set(stages) == {"waiting"}
 
