@@ -11,8 +11,8 @@ plain: a program hashes a buffer, and calls a session of a model that adds four 
 Even the tiny model of the tests would be too large: on a CPU with AVX-512, convolutions that ONNX Runtime lays out for
 it slow down what follows, and another optimization level gains 2%.
 
-The objective is the mean. In some blocks, calls wait for a CPU; in others, they do not. The median of a block is that of
-one or of the other, and differs more between blocks: of 11 searches with `--objective p50`, 6 were inconclusive.
+The objective is the mean. In some blocks, calls wait for a CPU; in others, they do not. The median of a block is that
+of one or of the other, and differs more between blocks: of 11 searches with `--objective p50`, 6 were inconclusive.
 
 Each search is a process of its own, `ortune search --call ... -- python benchmarks/harm_program.py ...`, with a seed of
 its own. Run this on an idle host with at least two cores, after `python -m models.build` for the models. `--first` is
