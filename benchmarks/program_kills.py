@@ -59,11 +59,14 @@ WAYS = {
 }
 """Options of the search, and arguments of the program."""
 
-BUDGET_S = 6.0
+SEARCH_BUDGET_S = 12.0
+"""Budget of a search. The first run of the program is part of it."""
+
+LATEST_S = 6.0
 LONGEST_S = 9.0
 EARLY = 0.25
-"""Of this share, a search is hit at any time after its start, up to the given one. The others are hit within the budget
-after their program was started the second time since its first observation."""
+"""A search is hit within the first time after its program was started again after its first observation. Of this share,
+it is hit at any time after its own start, up to the second time."""
 
 CALIBRATION_RUNS = 20
 """Runs to completion after which a search has begun to compare candidates."""
@@ -248,9 +251,9 @@ def kill_search(seed: int) -> Row:
     ways = tuple(WAYS)
     way, target, number = ways[seed % 3], TARGETS[seed % 4], SIGNALS[seed // 4 % 4]
     is_early = rng.random() < EARLY
-    moment_s = rng.uniform(0.0, LONGEST_S if is_early else BUDGET_S)
+    moment_s = rng.uniform(0.0, LONGEST_S if is_early else LATEST_S)
     with make_folder(str(seed)) as folder:
-        search = folder.start(way, "--budget", f"{BUDGET_S}s")
+        search = folder.start(way, "--budget", f"{SEARCH_BUDGET_S}s")
         while not is_early and folder.count_runs() < 2 and search.poll() is None:
             time.sleep(0.01)
         with contextlib.suppress(subprocess.TimeoutExpired):
