@@ -255,6 +255,22 @@ def test_a_node_that_is_set_apart_no_longer_counts() -> None:
     assert (others.n_launches, others.spent_s, racing[0].scores) == (0, 0.0, [own])
 
 
+@pytest.mark.parametrize("race", ["w", ""])
+def test_a_race_does_not_show_that_nodes_disagree(tmp_path: Path, race: str) -> None:
+    """Candidates race because they were measured to be good, partly by chance."""
+    first, second = open_exchange(tmp_path, "a"), open_exchange(tmp_path, "b")
+    for exchange in (first, second):
+        join(exchange)
+    for candidate in SPACE.candidates[1:6]:
+        for launch in range(4):
+            for exchange, log_ratio, of in ((first, -0.3, ""), (second, 0.0, race)):
+                rounds = [SharedRound(log_ratios=(log_ratio,))] * 2
+                exchange.send(candidate, launch, rounds, None, spent_s=0.1, race=of)
+    second.flush()
+    first.refresh()
+    assert bool(first.unfit) == (race == "")
+
+
 def test_a_candidate_that_fails_is_reported(tmp_path: Path) -> None:
     first = open_exchange(tmp_path, "a")
     join(first)

@@ -236,7 +236,9 @@ class SharedExchange(Exchange):
         if len(self._measurements) == self._n_compared:
             return
         self._n_compared = len(self._measurements)
-        common = (each for key in self._common_keys for each in self._by_key[key])
+        # Those that race were chosen because a node measured them to be good, partly by chance. On another node, they
+        # are worse in a race, although both nodes are right.
+        common = (each for key in self._common_keys for each in self._by_key[key] if not each.race)
         fit = [each for each in common if self._is_fit(each.worker)]
         found = find_disagreements(fit, self._base_key)
         for node, disagreement in found.items():
