@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.host import describe_host
-from ortune.tuning.racing import MAX_LAUNCHES, MIN_LAUNCHES, find_errors, find_slower
+from ortune.tuning.racing import MAX_LAUNCHES, MIN_LAUNCHES, bound_means, find_slower
 
 Array = NDArray[np.float64]
 
@@ -61,8 +61,7 @@ def race(rng: np.random.Generator, gains: Array, sigmas: Array) -> tuple[float, 
         n_blocks += 1 + len(live)
         if len(launches) >= MIN_LAUNCHES:
             live = live[~find_slower(np.array(launches).T[live, :, None], LUCK)]
-    values = np.array(launches).T[live, :, None]
-    bounds = values.mean(axis=1) + find_errors(values, LUCK)
+    bounds = bound_means(np.array(launches).T[live, :, None], LUCK)
     return float(gains[live[bounds[:, 0].argmin()]]), len(launches)
 
 

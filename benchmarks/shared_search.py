@@ -19,7 +19,7 @@ Two times are compared with those of one worker, in replays with the same number
 Whether answers are the same is compared with how often one worker gives the same answer in two replays.
 
 Screening and racing are divided; the check of each host and the confirmation are not. The more of the time screening
-takes, the more the others help. `EARLY` are recorded landscapes of usual models, where screening ends by itself after a
+takes, the more the others help. `EARLY` are recorded landscapes of usual models, where screening ends early, after a
 minute. On `SLOW`, calls take a second: `--strategy adaptive` ends after some minutes there, and `--strategy exhaustive
 --budget 1200` takes the whole budget.
 

@@ -261,7 +261,7 @@ class TestStages:
         found = runner.screen([*batches, two])
         assert [bool(each) for each in found] == [False, True, True, True, False]
         assert set(runner.unfit) == {batches[0].key, two.key}
-        # As far as the first launch tells, all of the memory belongs to the item. A single process is tried.
+        # As far as the first launch shows, all of the memory belongs to the item. A single process is tried.
         fresh = DeploymentRunner(opened, Deployment())
         assert fresh.fits(batches[1])
         assert not fresh.fits(msgspec.structs.replace(batches[1], processes=2))

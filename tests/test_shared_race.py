@@ -43,8 +43,8 @@ def test_launches_of_other_nodes_count(tmp_path: Path, others: str) -> None:
             other.enter("racing")
             self.refresh()
 
-        def announce_race(self, configs: Sequence[Config], *, is_over: bool = False) -> None:
-            super().announce_race(configs, is_over=is_over)
+        def announce_race(self, configs: Sequence[Config]) -> None:
+            super().announce_race(configs)
             if raced or others == "none":
                 return
             raced.extend(configs)
@@ -80,8 +80,8 @@ def test_a_race_waits_for_launches_that_are_under_way(tmp_path: Path) -> None:
             other.enter("racing")
             self.refresh()
 
-        def announce_race(self, configs: Sequence[Config], *, is_over: bool = False) -> None:
-            super().announce_race(configs, is_over=is_over)
+        def announce_race(self, configs: Sequence[Config]) -> None:
+            super().announce_race(configs)
             if configs:
                 self.configs = configs
 
@@ -125,7 +125,7 @@ def test_a_node_that_waits_takes_part(tmp_path: Path, is_known: bool) -> None:
             def once(race: SharedRace) -> bool:
                 stages.append(self.state.stage)
                 took.append(take_part(race))
-                first.announce_race((), is_over=True)
+                first.announce_race(())
                 first.publish(
                     SharedResult(
                         node="a", worker=first.worker, number=0, verdict="faster", config=configs[0], digest="0" * 64
@@ -214,7 +214,7 @@ def test_a_node_that_cannot_take_part_is_asked_once(tmp_path: Path) -> None:
 )
 def test_only_ratios_are_divided(limit: str, rate_per_s: float | None, is_divided: bool) -> None:
     announced: list[Sequence[Config]] = []
-    exchange = SimpleNamespace(announce_race=lambda configs, is_over: announced.append(configs))
+    exchange = SimpleNamespace(announce_race=announced.append)
     limits = (parse_limit(limit),) if limit else ()
     goal = Goal(load=make_load(rate_per_s=rate_per_s), objectives=("throughput",), limits=limits)
     state = cast("Any", SimpleNamespace(goal=goal, exchange=exchange))

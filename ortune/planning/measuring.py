@@ -112,7 +112,7 @@ class DeploymentRunner:
     def screen(self, deployments: Sequence[Deployment]) -> list[Screened | None]:
         """Measure deployments briefly, in groups that fit into memory, each along with the default deployment.
 
-        Those that work on few items come first: what they need tells whether larger ones fit.
+        Those that work on few items come first: what they need shows whether larger ones fit.
 
         Returns:
             What was measured of each; None for those that do not fit into memory.

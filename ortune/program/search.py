@@ -82,16 +82,17 @@ def search_program(prepared: PreparedProgram, observe: Observe = lambda progress
     request = prepared.request
     begun = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
     with contextlib.ExitStack() as stack:
+        spent_s = count_spent(prepared)
         if journal := open_journal(
             request,
             describe_program_identity(prepared),
             free_bytes=prepared.host.limits.memory_bytes,
             shares=prepared.shares,
-            spent_s=count_spent(prepared),
+            spent_s=spent_s,
         ):
             stack.enter_context(journal)
+            spent_s = journal.begin.spent_s  # that of the process that began the search
         others: set[str] = set()
-        spent_s = journal.begin.spent_s if journal else count_spent(prepared)
         opened = stack.enter_context(open_program(prepared, journal=journal, others=others, spent_s=spent_s))
         settings = SearchSettings(budget_s=request.budget, n_trials=request.trials)
         outcome = run_search(prepared.space, opened, settings, observe)

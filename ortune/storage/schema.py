@@ -152,13 +152,11 @@ class SharedRace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     Attributes:
         worker: Identifier of the process.
-        configs: The candidates that are left.
-        is_over: Whether it has ended.
+        configs: The candidates that are left; none if it is over.
     """
 
     worker: Name
     configs: Annotated[tuple[Config, ...], msgspec.Meta(max_length=64)] = ()
-    is_over: bool = False
 
 
 class SharedSpeedup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

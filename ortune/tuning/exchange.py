@@ -99,8 +99,8 @@ class Exchange:
         """
         return None
 
-    def announce_race(self, configs: Sequence[Config], *, is_over: bool = False) -> None:
-        """Tell nodes that wait which candidates race on this node, so that they take part."""
+    def announce_race(self, configs: Sequence[Config]) -> None:
+        """Announce to nodes that wait which candidates race on this node, for them to take part; none if it is over."""
 
     def received_race(self) -> Sequence[Measurement]:
         """Return what other nodes measured for the race of this one."""

@@ -11,6 +11,7 @@ import msgspec
 from ortune.knobs import Candidate, SearchSpace
 from ortune.storage import Measurement, SharedRound
 from ortune.storage.schema import MOST_ROUNDS, limit_log_ratio
+from ortune.tuning.exchange import Exchange
 from ortune.tuning.results import FIRST_SHARED, CandidateResult, Results, Score
 from ortune.worker import Failure
 from ortune.workload import Goal
@@ -66,7 +67,7 @@ class Merger:
         """Replace what others measured of a candidate."""
         key = result.candidate.config.key
         own = [score for score in result.scores if score.launch < FIRST_SHARED]
-        shared = [score for each in measurements for score in self._score(each)]
+        shared = [score for each in measurements for score in make_scores(each, self._launches)]
         result.n_blocks += len(shared) - (len(result.scores) - len(own))
         result.replace_scores([*own, *shared])
         if result.failure is self._failed.get(key):
@@ -79,11 +80,6 @@ class Merger:
         else:
             self.emptied[key] = result.candidate
 
-    def _score(self, measurement: Measurement) -> list[Score]:
-        """Return the rounds of a measurement as scores."""
-        launch = self._launches.setdefault((measurement.worker, measurement.launch), FIRST_SHARED + len(self._launches))
-        return make_scores(measurement, launch)
-
 
 def fits(measurement: Measurement, goal: Goal) -> bool:
     """Return whether a measurement has the values that a search for this goal has."""
@@ -94,8 +90,14 @@ def fits(measurement: Measurement, goal: Goal) -> bool:
     )
 
 
-def make_scores(measurement: Measurement, launch: int) -> list[Score]:
-    """Return the rounds of a measurement as scores of a launch with this number."""
+def make_scores(measurement: Measurement, numbers: dict[tuple[str, int], int]) -> list[Score]:
+    """Return the rounds of a measurement as scores.
+
+    Args:
+        measurement: The measurement.
+        numbers: Numbers of launches of other nodes, by the worker and its own number. A new launch gets the next one.
+    """
+    launch = numbers.setdefault((measurement.worker, measurement.launch), FIRST_SHARED + len(numbers))
     return [
         Score(
             log_ratios=each.log_ratios,
@@ -155,6 +157,28 @@ def _shift(rounds: Sequence[tuple[float, ...]], medians: Sequence[float]) -> lis
     return [
         tuple(limit_log_ratio(value + shift) for value, shift in zip(values, shifts, strict=True)) for values in rounds
     ]
+
+
+def send_launches(
+    exchange: Exchange, results: Sequence[CandidateResult], first_launch: int, *, spent_s: float, race: str = ""
+) -> None:
+    """Send what own launches of candidates showed to other nodes.
+
+    Args:
+        exchange: The exchange with them.
+        results: The candidates.
+        first_launch: Number of the first launch to send.
+        spent_s: Share of each candidate in the time of its launches, in seconds.
+        race: The worker whose race the launches belong to; empty in screening.
+    """
+    for result in results:
+        candidate = result.candidate
+        if result.failure:
+            failure = shorten_failure(result.failure)
+            exchange.send(candidate, first_launch, (), failure, spent_s=spent_s, race=race)
+            continue
+        for launch, rounds in describe_launches(result, first_launch):
+            exchange.send(candidate, launch, rounds, None, spent_s=spent_s, race=race)
 
 
 def shorten_failure(failure: Failure | None) -> Failure | None:

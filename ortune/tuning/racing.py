@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ortune.compare.block_plan import SHORTEST_WARM_UP_NS, block_wall_s, expect_warm_up_ns, launch_sides_s
 from ortune.errors import MeasureError
 from ortune.storage import SharedRace
-from ortune.tuning.merge import describe_launches, shorten_failure
+from ortune.tuning.merge import send_launches
 from ortune.tuning.results import CandidateResult
 from ortune.tuning.shared_race import RaceElsewhere
 from ortune.tuning.state import SearchState
@@ -191,13 +191,7 @@ def take_part(state: SearchState, race: SharedRace) -> bool:
     except MeasureError:
         return False
     spent_s = (state.now_s() - begin_s) / len(racers)
-    for racer in racers:
-        if racer.failure:
-            failure = shorten_failure(racer.failure)
-            state.exchange.send(racer.candidate, launch, (), failure, spent_s=spent_s, race=race.worker)
-            continue
-        for _, rounds in describe_launches(racer, launch):
-            state.exchange.send(racer.candidate, launch, rounds, None, spent_s=spent_s, race=race.worker)
+    send_launches(state.exchange, racers, launch, spent_s=spent_s, race=race.worker)
     return len(working) == len(racers)
 
 
@@ -317,7 +311,12 @@ def bound_log_ratios(results: list[CandidateResult], luck: float) -> list[float]
     values = list_log_ratios(results)
     if values.shape[1] < MIN_LAUNCHES:
         return [result.log_ratio or 0.0 for result in results]
-    return [float(each) for each in (values.mean(axis=1) + find_errors(values, luck))[:, 0]]
+    return [float(each) for each in bound_means(values, luck)[:, 0]]
+
+
+def bound_means(values: NDArray[np.float64], luck: float) -> NDArray[np.float64]:
+    """Return the mean of each candidate plus a standard error; see `find_errors` for shapes."""
+    return np.asarray(values.mean(axis=1) + find_errors(values, luck))
 
 
 def find_slower(values: NDArray[np.float64], luck: float) -> NDArray[np.bool_]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ortune.compare.block_plan import block_wall_s, launch_sides_s
 from ortune.knobs import Candidate, SearchSpace
-from ortune.tuning.merge import Merger, describe_launches, shorten_failure
+from ortune.tuning.merge import Merger, send_launches
 from ortune.tuning.noise import MEDIAN_VARIANCE
 from ortune.tuning.plan import BATCH, LONGEST_RACING, reserve_confirmation, unpromising_confirmation_s
 from ortune.tuning.results import CandidateResult
@@ -509,20 +509,9 @@ class Screening:
             self.finish_trial(trial, result)
         for trial, candidate in self.duplicates:
             self.finish_trial(trial, state.results[candidate])
-        self.send(results, first_launch, (state.now_s() - begin_s) / max(len(results), 1))
-
-    def send(self, results: list[CandidateResult], first_launch: int, spent_s: float) -> None:
-        """Send what the launches of a batch showed to other nodes."""
-        exchange = self.state.exchange
-        if not exchange.is_shared:
-            return
-        for result in results:
-            candidate = result.candidate
-            if result.failure:
-                exchange.send(candidate, first_launch, (), shorten_failure(result.failure), spent_s=spent_s)
-                continue
-            for launch, rounds in describe_launches(result, first_launch):
-                exchange.send(candidate, launch, rounds, None, spent_s=spent_s)
+        if state.exchange.is_shared:
+            spent_s = (state.now_s() - begin_s) / max(len(results), 1)
+            send_launches(state.exchange, results, first_launch, spent_s=spent_s)
 
     def measure_rounds(self, results: list[CandidateResult]) -> None:
         """Launch candidates, and measure their rounds with the baseline."""

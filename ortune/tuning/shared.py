@@ -474,12 +474,11 @@ class SharedExchange(Exchange):
         except StorageError:
             return None
         race = races.get(worker)
-        return race if race is not None and not race.is_over else None
+        return race if race is not None and race.configs else None
 
-    def announce_race(self, configs: Sequence[Config], *, is_over: bool = False) -> None:
-        """Tell nodes that wait which candidates race on this node, so that they take part."""
-        race = SharedRace(worker=self.worker, configs=tuple(configs), is_over=is_over)
-        self._post(f"{RACE}{self.worker}", race)
+    def announce_race(self, configs: Sequence[Config]) -> None:
+        """Announce to nodes that wait which candidates race on this node, for them to take part; none if it is over."""
+        self._post(f"{RACE}{self.worker}", SharedRace(worker=self.worker, configs=tuple(configs)))
 
     def received_race(self) -> Sequence[Measurement]:
         """Return what other nodes measured for the race of this one."""

@@ -38,12 +38,12 @@ class RaceElsewhere:
         self._announced: list[str] = []
 
     def announce(self, racing: Sequence[CandidateResult]) -> None:
-        """Tell other nodes which candidates are left."""
+        """Announce to other nodes which candidates are left; none if the race is over."""
         configs = [result.candidate.config for result in racing]
         keys = [config.key for config in configs]
         if self._is_divided and keys != self._announced:
             self._announced = keys
-            self._state.exchange.announce_race(configs, is_over=not configs)
+            self._state.exchange.announce_race(configs)
 
     def collect(self, racing: Sequence[CandidateResult]) -> None:
         """Put the launches of other nodes in which all candidates worked beside own ones.
@@ -58,20 +58,16 @@ class RaceElsewhere:
             if each.rounds and fits(each, self._state.goal):
                 launches[each.worker, each.launch][each.config.key] = each
         keys = [result.candidate.config.key for result in racing]
-        complete = {place: of for place, of in launches.items() if all(key in of for key in keys)}
+        complete = [of for of in launches.values() if all(key in of for key in keys)]
         self.n_launches = len(complete)
-        self.spent_s = sum(each.spent_s for of in complete.values() for each in of.values())
+        self.spent_s = sum(each.spent_s for of in complete for each in of.values())
         for result, key in zip(racing, keys, strict=True):
             own = [score for score in result.scores if score.launch < FIRST_SHARED]
-            shared = [score for place, of in complete.items() for score in make_scores(of[key], self._number(place))]
+            shared = [score for of in complete for score in make_scores(of[key], self._numbers)]
             # A node that was set apart meanwhile no longer counts.
             if shared or len(own) < len(result.scores):
                 result.n_blocks += len(own) + len(shared) - len(result.scores)
                 result.replace_scores([*own, *shared])
-
-    def _number(self, place: tuple[str, int]) -> int:
-        """Return the number of a launch of another node."""
-        return self._numbers.setdefault(place, FIRST_SHARED + len(self._numbers))
 
     def wait(self, racing: Sequence[CandidateResult], n_wanted: int, longest_s: float) -> None:
         """Wait for launches of other nodes if enough of them take part.

@@ -210,11 +210,10 @@ class RequestStream:
                     served.append(numbers[0])
                 serve(numbers, seed)
                 end, cpu_end = now(), cpu()
-                size, was_free = len(numbers), free[position]
-                free[position] = end
                 for number in numbers:
-                    late = start - max(arrivals[number], was_free)
-                    marks.append(Mark(number, start, end, cpu_start, cpu_end, size, late))
+                    late = start - max(arrivals[number], free[position])
+                    marks.append(Mark(number, start, end, cpu_start, cpu_end, len(numbers), late))
+                free[position] = end
 
         callers = Callers(clock, [functools.partial(run_caller, position) for position in range(len(free))])
         # On a busy host, this thread wakes up late. The window does not move with it: callers keep to their own times.
