@@ -4,13 +4,17 @@ They are for judging a strategy, and not for developing it. The kinds are failur
 
 - `plateau_40`, `plateau_80`: one choice alone is the best. All combinations of several other choices have 40 % or 80 %
   of its gain, and support one another in a model of single choices.
+- `families`: two choices gain, but not together, and all others have different effects beside each of them.
 - `pair`: the best needs two choices, each of which is slightly harmful alone.
+- `triple`: the best needs three choices. One or two of them gain nothing.
 - `needle`: one candidate of the whole space is better, and nothing points to it.
 - `luck_5`, `luck_10`: choices multiply the cost independently, but launches of one config differ by 5 % or 10 %.
 - `tails`: the same with usual launches, and with blocks of which 5 % take up to several times as long.
+- `two_speeds`: the same, while 30 % of the default's launches are 15 % slower.
 - `slow_150ms`, `slow_1s`: the same with slow calls, so that only few candidates can be tried.
-- `cores_24`, `cores_96`: the same on larger hosts.
-- `threads_24`, `threads_48`, `threads_96`, `threads_192`: the cost depends smoothly on the number of threads, and is
+- `slow_launch`: the same with launches of three seconds.
+- `cores_3`, `cores_24`, `cores_96`: the same on larger hosts.
+- `threads_14`, `threads_24`, `threads_48`, `threads_96`, `threads_192`: the cost depends smoothly on the number of threads, and is
   lowest at any number; the last host has four NUMA nodes. All other choices contribute factors.
 - `nothing`: no candidate is better than the default.
 
@@ -42,6 +46,10 @@ from ortune.knobs.dimension import DEFAULT_LABEL
 CALL_NS = 5e6
 BEST_GAIN = math.log(1.376)
 """The gain of one thread for an int8 transformer with two clients, as it was measured."""
+
+SECOND_SPEED = 0.15
+SECOND_SPEED_SHARE = 0.3
+"""By how much some launches of a default with two speeds are slower, as a log-ratio, and the share of these."""
 
 N_INSTANCES = 3
 
@@ -83,6 +91,24 @@ def plateau_80(space: SearchSpace, rng: np.random.Generator) -> Cost:
     return plateau(space, rng, 0.8)
 
 
+def families(space: SearchSpace, rng: np.random.Generator) -> Cost:
+    """Return costs with two choices that gain, but not together, and beside which all others have different effects."""
+    anchors = choose_labels(space, rng, 2)
+    others = [independent(space, rng) for _ in range(len(anchors) + 1)]
+    gains = rng.uniform(0.1, 0.25, len(anchors))
+
+    def cost(candidate: Candidate) -> float:
+        labels = find_changes(candidate)
+        found = [place for place, (name, label) in enumerate(anchors) if labels.get(name) == label]
+        if len(found) != 1:
+            return others[-1](candidate) + 0.1 * len(found)
+        (place,) = found
+        rest = {name: label for name, label in labels.items() if name != anchors[place][0]}
+        return others[place](msgspec.structs.replace(candidate, labels=rest)) - float(gains[place])
+
+    return cost
+
+
 def pair(space: SearchSpace, rng: np.random.Generator) -> Cost:
     """Return costs whose best needs two choices."""
     wanted = choose_labels(space, rng, 2)
@@ -91,6 +117,18 @@ def pair(space: SearchSpace, rng: np.random.Generator) -> Cost:
         labels = find_changes(candidate)
         n = sum(labels.get(name) == label for name, label in wanted)
         return (0.0, 0.03, -BEST_GAIN)[n] + 0.005 * (len(labels) - n)
+
+    return cost
+
+
+def triple(space: SearchSpace, rng: np.random.Generator) -> Cost:
+    """Return costs whose best needs three choices."""
+    wanted = choose_labels(space, rng, 3)
+
+    def cost(candidate: Candidate) -> float:
+        labels = find_changes(candidate)
+        n = sum(labels.get(name) == label for name, label in wanted)
+        return (0.0, 0.01, 0.01, -BEST_GAIN)[n] + 0.005 * (len(labels) - n)
 
     return cost
 
@@ -146,7 +184,9 @@ def make_landscape(
     between: bool = False,
     luck: float = 0.008,
     tails: bool = False,
+    has_two_speeds: bool = False,
     call_ns: float = CALL_NS,
+    launch_s: float | None = None,
 ) -> Landscape:
     """Return a landscape.
 
@@ -159,7 +199,9 @@ def make_landscape(
         between: Whether a search can refine the numbers of threads.
         luck: Standard deviation of launches, in log-cost.
         tails: Whether some blocks take several times as long.
+        has_two_speeds: Whether some launches of the default are slower than others. Its cost is their mean.
         call_ns: Duration of a call with the default.
+        launch_s: Time that each additional worker adds to a launch, or None for the usual time.
     """
     rng = np.random.default_rng([seed, 77, *name.encode()])
     nodes = nodes or (2 if cores > 48 else 1)
@@ -174,21 +216,33 @@ def make_landscape(
         quiet.residuals[:] += spikes
     log_costs = costs - costs[0] + math.log(call_ns)
     found = assemble(name, space, log_costs, rng, quiet=quiet, luck=luck)
+    if has_two_speeds:
+        is_slow = rng.random(len(found.lucks)) < SECOND_SPEED_SHARE
+        of_default = found.lucks + SECOND_SPEED * (is_slow - SECOND_SPEED_SHARE)
+        found = msgspec.structs.replace(found, own_lucks={0: of_default})
+    if launch_s is not None:
+        found = msgspec.structs.replace(found, launch_s=launch_s)
     return msgspec.structs.replace(found, unrefined=listed) if between else found
 
 
 KINDS: dict[str, Callable[[str, int], Landscape]] = {
     "plateau_40": lambda name, seed: make_landscape(name, plateau_40, seed),
     "plateau_80": lambda name, seed: make_landscape(name, plateau_80, seed),
+    "families": lambda name, seed: make_landscape(name, families, seed),
     "pair": lambda name, seed: make_landscape(name, pair, seed),
+    "triple": lambda name, seed: make_landscape(name, triple, seed),
     "needle": lambda name, seed: make_landscape(name, needle, seed),
     "luck_5": lambda name, seed: make_landscape(name, independent, seed, luck=0.05),
     "luck_10": lambda name, seed: make_landscape(name, independent, seed, luck=0.1),
     "tails": lambda name, seed: make_landscape(name, independent, seed, tails=True),
+    "two_speeds": lambda name, seed: make_landscape(name, independent, seed, has_two_speeds=True),
     "slow_150ms": lambda name, seed: make_landscape(name, independent, seed, call_ns=150e6),
     "slow_1s": lambda name, seed: make_landscape(name, independent, seed, call_ns=1e9),
+    "slow_launch": lambda name, seed: make_landscape(name, independent, seed, launch_s=3.0),
+    "cores_3": lambda name, seed: make_landscape(name, independent, seed, cores=3),
     "cores_24": lambda name, seed: make_landscape(name, independent, seed, cores=24),
     "cores_96": lambda name, seed: make_landscape(name, independent, seed, cores=96),
+    "threads_14": lambda name, seed: make_landscape(name, scaling, seed, cores=14, nodes=1, between=True),
     "threads_24": lambda name, seed: make_landscape(name, scaling, seed, cores=24, nodes=1, between=True),
     "threads_48": lambda name, seed: make_landscape(name, scaling, seed, cores=48, nodes=2, between=True),
     "threads_96": lambda name, seed: make_landscape(name, scaling, seed, cores=96, nodes=2, between=True),

@@ -1,7 +1,7 @@
 """Record a landscape: measure every candidate for a model under a load, several times.
 
-    python -m benchmarks.record MODEL [--name NAME] [--clients N] [--objective p50] [--quota 1.0] [--beside COMMAND]
-        [--only KNOB]
+    python -m benchmarks.record MODEL [--name NAME] [--clients N] [--sessions N] [--rate R] [--objective p50]
+        [--quota 1.0] [--beside COMMAND] [--only KNOB]
 
 All candidates are launched several times, each time in a new order, in batches that include the default. Then the
 candidates that look best are launched more often, so that the best one is known more precisely. The blocks are those
@@ -32,6 +32,7 @@ from ortune.compare.open import open_comparison
 from ortune.host import HostClass, read_host
 from ortune.knobs import Candidate
 from ortune.model import compute_digest
+from ortune.program_options import parse_rate_per_s
 from ortune.requests import SearchRequest
 from ortune.tuning.prepare import prepare
 from ortune.worker import Block, BlockPlan, Executor, Failure, LiveCandidate
@@ -130,6 +131,8 @@ def record(arguments: argparse.Namespace, path: Path) -> None:
     request = SearchRequest(
         model=str(build(arguments.model)),
         clients=arguments.clients,
+        sessions=arguments.sessions,
+        rate=arguments.rate,
         objective=arguments.objective,
         beside=arguments.beside,
         only=tuple(arguments.only or ()),
@@ -203,8 +206,11 @@ def main() -> None:
     parser.add_argument("model", metavar="MODEL", help="a model of models/manifest.toml")
     parser.add_argument("--name", help="name of the landscape (default: name of the model)")
     parser.add_argument("--clients", type=int, help="concurrent callers")
+    parser.add_argument("--sessions", type=int, help="sessions that the callers share")
+    parser.add_argument("--rate", type=parse_rate_per_s, help="requests per second")
     parser.add_argument(
-        "--objective", help="p50, mean or throughput (default: p50, or throughput with several callers)"
+        "--objective",
+        help="p50, mean or throughput (default: p50, or throughput with several callers, or p99 with a rate)",
     )
     parser.add_argument("--quota", type=float, help="CPU quota in CPUs, set with a cgroup")
     parser.add_argument("--beside", metavar="COMMAND", help="command of the background load")

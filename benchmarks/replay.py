@@ -168,7 +168,8 @@ class ReplayLive:
             gap_ns = 1e9 * cost
             return gap_ns * goal.load.clients * profile / profile.mean(), gap_ns
         samples_ns = cost * (profile / profile.mean() if goal.objective == "mean" else profile)
-        return samples_ns, float(samples_ns.mean()) / goal.load.clients
+        rate = goal.load.rate_per_s
+        return samples_ns, 1e9 / rate if rate else float(samples_ns.mean()) / goal.load.clients
 
     def close(self) -> None:
         """Do nothing: there is no process."""

@@ -9,6 +9,7 @@ several kinds of effects.
 - A family of candidates, those with certain choices, may share a gain.
 - Each candidate has an effect of its own, of up to a few percent.
 - Some landscapes have nothing to gain.
+- In the last ones, launches of the default have one of two speeds, and those of other candidates do not.
 - Calls take 0.3 ms to 1.5 s. Launches of one config differ by 0.3 to 8 %, blocks by 0.5 to 5 %, with light or heavy
   tails. Some launches run at a second speed. Some hosts are disturbed for seconds at a time, and nothing shows it.
 """
@@ -26,7 +27,9 @@ from benchmarks.landscape import Landscape
 from benchmarks.synthetic import Machine, assemble, drop_between, make_host, make_model, make_pool
 from ortune.knobs import SearchSpace, build_space
 
-N_LANDSCAPES = 36
+N_LANDSCAPES = 42
+FIRST_UNSTEADY = 36
+"""Number of landscapes, and the first one whose default has two speeds."""
 
 LARGEST_GAIN = 1.0
 """Largest gain of a candidate, as a log-ratio."""
@@ -86,6 +89,10 @@ def make_landscape(number: int) -> Landscape:
     if rng.random() < 0.2:
         # A second speed of some launches.
         found.lucks[:] += np.where(rng.random(len(found.lucks)) < 0.3, rng.uniform(0.05, 0.3), 0.0)
+    if number >= FIRST_UNSTEADY:
+        is_slow = rng.random(len(found.lucks)) < rng.uniform(0.2, 0.6)
+        of_default = found.lucks + rng.uniform(0.1, 0.8) * (is_slow - is_slow.mean())
+        found = msgspec.structs.replace(found, own_lucks={0: of_default})
     if number % 3 == 1:
         found = msgspec.structs.replace(found, drift=draw_disturbances(number), drift_step_s=DISTURBANCE_STEP_S)
     return found

@@ -49,6 +49,7 @@ LONG_LAUNCH_S = 1.0
 """Launches that take longer are planned as if they were made one after the other."""
 
 MAX_LAUNCHES = 8
+MOST_LAUNCHES = 24
 MIN_LAUNCHES = 5
 ROUNDS_PER_LAUNCH = 8
 MIN_ROUNDS_PER_LAUNCH = 2
@@ -244,6 +245,39 @@ def plan_paired_run(time_s: float, goal: Goal, pace: Pace, launch_s: float, n_si
     return fit_launches(
         time_s, plan_block(pace, SHORTEST_BLOCK_NS, longest_ns, SHORT_BLOCK_NS), pace, launch_s, n_sides
     )
+
+
+def plan_launches(time_s: float, pace: Pace, launch_s: float, *, launch_sigma: float, round_sigma: float) -> RunPlan:
+    """Return the size of a paired run of two sides whose interval is expected to be the narrowest.
+
+    Args:
+        time_s: Duration of the run.
+        pace: How fast calls follow each other.
+        launch_s: Duration of a launch.
+        launch_sigma: Standard deviation of a log-ratio due to its two launches.
+        round_sigma: Standard deviation of a log-ratio in one round.
+
+    Returns:
+        The plan, with 0 launches if the time does not suffice for the minimum of launches.
+    """
+    from scipy.special import stdtrit
+
+    best, narrowest = RunPlan(block=plan_block(pace), launches=0, rounds=0), math.inf
+    for shortest_ns in (150_000_000, 100_000_000, SHORTEST_BLOCK_NS):
+        block = plan_block(pace, shortest_ns)
+        round_s, step = 2 * block_wall_s(block, pace), fewest_rounds(block)
+        for launches in range(MIN_LAUNCHES, MOST_LAUNCHES + 1):
+            rounds = int((time_s / launches - launch_sides_s(launch_s, 2)) / round_s + ROUNDING) // step * step
+            rounds = min(rounds, 4 * ROUNDS_PER_LAUNCH)
+            if rounds < step:
+                break
+            error = math.sqrt((launch_sigma**2 + round_sigma**2 / rounds) / launches)
+            width = error * float(stdtrit(launches - 1, 0.975))
+            if width < narrowest:
+                best, narrowest = RunPlan(block=block, launches=launches, rounds=rounds), width
+        if best.launches:
+            break
+    return best
 
 
 def fit_launches(time_s: float, block: BlockPlan, pace: Pace, launch_s: float, n_sides: int) -> RunPlan:

@@ -27,6 +27,7 @@ from scipy.linalg.lapack import dpotri
 
 from ortune.knobs import SearchSpace
 from ortune.knobs.dimension import DEFAULT_LABEL
+from ortune.tuning.noise import USUAL_SHARE
 
 MAIN_SCALES = (0.05, 0.15, 0.4)
 PAIR_SHARES = (0.5, 1.0, 1.5)
@@ -34,7 +35,9 @@ OWN_SCALES = (0.005, 0.015, 0.05, 0.12)
 """Standard deviations of effects to choose from: of a choice; of a pair, as a share of that; of a candidate alone."""
 
 LUCKS = (0.003, 0.01, 0.03, 0.08)
-"""Standard deviations between launches of one config to choose from."""
+BASELINE_LUCKS = (*LUCKS, 0.2, 0.5)
+"""Standard deviations between launches of one config to choose from: of a candidate, and of the baseline, whose threads
+may disturb each other in one launch and not in the next, which a better setting prevents."""
 
 CHOICE_SHARE = 1.0
 STEP_SHARE = 0.5
@@ -46,8 +49,8 @@ WORST = 0.7
 """Maximum of log-ratios. Larger values are clipped, so that a candidate that takes ten times as long does not distort
 the predictions for good candidates."""
 
-BASELINE_SHARE = 0.5
-"""Share of the variance of a log-ratio's noise that is due to the baseline's blocks, which a batch has in common."""
+PREDICTION_SHARE = 0.0
+"""Weight of the predictions of each measurement from the others in the choice of scales; the rest is the likelihood."""
 
 FEWEST_TO_FIT = 8
 """Measurements from which scales and luck are estimated."""
@@ -101,10 +104,15 @@ class AdditiveModel:
             [sum(label != DEFAULT_LABEL for label in each.labels.values()) for each in space.candidates]
         )
         self._scales = (MAIN_SCALES[1], PAIR_SHARES[0], OWN_SCALES[1])
-        self.luck = LUCKS[1]
+        self.luck = self.baseline_luck = LUCKS[1]
+        self.most_baseline_luck = LUCKS[-1]
+        self.baseline_share = USUAL_SHARE
+        self.baseline_share = USUAL_SHARE
         self._n_fitted = 0
         if earlier:
-            self._scales, self.luck, self._n_fitted = earlier._scales, earlier.luck, earlier._n_fitted
+            self._scales, self._n_fitted = earlier._scales, earlier._n_fitted
+            self.luck, self.baseline_luck = earlier.luck, earlier.baseline_luck
+            self.most_baseline_luck, self.baseline_share = earlier.most_baseline_luck, earlier.baseline_share
         self._seen: NDArray[np.int64] = np.zeros(0, dtype=int)
         self._y: Array = np.zeros(0)
         self._variances: Array = np.zeros(0)
@@ -119,7 +127,7 @@ class AdditiveModel:
         self._seen = np.array([each.number for each in observations], dtype=int)
         self._y = np.minimum(np.array([each.log_ratio for each in observations], dtype=float), WORST)
         self._variances = np.array([each.variance for each in observations], dtype=float)
-        self._shared_sigmas = np.sqrt(BASELINE_SHARE * self._variances)
+        self._shared_sigmas = np.sqrt(self.baseline_share * self._variances)
         is_combined = self._n_choices[self._seen] > 1
         self._variances += (SLOW_SIGMA * np.maximum(self._y, 0.0) * is_combined) ** 2
         self._batches = np.array([each.batch for each in observations], dtype=int)
@@ -131,10 +139,10 @@ class AdditiveModel:
         shared = (self._batches[:, None] == self._batches).astype(float)
         of_noise = shared * np.outer(self._shared_sigmas, self._shared_sigmas)
 
-        def factorize(scales: tuple[float, float, float], luck: float) -> Array:
+        def factorize(scales: tuple[float, float, float], luck: float, baseline_luck: float) -> Array:
             """Return the Cholesky factor of the covariance of the measurements."""
             main, pair_share, own = scales
-            of_luck = luck**2 * shared * self._inflations + of_noise
+            of_luck = baseline_luck**2 * shared * self._inflations + of_noise
             covariance = main**2 * (of_main + pair_share**2 * of_pairs) + own**2 * same + of_luck
             diagonal = luck**2 * self._own_inflations + self._variances - self._shared_sigmas**2
             covariance[np.diag_indices_from(covariance)] += diagonal
@@ -142,28 +150,33 @@ class AdditiveModel:
 
         def choose_luck() -> None:
             """Set the luck that maximizes the likelihood, and the factor with it."""
-            factors = {luck: factorize(self._scales, luck) for luck in LUCKS}
-            self.luck = max(LUCKS, key=lambda luck: self._log_likelihood(factors[luck]))
-            self._factor = factors[self.luck]
+            lucks = [(self.luck, each) for each in BASELINE_LUCKS if each <= self.most_baseline_luck]
+            self._factor, _, self.baseline_luck = choose(lucks)
+            self._factor, self.luck, _ = choose([(each, self.baseline_luck) for each in LUCKS])
+
+        def choose(lucks: list[tuple[float, float]]) -> tuple[Array, float, float]:
+            factors = [factorize(self._scales, *each) for each in lucks]
+            best = max(range(len(lucks)), key=lambda place: self._log_likelihood(factors[place]))
+            return factors[best], *lucks[best]
 
         can_fit = len(self._seen) >= FEWEST_TO_FIT
         if can_fit and len(self._seen) >= 1.25 * self._n_fitted:
             # The scales change little between consecutive measurements.
             self._scales = max(
                 itertools.product(MAIN_SCALES, PAIR_SHARES, OWN_SCALES),
-                key=lambda scales: self._log_likelihood(factorize(scales, self.luck)),
+                key=lambda scales: self._score(factorize(scales, self.luck, self.baseline_luck)),
             )
             choose_luck()
             self._n_fitted = len(self._seen)
         else:
-            self._factor = factorize(self._scales, self.luck)
+            self._factor = factorize(self._scales, self.luck, self.baseline_luck)
         _, places = np.unique(self._batches, return_inverse=True)
         for _ in range(REWEIGHTINGS if len(self._seen) else 0):
             self._reweight(places)
             if can_fit:
                 choose_luck()
             else:
-                self._factor = factorize(self._scales, self.luck)
+                self._factor = factorize(self._scales, self.luck, self.baseline_luck)
 
     def _reweight(self, places: NDArray[np.int64]) -> None:
         """Inflate the variance of the luck of launches that seem to be outliers.
@@ -183,13 +196,14 @@ class AdditiveModel:
         is_in_batch = (np.arange(places.max() + 1)[:, None] == places).astype(float)
         of_batches = ((is_in_batch @ inverse) * is_in_batch).sum(axis=1)
 
-        def inflate(inflations: Array, solved: Array, precisions: Array) -> Array:
-            variances = self.luck**2 * inflations
+        def inflate(luck: float, inflations: Array, solved: Array, precisions: Array) -> Array:
+            variances = luck**2 * inflations
             left = np.maximum(variances - variances**2 * precisions, 0.0)
-            return np.asarray((TAIL + ((variances * solved) ** 2 + left) / self.luck**2) / (TAIL + 1))
+            return np.asarray((TAIL + ((variances * solved) ** 2 + left) / luck**2) / (TAIL + 1))
 
-        self._inflations = inflate(self._inflations, (is_in_batch @ solved)[places], of_batches[places])
-        self._own_inflations = inflate(self._own_inflations, solved, np.diag(inverse))
+        of_launches = (is_in_batch @ solved)[places]
+        self._inflations = inflate(self.baseline_luck, self._inflations, of_launches, of_batches[places])
+        self._own_inflations = inflate(self.luck, self._own_inflations, solved, np.diag(inverse))
 
     def count_new_pairs(self, tried: NDArray[np.int64], harmful: float) -> NDArray[np.int64]:
         """Return how many pairs of choices each candidate has that no tried candidate has.
@@ -220,7 +234,7 @@ class AdditiveModel:
             noise = sigmas * self._rng.standard_normal((len(self._seen), n))
             _, places = np.unique(self._batches, return_inverse=True)
             of_batches = self._rng.standard_normal((int(places.max()) + 1, n))[places]
-            noise += self.luck * np.sqrt(self._inflations)[:, None] * of_batches
+            noise += self.baseline_luck * np.sqrt(self._inflations)[:, None] * of_batches
             noise += self._shared_sigmas[:, None] * self._rng.standard_normal((int(places.max()) + 1, n))[places]
             draws += self._gain(self._y[:, None] - draws[self._seen] - noise)
         draws[BASELINE_NUMBER] = 0.0
@@ -247,6 +261,32 @@ class AdditiveModel:
         """Return the log-likelihood of the measurements, up to a constant."""
         scaled = solve_triangular(factor, self._y, lower=True)
         return -0.5 * float(scaled @ scaled) - float(np.log(np.diag(factor)).sum())
+
+    def _score(self, factor: Array) -> float:
+        """Return how well scales explain the measurements, and predict each of them from the others.
+
+        Source: C. E. Rasmussen and C. K. I. Williams, section 5.4.2, for the predictions.
+        """
+        likelihood = self._log_likelihood(factor)
+        if not PREDICTION_SHARE:
+            return likelihood
+        inverse = dpotri(factor.T)[0]
+        precisions = np.diag(inverse)
+        solved = cho_solve((factor, True), self._y)
+        predicted = 0.5 * float((np.log(precisions) - solved**2 / precisions).sum())
+        return (1 - PREDICTION_SHARE) * likelihood + PREDICTION_SHARE * predicted
+
+    def measure_skill(self) -> float:
+        """Return the share of the variance of measurements that the model predicts from the others; 0 if unknown.
+
+        It is negative if the predictions are worse than the mean of all measurements.
+        """
+        if len(self._seen) < FEWEST_TO_FIT:
+            return 0.0
+        inverse = dpotri(self._factor.T)[0]
+        errors = cho_solve((self._factor, True), self._y) / np.diag(inverse)
+        deviations = (self._y - self._y.mean()) * len(self._y) / (len(self._y) - 1)
+        return 1.0 - float(errors @ errors) / max(float(deviations @ deviations), 1e-12)
 
 
 def features_of(space: SearchSpace) -> tuple[Array, Array, Array]:

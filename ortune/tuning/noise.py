@@ -21,6 +21,12 @@ OWN_WEIGHT = 4.0
 """Weights of the usual noise in that of a group of candidates, and of the group's noise in that of a candidate, as
 degrees of freedom. A host that is disturbed for a second or two disturbs a group."""
 
+USUAL_SHARE = 0.5
+SHARE_WEIGHT = 8.0
+LARGEST_SHARE = 0.98
+"""Share of the variance of a log-ratio's noise that is due to the baseline's blocks, which all candidates of a launch
+have in common: usually, the weight of this as degrees of freedom, and its maximum."""
+
 BUSY_SIGMA = 0.25
 """Standard deviation of a candidate that was measured while the host was busy."""
 
@@ -34,12 +40,25 @@ class RoundNoise:
     Attributes:
         variance: Usual variance of the log-ratio of one round.
         squares: By launch: sum of the squared deviations of all rounds, and its degrees of freedom.
+        shared: By launch of this node: variance that its candidates have in common, that of each alone, and its degrees
+            of freedom.
     """
 
     def __init__(self) -> None:
         self.variance = USUAL_NOISE**2
         self.squares: dict[int, tuple[float, int]] = {}
+        self.shared: dict[int, tuple[float, float, int]] = {}
         self._own: dict[int, list[float]] = {}
+
+    @property
+    def baseline_share(self) -> float:
+        """Share of the variance that is due to the baseline's blocks."""
+        common = SHARE_WEIGHT * USUAL_SHARE * self.variance
+        alone = SHARE_WEIGHT * (1 - USUAL_SHARE) * self.variance
+        for of_baseline, of_candidates, n_free in self.shared.values():
+            common += n_free * of_baseline
+            alone += n_free * of_candidates
+        return min(max(common, 0.0) / max(max(common, 0.0) + alone, 1e-12), LARGEST_SHARE)
 
     def update(self, changed: Sequence[CandidateResult]) -> None:
         """Take new launches into account.
@@ -55,8 +74,11 @@ class RoundNoise:
             # With several objectives, the noisiest counts.
             self.variance = max(map(statistics.median, zip(*self._own.values(), strict=True)))
         for launch in {score.launch for result in changed for score in result.scores}:
-            if launch < FIRST_SHARED and launch in self.squares:
-                continue
+            if launch < FIRST_SHARED:
+                if launch in self.squares:
+                    continue
+                if parts := split_variance([result for result in changed if result.number], launch):
+                    self.shared[launch] = parts
             sums = [sum_squares(result, launch) for result in changed]
             total = (sum(of for of, _ in sums), sum(n for _, n in sums))
             # Launches of other nodes may arrive in parts.
@@ -110,6 +132,26 @@ def estimate_variances(result: CandidateResult) -> list[float]:
 def list_rounds(result: CandidateResult, launch: int) -> list[tuple[float, ...]]:
     """Return the log-ratios of a candidate in each round of one launch."""
     return [score.log_ratios for score in result.selected_scores if score.launch == launch]
+
+
+def split_variance(results: Sequence[CandidateResult], launch: int) -> tuple[float, float, int] | None:
+    """Return the variance that the rounds of a launch have in common, that of each candidate alone, and its degrees of freedom.
+
+    Only the first objective counts. It is None if there are too few candidates or rounds.
+
+    Source: H. Scheffé, "The Analysis of Variance" (1959), section 7.4, for the expected mean squares.
+    """
+    rows = [[values[0] for values in list_rounds(result, launch)] for result in results]
+    n_rounds = max(map(len, rows), default=0)
+    y = np.array([row for row in rows if len(row) == n_rounds])
+    if n_rounds < 2 or len(y) < 2:
+        return None
+    n_free = n_rounds - 1
+    of_rounds = y.mean(axis=0)
+    residuals = y - y.mean(axis=1, keepdims=True) - of_rounds + y.mean()
+    alone = float((residuals**2).sum()) / ((len(y) - 1) * n_free)
+    between = len(y) * float(((of_rounds - y.mean()) ** 2).sum()) / n_free
+    return (between - alone) / len(y), alone, n_free
 
 
 def sum_squares(result: CandidateResult, launch: int) -> tuple[float, int]:

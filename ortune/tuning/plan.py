@@ -22,6 +22,7 @@ from ortune.compare.block_plan import (
     launch_sides_s,
     paired_run_s,
     plan_block,
+    plan_launches,
     plan_paired_run,
     required_run_s,
     shortest_run_s,
@@ -211,11 +212,26 @@ def is_simple(goal: Goal) -> bool:
     return is_pair and not is_pooled(goal.objective) and goal.load.rate_per_s is None
 
 
-def shorten_confirmation(plan: Plan, goal: Goal, pace: Pace, left_s: float) -> Plan:
-    """Return the plan with a confirmation that fits the time that is left, if it can prove something."""
+def shorten_confirmation(
+    plan: Plan, goal: Goal, pace: Pace, left_s: float, sigmas: tuple[float, float] | None = None
+) -> Plan:
+    """Return the plan with a confirmation that fits the time that is left, if it can prove something.
+
+    Args:
+        plan: The plan.
+        goal: What the search is for.
+        pace: How fast calls follow each other.
+        left_s: The time that is left, in seconds.
+        sigmas: Standard deviations of a log-ratio due to its two launches, and in one round; None if unknown.
+    """
     if is_simple(goal):
-        time_s = max(left_s, shortest_confirmation_s(plan, goal, pace))
-        return with_confirmation(plan, goal, pace, min(time_s, plan.confirmation_s))
+        time_s = min(max(left_s, shortest_confirmation_s(plan, goal, pace)), plan.confirmation_s)
+        shorter = with_confirmation(plan, goal, pace, time_s)
+        if sigmas and shorter.can_prove:
+            launch_sigma, round_sigma = sigmas
+            run = plan_launches(time_s, pace, plan.launch_s, launch_sigma=launch_sigma, round_sigma=round_sigma)
+            shorter = msgspec.structs.replace(shorter, confirmation=run) if run.launches else shorter
+        return shorter
     time_s = max(left_s, SHORTEST_CONFIRMATION_SHARE * plan.confirmation_s)
     if time_s >= plan.confirmation_s:
         return plan

@@ -26,6 +26,9 @@ LENIENCE_OF_FEW_CALLS = 0.4
 """The same for a percentile that rests on few calls, which support only a lower one. The two may rank differently: with
 a request rate, a slower but steadier candidate loses at p90 and wins at p99."""
 
+FEWEST_LEVELS = 3
+"""Launches of the baseline from which it is known how much these differ."""
+
 FIRST_SHARED = 1 << 40
 """Number of the first launch of other nodes: those of this one are below."""
 
@@ -308,6 +311,19 @@ class Results:
             # An implicit limit: requests must not arrive faster than they are served.
             excesses.append(math.log(load.utilization(measured.blocks[position].service_ns)))
         return tuple(excesses)
+
+    def spread_baseline(self) -> float:
+        """Return the standard deviation of the baseline's log-cost between launches of this node; 0 if unknown.
+
+        It is an upper limit of how much its launches differ, as the host may have changed as well.
+        """
+        place = self.goal.figures.index(self.goal.objective)
+        launches: dict[int, list[float]] = {}
+        for each in self.rounds:
+            if each.launch is not None and BASELINE_POSITION in each.values and each.stage != "confirmation":
+                launches.setdefault(each.launch, []).append(each.values[BASELINE_POSITION][place])
+        levels = [math.log(statistics.median(values)) for values in launches.values() if min(values) > 0]
+        return statistics.stdev(levels) if len(levels) >= FEWEST_LEVELS else 0.0
 
     def rank(self) -> list[CandidateResult]:
         """Return all candidates with known results except the baseline, best first.

@@ -21,7 +21,7 @@ from ortune.compare.interval import DEFAULT_CONFIDENCE
 from ortune.knobs import SearchSpace
 from ortune.knobs.dimension import DEFAULT_LABEL
 from ortune.requests import StrategyName
-from ortune.tuning.additive import BASELINE_NUMBER, WORST, AdditiveModel, Array, Observation
+from ortune.tuning.additive import BASELINE_NUMBER, LUCKS, WORST, AdditiveModel, Array, Observation
 
 Numbers = NDArray[np.int64]
 
@@ -37,6 +37,9 @@ lists only some values."""
 
 HARMFUL = 0.25
 """Pairs with choices that have a log-ratio above this on their own are not tried."""
+
+BASELINE_EXCESS = 1.5
+"""Launches of the baseline may differ by so many times as much as its costs in all launches so far do."""
 
 DRAWS_PER_FIT = 8
 DRAWS_FOR_GAIN = 32
@@ -219,6 +222,26 @@ class ThompsonSampler(CandidateSampler):
     def luck(self) -> float:
         """Standard deviation between launches of one config, as a log-ratio."""
         return self._model.luck
+
+    @property
+    def pair_luck(self) -> float:
+        """Standard deviation of a log-ratio due to the launches of its candidate and of the baseline."""
+        return math.hypot(self._model.luck, self._model.baseline_luck)
+
+    def describe_baseline(self, sigma: float, share: float) -> None:
+        """Let the model know what was seen of the baseline.
+
+        Args:
+            sigma: Standard deviation of its log-cost between launches, which do not differ by more.
+            share: Share of the variance of a log-ratio in one round that is due to it.
+        """
+        self._model.most_baseline_luck = max(LUCKS[-1], BASELINE_EXCESS * sigma)
+        self._model.baseline_share = share
+
+    @property
+    def skill(self) -> float:
+        """Share of the variance of measurements that the model predicts from the others."""
+        return self._model.measure_skill()
 
     def fit(self, weights: Array | None = None) -> None:
         """Fit the model to everything that was observed.

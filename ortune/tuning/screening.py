@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator
 
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from ortune.compare.block_plan import block_wall_s, launch_sides_s
 from ortune.knobs import Candidate, SearchSpace
+from ortune.knobs.dimension import DEFAULT_LABEL
 from ortune.tuning.merge import Merger, send_launches
 from ortune.tuning.noise import MEDIAN_VARIANCE
 from ortune.tuning.plan import BATCH, LONGEST_RACING, reserve_confirmation, unpromising_confirmation_s
@@ -54,6 +56,10 @@ ALL_PAIRS_TRIED = "no setting and no pair of settings is expected to gain 1%"
 
 N_LEADERS = 3
 """The best measured candidates, whose neighbors are tried, and which are launched again."""
+
+N_TOP_CHOICES = 0
+WORTH_PAIRING = 0.015
+"""The best choices on their own that gain at least so much, as a log-ratio. All pairs of them are tried next."""
 
 RELAUNCH_EVERY = 2
 """Of so many batches, one launches a leader again, so that luck of its launch does not decide."""
@@ -127,6 +133,7 @@ class Screening:
         chosen = [self.space.select(selection) for selection in first_selections(state)]
         first = list({each.config.key: each for each in chosen if each.config.key in self.space.numbers}.values())
         self.n_first = len(first) - 1
+        self.has_paired = False
         # Nodes that start at the same time begin in different places.
         place = state.exchange.count_earlier() * state.plan.batch % max(self.n_first, 1)
         for candidate in (first[0], *first[1 + place :], *first[1 : 1 + place]):
@@ -186,6 +193,7 @@ class Screening:
         if self.sampler:
             self.state.unseen_gain = self.sampler.bound_gain(self.study)
             self.state.luck = self.sampler.luck
+            self.state.sigmas = self.sampler.pair_luck, math.sqrt(self.noise.variance)
 
     def report(self) -> None:
         """Report progress: of all candidates of the space, how many were screened."""
@@ -233,6 +241,7 @@ class Screening:
         state = self.state
         if not self.sampler:
             return
+        self.sampler.describe_baseline(state.results.spread_baseline(), self.noise.baseline_share)
         expected = self.sampler.expected()
         state.expected = {
             result.candidate.config.key: float(expected[self.space.numbers[result.candidate.config.key]])
@@ -241,6 +250,7 @@ class Screening:
         }
         self.expected_best = -float(expected.min())
         is_beyond_noise = self.expected_best >= max(PROMISING, PROMISING_ERRORS * self.usual_error)
+        state.model_skill = self.sampler.skill
         self.sampler.is_promising = is_beyond_noise or len(state.goal.objectives) > 1
         leaders = [result for result in state.results.rank() if not result.excess]
         # Most of the lead of a candidate that was measured while the host was busy is chance.
@@ -248,6 +258,9 @@ class Screening:
         self.sampler.leaders = [self.space.numbers[result.candidate.config.key] for result in leaders]
         if self.n_screened >= self.n_first:
             self.refine(expected)
+            if not self.has_paired:
+                self.has_paired = True
+                self.pair_choices(expected)
 
     def refine(self, expected: NDArray[np.float64]) -> None:
         """Add candidates that the space does not list: with values between those of its choices.
@@ -267,6 +280,26 @@ class Screening:
         found += self.space.join(best, {int(number): -float(expected[number]) for number in tried})
         self.extend(found)
         self.sampler.adjacent = [self.space.numbers[each.config.key] for each in adjacent]
+
+    def pair_choices(self, expected: NDArray[np.float64]) -> None:
+        """Put the pairs of the best choices in Optuna's queue, the one with the best sum first.
+
+        Args:
+            expected: The log-ratio to the baseline that each candidate is expected to have.
+        """
+        found: dict[str, tuple[float, dict[str, str]]] = {}
+        for result in self.state.results:
+            labels = {name: label for name, label in result.candidate.labels.items() if label != DEFAULT_LABEL}
+            if len(labels) == 1 and result.log_ratios is not None and not result.excess:
+                gain = -float(expected[self.space.numbers[result.candidate.config.key]])
+                (name,) = labels
+                if gain >= max(WORTH_PAIRING, found.get(name, (0.0, {}))[0]):
+                    found[name] = gain, labels
+        top = sorted(found.values(), key=lambda each: each[0], reverse=True)[:N_TOP_CHOICES]
+        for (_, one), (_, other) in sorted(itertools.combinations(top, 2), key=lambda pair: -pair[0][0] - pair[1][0]):
+            candidate = self.space.select({**one, **other})
+            if candidate.config.key in self.space.numbers and not self.is_known(candidate):
+                self.enqueue(candidate)
 
     def extend(self, candidates: Iterable[Candidate]) -> None:
         """Add those candidates that the space does not have."""
@@ -292,7 +325,7 @@ class Screening:
             state.goal,
             state.pace,
             gain=self.best_gain,
-            launch_sigma=math.sqrt(2) * self.sampler.luck,
+            launch_sigma=self.sampler.pair_luck,
             round_sigma=math.sqrt(self.noise.variance),
         )
 

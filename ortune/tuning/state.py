@@ -98,6 +98,8 @@ class SearchState:
         self.expected: Mapping[str, float] = {}
         self.unseen_gain: float | None = None
         self.luck: float | None = None
+        self.sigmas: tuple[float, float] | None = None
+        self.model_skill = 0.0
         self.noise = RoundNoise()
         self.stages: list[StageTime] = []
         self.starved: list[CandidateResult] = []
