@@ -14,8 +14,8 @@ They are for judging a strategy, and not for developing it. The kinds are failur
 - `slow_150ms`, `slow_1s`: the same with slow calls, so that only few candidates can be tried.
 - `slow_launch`: the same with launches of three seconds.
 - `cores_3`, `cores_24`, `cores_96`: the same on larger hosts.
-- `threads_14`, `threads_24`, `threads_48`, `threads_96`, `threads_192`: the cost depends smoothly on the number of threads, and is
-  lowest at any number; the last host has four NUMA nodes. All other choices contribute factors.
+- `threads_14`, `threads_24`, `threads_48`, `threads_96`, `threads_192`: the cost depends smoothly on the number of
+  threads, and is lowest at any number; the last host has four NUMA nodes. All other choices contribute factors.
 - `nothing`: no candidate is better than the default.
 
 The hosts have two cores where the name says nothing else. Each kind has several instances, whose constants are drawn

@@ -59,7 +59,9 @@ Row = dict[str, Any]
 MISSED_GAIN = math.log(1.05)
 """Gain that a search must not miss when it calls the default best."""
 
-TEST_MODELS = ("magika", "minilm_l6_int8", "ppocrv2_cls", "silero_vad", "tiny_regressor")
+TEST_MODELS = (
+    *("basic_pitch", "magika", "minilm_l6_int8", "ppocrv2_cls", "ppocrv4_rec", "silero_vad", "tiny_regressor"),
+)
 """Models whose recorded landscapes are for testing; the others are for development."""
 
 RECORDED_TEST, HELD_OUT = "RECORDED, TEST", "HELD OUT"

@@ -167,7 +167,16 @@ def name_load(each: Recorded) -> str:
     return ", ".join(parts)
 
 
-KEYS: dict[str, Callable[[Recorded], str]] = {"model": lambda each: each.model, "load": name_load}
+def name_host(each: Recorded) -> str:
+    """Return the name of a host: that of its CPU."""
+    return each.recording.about.host_text.partition(",")[0]
+
+
+KEYS: dict[str, Callable[[Recorded], str]] = {
+    "model": lambda each: each.model,
+    "load": name_load,
+    "host": name_host,
+}
 """What is left out: all recordings for which this is the same."""
 
 

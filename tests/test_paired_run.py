@@ -12,7 +12,15 @@ import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from ortune.compare.bench import compare
-from ortune.compare.block_plan import RunPlan
+from ortune.compare.block_plan import (
+    MAX_LAUNCHES,
+    MIN_LAUNCHES,
+    MOST_LAUNCHES,
+    Pace,
+    RunPlan,
+    paired_run_s,
+    plan_launches,
+)
 from ortune.compare.block_runner import MAX_FIRST_FAILURES, BlockRunner, FreshCandidate, Round
 from ortune.compare.evaluate import compute_speedup
 from ortune.compare.memory import count_fitting, count_on_gpu
@@ -435,3 +443,15 @@ class TestTwoSpeeds:
 
     def test_a_few_stalls_are_none(self) -> None:
         assert find_two_speeds(self.run([1.0] * 23 + [3.0])) is None
+
+
+def test_the_more_launches_differ_the_more_are_planned() -> None:
+    pace = Pace(gap_ns=5e6, call_ns=5e6)
+    plans = [plan_launches(20.0, pace, 0.4, launch_sigma=sigma, round_sigma=0.03) for sigma in (0.003, 0.01, 0.3)]
+    assert [plan.launches for plan in plans] == sorted(plan.launches or 0 for plan in plans)
+    assert (plans[0].launches or 0) >= MIN_LAUNCHES
+    assert plans[-1].launches == MOST_LAUNCHES
+    assert all(paired_run_s(plan, pace, 0.4, 2) <= 20.5 for plan in plans)
+    # Launches that take long are few.
+    assert (plan_launches(20.0, pace, 2.0, launch_sigma=0.3, round_sigma=0.03).launches or 0) < MAX_LAUNCHES
+    assert plan_launches(1.0, pace, 2.0, launch_sigma=0.3, round_sigma=0.03).launches == 0

@@ -36,6 +36,7 @@ from ortune.knobs import DEFAULT, Candidate, Config, SearchSpace, SpaceOptions, 
 from ortune.knobs.thread_dimensions import counts_between, thread_counts
 from ortune.model import read_model
 from ortune.options import make_request
+from ortune.record.trials import TrialRound
 from ortune.requests import SearchRequest, StrategyName
 from ortune.tuning.additive import BASELINE_NUMBER, SLOW_SIGMA, AdditiveModel, Observation, features_of
 from ortune.tuning.hints import (
@@ -46,8 +47,9 @@ from ortune.tuning.hints import (
     recall,
     remember,
 )
-from ortune.tuning.noise import sum_squares
+from ortune.tuning.noise import RoundNoise, split_variance, sum_squares
 from ortune.tuning.outcome import Outcome, Progress
+from ortune.tuning.plan import BATCH
 from ortune.tuning.prepare import prepare
 from ortune.tuning.racing import choose_candidates, excludes_relevant_gain, find_slower, take_turns
 from ortune.tuning.results import CandidateResult, Results, Score
@@ -204,6 +206,25 @@ class TestAdditiveModel:
         model.fit(observations)
         assert np.abs(model.mean()).max() < 0.05
         assert model.luck <= 0.01
+
+    @pytest.mark.parametrize(("spread", "most"), [(0.45, 0.5), (0.0, 0.08)])
+    def test_launches_of_the_baseline_may_differ_more_than_others(self, spread: float, most: float) -> None:
+        """In two of five batches, threads of the baseline disturb each other, and all candidates seem to gain 60 %.
+
+        That is not believed if its cost is the same in all batches.
+        """
+        space = small_space(width=2)
+        rng = np.random.default_rng(6)
+        numbers = rng.choice(np.arange(1, len(space.candidates)), 40, replace=False).tolist()
+        observations = [
+            Observation(number, float((-0.9, 0.0)[place // 8 % 2] + rng.normal(0, 0.003)), 0.003**2, place // 8)
+            for place, number in enumerate(numbers)
+        ]
+        model = AdditiveModel(space, rng)
+        model.most_baseline_luck = max(0.08, spread * 1.5)
+        model.fit(observations)
+        assert model.baseline_luck == most
+        assert model.luck <= 0.03
 
     def test_noisy_blocks_of_the_baseline_do_not_make_a_batch_promising(self) -> None:
         """All candidates of the second batch seem to gain 10 %, but its rounds differ by as much."""
@@ -465,6 +486,28 @@ class TestRefinement:
         assert not development & test
 
 
+class TestPairs:
+    @pytest.mark.slow
+    def test_the_best_settings_are_tried_in_pairs(self) -> None:
+        """Each of three settings gains 5 to 12 %, and all others cost as much."""
+        space = small_space(width=2)
+        gains = {("intra_op_num_threads", "1"): 0.12, ("session.dynamic_block_base", "4"): 0.05}
+        gains["graph_optimization_level", "ORT_ENABLE_BASIC"] = 0.08
+
+        def cost(candidate: Candidate) -> float:
+            return sum(-gains.get(item, -0.05) for item in find_changes(candidate).items())
+
+        costs = np.array([cost(candidate) for candidate in space.candidates])
+        landscape = synthetic.assemble("pairs", space, costs + math.log(5e6), np.random.default_rng(0), luck=0.002)
+        outcome = search(landscape, budget_s=25)
+        tried = [find_changes(space.candidates[space.numbers[trial.config.key]]) for trial in outcome.trials[1:]]
+        pairs = [place for place, labels in enumerate(tried) if len(labels) == 2 and labels.items() <= gains.keys()]
+        assert len(pairs) == 3
+        # They follow the settings alone, and what the sampler had proposed for the same batch.
+        n_alone = sum(len(dimension.choices) - 1 for dimension in space.dimensions)
+        assert max(pairs) < n_alone + 2 * BATCH
+
+
 class TestNoise:
     def test_rounds_that_differ_count_less(self) -> None:
         """The squares of a launch are those of its rounds around their mean; with several objectives, the noisiest."""
@@ -474,6 +517,38 @@ class TestNoise:
         assert sum_squares(result, 1)[1] == 1
         assert sum_squares(result, 2) == (0.0, 0)
         assert sum_squares(result, 3) == (0.0, 0)
+
+    @pytest.mark.parametrize(("of_baseline", "share"), [(0.5, 0.98), (0.05, 0.5), (0.0, 0)])
+    def test_the_share_of_the_baseline_is_estimated(self, of_baseline: float, share: float) -> None:
+        """The noise of its blocks is the same for all candidates of a round."""
+        rng = np.random.default_rng(2)
+        noise = RoundNoise()
+        results = [CandidateResult(candidate, n, Goal()) for n, candidate in enumerate(small_space().candidates[:9])]
+        for launch in range(1, 41):
+            for _ in range(4):
+                shift = rng.normal(0, of_baseline)
+                for result in results:
+                    log_ratio = shift + rng.normal(0, 0.05) if result.number else 0.0
+                    result.scores.append(make_score(log_ratio, launch))
+            noise.update(results)
+        assert noise.baseline_share == pytest.approx(share, abs=0.1)
+
+    def test_one_candidate_alone_tells_nothing_about_the_baseline(self) -> None:
+        result = CandidateResult(small_space().candidates[1], 1, Goal())
+        result.scores += [make_score(0.1, 1), make_score(0.3, 1)]
+        assert split_variance([result], 1) is None
+        assert split_variance([], 1) is None
+
+    def test_how_much_the_baseline_differs_between_launches(self) -> None:
+        results = Results(Goal())
+        assert results.spread_baseline() == 0
+        for launch, cost_ns in enumerate((1e6, 2e6, 4e6)):
+            results.rounds += [
+                TrialRound(stage="screening", launch=launch, values={0: (factor * cost_ns,), 1: (1e6,)})
+                for factor in (0.9, 1, 1.3)
+            ]
+        results.rounds.append(TrialRound(stage="confirmation", launch=0, values={0: (1e9,)}))
+        assert results.spread_baseline() == pytest.approx(math.log(2))
 
     @pytest.mark.slow
     def test_a_noisy_host_gets_more_rounds(self) -> None:

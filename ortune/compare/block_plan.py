@@ -49,13 +49,15 @@ LONG_LAUNCH_S = 1.0
 """Launches that take longer are planned as if they were made one after the other."""
 
 MAX_LAUNCHES = 8
-MOST_LAUNCHES = 24
 MIN_LAUNCHES = 5
-ROUNDS_PER_LAUNCH = 8
+MOST_ROUNDS_PER_LAUNCH = 32
 MIN_ROUNDS_PER_LAUNCH = 2
 ENOUGH_ROUNDS = 60
 """Size of a paired run: at least 60 rounds over at least 5 launches where time allows. More launches narrow the
 interval more than more rounds do, because the memory layout of a launch affects all of its blocks."""
+
+MOST_LAUNCHES = 24
+"""Maximum number of launches where it is known how much launches and rounds differ."""
 
 MIN_ROUNDS = 20
 RESERVE = 1.1
@@ -236,7 +238,7 @@ def plan_paired_run(time_s: float, goal: Goal, pace: Pace, launch_s: float, n_si
             rounds = int((time_s / launches - launch_sides_s(launch_s, n_sides)) / round_s + ROUNDING) // 2 * 2
             if rounds * launches >= ENOUGH_ROUNDS:
                 # More rounds are useless unless a percentile needs them.
-                most = max(4 * ROUNDS_PER_LAUNCH, 2 * math.ceil(required_rounds(goal, pace, block) / launches / 2))
+                most = max(MOST_ROUNDS_PER_LAUNCH, 2 * math.ceil(required_rounds(goal, pace, block) / launches / 2))
                 return RunPlan(block=block, launches=launches, rounds=min(rounds, most))
     block = plan_block(pace, SHORTEST_BLOCK_NS, longest_ns)
     found = fit_launches(time_s, block, pace, launch_s, n_sides)
@@ -268,7 +270,7 @@ def plan_launches(time_s: float, pace: Pace, launch_s: float, *, launch_sigma: f
         round_s, step = 2 * block_wall_s(block, pace), fewest_rounds(block)
         for launches in range(MIN_LAUNCHES, MOST_LAUNCHES + 1):
             rounds = int((time_s / launches - launch_sides_s(launch_s, 2)) / round_s + ROUNDING) // step * step
-            rounds = min(rounds, 4 * ROUNDS_PER_LAUNCH)
+            rounds = min(rounds, MOST_ROUNDS_PER_LAUNCH)
             if rounds < step:
                 break
             error = math.sqrt((launch_sigma**2 + round_sigma**2 / rounds) / launches)

@@ -2,10 +2,10 @@
 
 The log-ratio of a candidate to the baseline is a sum of effects: one of each choice that differs from the baseline, a
 smaller one of each pair of choices, and one of the candidate alone. A measurement adds the luck of the candidate's
-launch and that of the baseline's, which all measurements of one batch share. A priori, all effects are normal with
-mean 0. Their scales maximize the likelihood of the measurements. Given the measurements, the log-ratios of all
-candidates are again normal. A draw from this distribution is one set of log-ratios that is consistent with the
-measurements.
+launch and that of the baseline's, which all measurements of one batch share, and which may be larger. A priori, all
+effects are normal with mean 0. Their scales maximize the likelihood of the measurements. Given the measurements, the
+log-ratios of all candidates are again normal. A draw from this distribution is one set of log-ratios that is consistent
+with the measurements.
 
 Sources: W. R. Thompson, "On the likelihood that one unknown probability exceeds another" (Biometrika 25, 1933), for
 choosing by a draw; C. E. Rasmussen and C. K. I. Williams, "Gaussian Processes for Machine Learning" (2006), sections
@@ -49,9 +49,6 @@ WORST = 0.7
 """Maximum of log-ratios. Larger values are clipped, so that a candidate that takes ten times as long does not distort
 the predictions for good candidates."""
 
-PREDICTION_SHARE = 0.0
-"""Weight of the predictions of each measurement from the others in the choice of scales; the rest is the likelihood."""
-
 FEWEST_TO_FIT = 8
 """Measurements from which scales and luck are estimated."""
 
@@ -93,6 +90,13 @@ class AdditiveModel:
         space: The candidates.
         rng: Source of the draws.
         earlier: The model of the space before candidates were added. Scales and luck are those that it estimated.
+
+    Attributes:
+        luck: Standard deviation between launches of a candidate, as a log-ratio.
+        baseline_luck: The same of the baseline.
+        most_baseline_luck: The largest value that the latter may have.
+        baseline_share: Share of the variance of measurements that is due to the baseline's blocks, which a batch has in
+            common.
     """
 
     def __init__(self, space: SearchSpace, rng: np.random.Generator, earlier: AdditiveModel | None = None) -> None:
@@ -155,6 +159,7 @@ class AdditiveModel:
             self._factor, self.luck, _ = choose([(each, self.baseline_luck) for each in LUCKS])
 
         def choose(lucks: list[tuple[float, float]]) -> tuple[Array, float, float]:
+            """Return the factor of the likeliest luck of candidates and of the baseline, and these two."""
             factors = [factorize(self._scales, *each) for each in lucks]
             best = max(range(len(lucks)), key=lambda place: self._log_likelihood(factors[place]))
             return factors[best], *lucks[best]
@@ -164,7 +169,7 @@ class AdditiveModel:
             # The scales change little between consecutive measurements.
             self._scales = max(
                 itertools.product(MAIN_SCALES, PAIR_SHARES, OWN_SCALES),
-                key=lambda scales: self._score(factorize(scales, self.luck, self.baseline_luck)),
+                key=lambda scales: self._log_likelihood(factorize(scales, self.luck, self.baseline_luck)),
             )
             choose_luck()
             self._n_fitted = len(self._seen)
@@ -261,32 +266,6 @@ class AdditiveModel:
         """Return the log-likelihood of the measurements, up to a constant."""
         scaled = solve_triangular(factor, self._y, lower=True)
         return -0.5 * float(scaled @ scaled) - float(np.log(np.diag(factor)).sum())
-
-    def _score(self, factor: Array) -> float:
-        """Return how well scales explain the measurements, and predict each of them from the others.
-
-        Source: C. E. Rasmussen and C. K. I. Williams, section 5.4.2, for the predictions.
-        """
-        likelihood = self._log_likelihood(factor)
-        if not PREDICTION_SHARE:
-            return likelihood
-        inverse = dpotri(factor.T)[0]
-        precisions = np.diag(inverse)
-        solved = cho_solve((factor, True), self._y)
-        predicted = 0.5 * float((np.log(precisions) - solved**2 / precisions).sum())
-        return (1 - PREDICTION_SHARE) * likelihood + PREDICTION_SHARE * predicted
-
-    def measure_skill(self) -> float:
-        """Return the share of the variance of measurements that the model predicts from the others; 0 if unknown.
-
-        It is negative if the predictions are worse than the mean of all measurements.
-        """
-        if len(self._seen) < FEWEST_TO_FIT:
-            return 0.0
-        inverse = dpotri(self._factor.T)[0]
-        errors = cho_solve((self._factor, True), self._y) / np.diag(inverse)
-        deviations = (self._y - self._y.mean()) * len(self._y) / (len(self._y) - 1)
-        return 1.0 - float(errors @ errors) / max(float(deviations @ deviations), 1e-12)
 
 
 def features_of(space: SearchSpace) -> tuple[Array, Array, Array]:

@@ -135,7 +135,7 @@ def list_rounds(result: CandidateResult, launch: int) -> list[tuple[float, ...]]
 
 
 def split_variance(results: Sequence[CandidateResult], launch: int) -> tuple[float, float, int] | None:
-    """Return the variance that the rounds of a launch have in common, that of each candidate alone, and its degrees of freedom.
+    """Return the variance between rounds that candidates of a launch share, that of each alone, and degrees of freedom.
 
     Only the first objective counts. It is None if there are too few candidates or rounds.
 

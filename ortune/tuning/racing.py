@@ -50,9 +50,6 @@ def run_racing(state: SearchState, racing_s: float) -> None:
         Race(state, racing, racing_s).run()
 
 
-LEAST_SKILL = -9.0
-
-
 class Race:
     """Launches candidates again and again, until one is left, or the time or the number of launches is used up.
 
@@ -236,12 +233,11 @@ def choose_candidates(state: SearchState, most: int = MAX_CANDIDATES) -> list[Ca
     if state.expected and len(state.goal.objectives) == 1:
         # Part of the best candidate's lead is due to chance, especially if similar candidates are slower.
         expected = {result.number: state.expected[result.candidate.config.key] for result in worth_racing}
-        by_model = sorted(worth_racing, key=lambda result: (result.excess, expected[result.number]))
-        alone = [result for result in worth_racing if count_changes(state, result) == 1]
-        rankings = [by_model, worth_racing, alone]
-        if state.model_skill < LEAST_SKILL:
-            rankings = [worth_racing, by_model, worth_racing, alone]
-        worth_racing = take_turns(*rankings)
+        worth_racing = take_turns(
+            sorted(worth_racing, key=lambda result: (result.excess, expected[result.number])),
+            worth_racing,
+            [result for result in worth_racing if count_changes(state, result) == 1],
+        )
     return worth_racing[: min(MAX_CANDIDATES, most, state.plan.max_live - 1)]
 
 

@@ -238,11 +238,6 @@ class ThompsonSampler(CandidateSampler):
         self._model.most_baseline_luck = max(LUCKS[-1], BASELINE_EXCESS * sigma)
         self._model.baseline_share = share
 
-    @property
-    def skill(self) -> float:
-        """Share of the variance of measurements that the model predicts from the others."""
-        return self._model.measure_skill()
-
     def fit(self, weights: Array | None = None) -> None:
         """Fit the model to everything that was observed.
 

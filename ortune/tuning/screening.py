@@ -57,7 +57,7 @@ ALL_PAIRS_TRIED = "no setting and no pair of settings is expected to gain 1%"
 N_LEADERS = 3
 """The best measured candidates, whose neighbors are tried, and which are launched again."""
 
-N_TOP_CHOICES = 0
+N_TOP_CHOICES = 4
 WORTH_PAIRING = 0.015
 """The best choices on their own that gain at least so much, as a log-ratio. All pairs of them are tried next."""
 
@@ -106,6 +106,7 @@ class Screening:
         merger: Merges what other nodes measured.
         postponed: Candidates of the queue that other nodes measure, by the key of their config.
         n_first: Candidates that are screened before the sampler proposes any.
+        has_paired: Whether the pairs of the best choices are in the queue.
         n_batches: Batches so far.
         n_done: Candidates of all batches that are complete.
         best: The best of them so far.
@@ -250,7 +251,6 @@ class Screening:
         }
         self.expected_best = -float(expected.min())
         is_beyond_noise = self.expected_best >= max(PROMISING, PROMISING_ERRORS * self.usual_error)
-        state.model_skill = self.sampler.skill
         self.sampler.is_promising = is_beyond_noise or len(state.goal.objectives) > 1
         leaders = [result for result in state.results.rank() if not result.excess]
         # Most of the lead of a candidate that was measured while the host was busy is chance.

@@ -297,9 +297,7 @@ def confirm_ranked(
         if not state.check_finalist(finalist):
             continue
         left_s = QUICK_SHARE * state.plan.left_s if state.is_unpromising else state.end_s - state.now_s()
-        state.plan = shorten_confirmation(
-            state.plan, state.goal, opened.calibration.pace, left_s, state.sigmas
-        )
+        state.plan = shorten_confirmation(state.plan, state.goal, opened.calibration.pace, left_s, state.sigmas)
         racing_log_ratio = finalist.log_ratio
         comparison = confirm(state, finalist, speedup_confidence=confidence)
         confirmed.comparison = comparison

@@ -54,6 +54,7 @@ class SearchState:
             config; empty where the strategy has no model.
         unseen_gain: Bound of the gain of untried candidates, as a log-ratio; None where the strategy has no model.
         luck: Standard deviation between launches of one config, as a log-ratio; None where the strategy has no model.
+        sigmas: Standard deviations of a log-ratio due to its two launches, and in one round; None likewise.
         noise: Noise of the rounds.
         stages: Time of each stage that is complete.
         stage_start_s: When the current stage began, on the runner's clock.
@@ -99,7 +100,6 @@ class SearchState:
         self.unseen_gain: float | None = None
         self.luck: float | None = None
         self.sigmas: tuple[float, float] | None = None
-        self.model_skill = 0.0
         self.noise = RoundNoise()
         self.stages: list[StageTime] = []
         self.starved: list[CandidateResult] = []
