@@ -267,6 +267,11 @@ class Landscape(msgspec.Struct, frozen=True, kw_only=True):
         return float(rng.choice(self.own_lucks.get(number, self.lucks)))
 
     @property
+    def usual_luck(self) -> float:
+        """Standard deviation of launches from the level of their candidate, in log-cost, without outliers."""
+        return float(np.median(np.abs(self.lucks[self.lucks != 0]))) / MAD_OF_NORMAL if self.lucks.any() else 0.0
+
+    @property
     def best(self) -> int:
         """Number of the best candidate."""
         return int(np.nanargmin(self.log_costs))

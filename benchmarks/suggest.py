@@ -3,9 +3,8 @@
     python -m benchmarks.suggest [--replays 10]
     python -m benchmarks.suggest --live tiny_cnn,silero_vad,...
 
-For each recorded landscape, the others are used for the fit, without those of the same model, or of the same load. All
-recordings are from one host, so that leaving out a host is not possible. `--live` measures the suggestion for other
-models on this host instead, which may be another one, with `ortune bench`.
+For each recorded landscape, the others are used for the fit, without those of the same model, of the same load, or of
+the same host. `--live` measures the suggestion for other models on this host with `ortune bench`.
 
 The methods are:
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from benchmarks.gate_power import gate_by_replay, landscapes
 from benchmarks.landscape import load_landscape, recorded_paths
+from benchmarks.regret import MOST_LUCK
 from ortune.compare.block_plan import RunPlan
 from ortune.compare.block_runner import BlockRunner
 from ortune.gates.decision import (
@@ -164,11 +165,12 @@ class TestReplay:
     @pytest.mark.parametrize("path", recorded_paths(), ids=lambda path: path.stem)
     def test_the_same_model_passes_and_one_that_is_ten_percent_slower_fails(self, path: Path) -> None:
         landscape = load_landscape(path)
-        # Under the quota, 46 launches do not decide most gates of the same model.
-        expected = {"pass", "inconclusive"} if landscape.quota else {"pass"}
+        # Under the quota, 46 launches do not decide most gates of the same model; if launches differ much, of any.
+        is_noisy = landscape.usual_luck > MOST_LUCK
         for seed in (0, 2):
-            assert gate_by_replay(landscape, 1.0, seed)[0] in expected
-            assert gate_by_replay(landscape, 1.10, seed)[0] == "fail"
+            same, slower = (gate_by_replay(landscape, factor, seed)[0] for factor in (1.0, 1.10))
+            assert same == "pass" or (same == "inconclusive" and (landscape.quota or is_noisy))
+            assert slower == "fail" or (slower == "inconclusive" and is_noisy)
 
     @pytest.mark.slow
     def test_a_slowdown_at_the_threshold_is_undecided(self) -> None:

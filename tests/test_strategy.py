@@ -191,7 +191,9 @@ class TestAdditiveModel:
         ]
         model = AdditiveModel(space, rng)
         model.fit(observations)
-        assert model.luck == expected
+        assert model.baseline_luck == expected
+        # That of candidates cannot be told from effects of their own, but is usually the same.
+        assert expected / 3 < model.luck <= expected
 
     def test_a_launch_of_the_baseline_that_stalled_does_not_make_its_batch_promising(self) -> None:
         """All candidates cost the same. In one batch of six, the baseline was 15 % slower than usual."""
@@ -224,7 +226,8 @@ class TestAdditiveModel:
         model.most_baseline_luck = max(0.08, spread * 1.5)
         model.fit(observations)
         assert model.baseline_luck == most
-        assert model.luck <= 0.03
+        believed = -float(model.mean()[numbers].min())
+        assert believed < 0.4 if spread else believed > 0.7
 
     def test_noisy_blocks_of_the_baseline_do_not_make_a_batch_promising(self) -> None:
         """All candidates of the second batch seem to gain 10 %, but its rounds differ by as much."""
@@ -491,7 +494,7 @@ class TestPairs:
     def test_the_best_settings_are_tried_in_pairs(self) -> None:
         """Each of three settings gains 5 to 12 %, and all others cost as much."""
         space = small_space(width=2)
-        gains = {("intra_op_num_threads", "1"): 0.12, ("session.dynamic_block_base", "4"): 0.05}
+        gains = {("intra_op_num_threads", "2"): 0.12, ("session.dynamic_block_base", "4"): 0.05}
         gains["graph_optimization_level", "ORT_ENABLE_BASIC"] = 0.08
 
         def cost(candidate: Candidate) -> float:

@@ -265,14 +265,16 @@ def plan_launches(time_s: float, pace: Pace, launch_s: float, *, launch_sigma: f
     from scipy.special import stdtrit
 
     best, narrowest = RunPlan(block=plan_block(pace), launches=0, rounds=0), math.inf
-    for shortest_ns in (150_000_000, 100_000_000, SHORTEST_BLOCK_NS):
+    # With long blocks, there is no time for so many rounds.
+    sizes = ((150_000_000, ENOUGH_ROUNDS), (100_000_000, ENOUGH_ROUNDS), (SHORTEST_BLOCK_NS, ENOUGH_ROUNDS))
+    for shortest_ns, enough in (*sizes, (SHORTEST_BLOCK_NS, 0)):
         block = plan_block(pace, shortest_ns)
         round_s, step = 2 * block_wall_s(block, pace), fewest_rounds(block)
         for launches in range(MIN_LAUNCHES, MOST_LAUNCHES + 1):
             rounds = int((time_s / launches - launch_sides_s(launch_s, 2)) / round_s + ROUNDING) // step * step
             rounds = min(rounds, MOST_ROUNDS_PER_LAUNCH)
-            if rounds < step:
-                break
+            if rounds < step or rounds * launches < enough:
+                continue
             error = math.sqrt((launch_sigma**2 + round_sigma**2 / rounds) / launches)
             width = error * float(stdtrit(launches - 1, 0.975))
             if width < narrowest:

@@ -39,6 +39,10 @@ BASELINE_LUCKS = (*LUCKS, 0.2, 0.5)
 """Standard deviations between launches of one config to choose from: of a candidate, and of the baseline, whose threads
 may disturb each other in one launch and not in the next, which a better setting prevents."""
 
+UNEQUAL = 1.0
+"""Log-odds against each step between the luck of candidates and that of the baseline, which are usually the same. From
+candidates that were launched once, their luck cannot be told from effects of their own."""
+
 CHOICE_SHARE = 1.0
 STEP_SHARE = 0.5
 WHOLE_STEP = 4 / 3
@@ -159,9 +163,13 @@ class AdditiveModel:
             self._factor, self.luck, _ = choose([(each, self.baseline_luck) for each in LUCKS])
 
         def choose(lucks: list[tuple[float, float]]) -> tuple[Array, float, float]:
-            """Return the factor of the likeliest luck of candidates and of the baseline, and these two."""
+            """Return the factor of the most probable luck of candidates and of the baseline, and these two."""
             factors = [factorize(self._scales, *each) for each in lucks]
-            best = max(range(len(lucks)), key=lambda place: self._log_likelihood(factors[place]))
+            scores = [
+                self._log_likelihood(factor) - UNEQUAL * abs(BASELINE_LUCKS.index(luck) - BASELINE_LUCKS.index(other))
+                for factor, (luck, other) in zip(factors, lucks, strict=True)
+            ]
+            best = int(np.argmax(scores))
             return factors[best], *lucks[best]
 
         can_fit = len(self._seen) >= FEWEST_TO_FIT

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterable, Iterator
 
@@ -12,9 +11,9 @@ from numpy.typing import NDArray
 
 from ortune.compare.block_plan import block_wall_s, launch_sides_s
 from ortune.knobs import Candidate, SearchSpace
-from ortune.knobs.dimension import DEFAULT_LABEL
 from ortune.tuning.merge import Merger, send_launches
 from ortune.tuning.noise import MEDIAN_VARIANCE
+from ortune.tuning.pairs import list_pairs
 from ortune.tuning.plan import BATCH, LONGEST_RACING, reserve_confirmation, unpromising_confirmation_s
 from ortune.tuning.results import CandidateResult
 from ortune.tuning.sampler import CONFIG, CandidateSampler, Observed, ThompsonSampler
@@ -56,10 +55,6 @@ ALL_PAIRS_TRIED = "no setting and no pair of settings is expected to gain 1%"
 
 N_LEADERS = 3
 """The best measured candidates, whose neighbors are tried, and which are launched again."""
-
-N_TOP_CHOICES = 4
-WORTH_PAIRING = 0.015
-"""The best choices on their own that gain at least so much, as a log-ratio. All pairs of them are tried next."""
 
 RELAUNCH_EVERY = 2
 """Of so many batches, one launches a leader again, so that luck of its launch does not decide."""
@@ -282,23 +277,15 @@ class Screening:
         self.sampler.adjacent = [self.space.numbers[each.config.key] for each in adjacent]
 
     def pair_choices(self, expected: NDArray[np.float64]) -> None:
-        """Put the pairs of the best choices in Optuna's queue, the one with the best sum first.
+        """Put the pairs of the best choices in Optuna's queue.
 
         Args:
             expected: The log-ratio to the baseline that each candidate is expected to have.
         """
-        found: dict[str, tuple[float, dict[str, str]]] = {}
-        for result in self.state.results:
-            labels = {name: label for name, label in result.candidate.labels.items() if label != DEFAULT_LABEL}
-            if len(labels) == 1 and result.log_ratios is not None and not result.excess:
-                gain = -float(expected[self.space.numbers[result.candidate.config.key]])
-                (name,) = labels
-                if gain >= max(WORTH_PAIRING, found.get(name, (0.0, {}))[0]):
-                    found[name] = gain, labels
-        top = sorted(found.values(), key=lambda each: each[0], reverse=True)[:N_TOP_CHOICES]
-        for (_, one), (_, other) in sorted(itertools.combinations(top, 2), key=lambda pair: -pair[0][0] - pair[1][0]):
-            candidate = self.space.select({**one, **other})
-            if candidate.config.key in self.space.numbers and not self.is_known(candidate):
+        keeping = [each.candidate for each in self.state.results if each.log_ratios is not None and not each.excess]
+        gains = [(candidate, -float(expected[self.space.numbers[candidate.config.key]])) for candidate in keeping]
+        for candidate in list_pairs(self.space, gains):
+            if not self.is_known(candidate):
                 self.enqueue(candidate)
 
     def extend(self, candidates: Iterable[Candidate]) -> None:
