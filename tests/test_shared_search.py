@@ -180,7 +180,7 @@ def test_a_host_that_becomes_busy_repeats_the_whole_confirmation(tmp_path: Path)
         def enter(self, stage: Stage, *, spent_s: float | None = None) -> None:
             super().enter(stage, spent_s=spent_s)
             if stage == "proof":
-                executor.launch_s += 2.0
+                executor.launch_s += 1.0
 
     exchange = open_exchange(tmp_path, "b")
     exchange.__class__ = Busy
