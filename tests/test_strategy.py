@@ -192,7 +192,7 @@ class TestAdditiveModel:
         model = AdditiveModel(space, rng)
         model.fit(observations)
         assert model.baseline_luck == expected
-        # That of candidates cannot be told from effects of their own, but is usually the same.
+        # That of candidates cannot be distinguished from effects of their own, but is usually the same.
         assert expected / 3 < model.luck <= expected
 
     def test_a_launch_of_the_baseline_that_stalled_does_not_make_its_batch_promising(self) -> None:
@@ -211,7 +211,7 @@ class TestAdditiveModel:
 
     @pytest.mark.parametrize(("spread", "most"), [(0.45, 0.5), (0.0, 0.08)])
     def test_launches_of_the_baseline_may_differ_more_than_others(self, spread: float, most: float) -> None:
-        """In two of five batches, threads of the baseline disturb each other, and all candidates seem to gain 60 %.
+        """In three of five batches, the baseline is slow, and all candidates seem to take 60 % less time than it.
 
         That is not believed if its cost is the same in all batches.
         """
@@ -536,7 +536,7 @@ class TestNoise:
             noise.update(results)
         assert noise.baseline_share == pytest.approx(share, abs=0.1)
 
-    def test_one_candidate_alone_tells_nothing_about_the_baseline(self) -> None:
+    def test_one_candidate_alone_shows_nothing_of_the_baseline(self) -> None:
         result = CandidateResult(small_space().candidates[1], 1, Goal())
         result.scores += [make_score(0.1, 1), make_score(0.3, 1)]
         assert split_variance([result], 1) is None

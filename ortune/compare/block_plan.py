@@ -20,6 +20,9 @@ CALLS_PER_CALLER = 16
 """The usual limit of a block's duration, and the limit where there is little time. Calls per block: for one caller, and
 for each of several, which drift in and out of step."""
 
+PAIRED_BLOCKS_NS = (150_000_000, 100_000_000, SHORTEST_BLOCK_NS)
+"""Minimum durations of the blocks of a paired run, of which the first is taken that leaves time for enough rounds."""
+
 MIN_CALLS = 2
 LEAD_IN_SHARE = 0.08
 """Unmeasured calls before a block, as a share of it. After a resume, caches are cold and threads are asleep."""
@@ -231,7 +234,7 @@ def plan_paired_run(time_s: float, goal: Goal, pace: Pace, launch_s: float, n_si
     """
     launch_s += expect_warm_up_ns(pace) / 1e9
     longest_ns = limit_warm_up_ns(pace)
-    for shortest_ns in (150_000_000, 100_000_000, SHORTEST_BLOCK_NS):
+    for shortest_ns in PAIRED_BLOCKS_NS:
         block = plan_block(pace, shortest_ns, longest_ns)
         round_s = n_sides * block_wall_s(block, pace)
         for launches in range(MAX_LAUNCHES, MIN_LAUNCHES - 1, -1):
@@ -265,9 +268,8 @@ def plan_launches(time_s: float, pace: Pace, launch_s: float, *, launch_sigma: f
     from scipy.special import stdtrit
 
     best, narrowest = RunPlan(block=plan_block(pace), launches=0, rounds=0), math.inf
-    # With long blocks, there is no time for so many rounds.
-    sizes = ((150_000_000, ENOUGH_ROUNDS), (100_000_000, ENOUGH_ROUNDS), (SHORTEST_BLOCK_NS, ENOUGH_ROUNDS))
-    for shortest_ns, enough in (*sizes, (SHORTEST_BLOCK_NS, 0)):
+    # With long calls, there is no time for so many rounds.
+    for shortest_ns, enough in (*((each, ENOUGH_ROUNDS) for each in PAIRED_BLOCKS_NS), (SHORTEST_BLOCK_NS, 0)):
         block = plan_block(pace, shortest_ns)
         round_s, step = 2 * block_wall_s(block, pace), fewest_rounds(block)
         for launches in range(MIN_LAUNCHES, MOST_LAUNCHES + 1):

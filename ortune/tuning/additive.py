@@ -41,7 +41,7 @@ may disturb each other in one launch and not in the next, which a better setting
 
 UNEQUAL = 1.0
 """Log-odds against each step between the luck of candidates and that of the baseline, which are usually the same. From
-candidates that were launched once, their luck cannot be told from effects of their own."""
+candidates that were launched once, their luck cannot be distinguished from effects of their own."""
 
 CHOICE_SHARE = 1.0
 STEP_SHARE = 0.5

@@ -225,13 +225,8 @@ def shorten_confirmation(
         sigmas: Standard deviations of a log-ratio due to its two launches, and in one round; None if unknown.
     """
     if is_simple(goal):
-        time_s = min(max(left_s, shortest_confirmation_s(plan, goal, pace)), plan.confirmation_s)
-        shorter = with_confirmation(plan, goal, pace, time_s)
-        if sigmas and shorter.can_prove:
-            launch_sigma, round_sigma = sigmas
-            run = plan_launches(time_s, pace, plan.launch_s, launch_sigma=launch_sigma, round_sigma=round_sigma)
-            shorter = msgspec.structs.replace(shorter, confirmation=run) if run.launches else shorter
-        return shorter
+        time_s = max(left_s, shortest_confirmation_s(plan, goal, pace))
+        return with_confirmation(plan, goal, pace, min(time_s, plan.confirmation_s), sigmas)
     time_s = max(left_s, SHORTEST_CONFIRMATION_SHARE * plan.confirmation_s)
     if time_s >= plan.confirmation_s:
         return plan
@@ -240,9 +235,15 @@ def shorten_confirmation(
     return shorter if shorter.can_prove and shorter.confirmation_calls >= enough_calls else plan
 
 
-def with_confirmation(plan: Plan, goal: Goal, pace: Pace, time_s: float) -> Plan:
-    """Return the plan with a confirmation of another duration."""
+def with_confirmation(
+    plan: Plan, goal: Goal, pace: Pace, time_s: float, sigmas: tuple[float, float] | None = None
+) -> Plan:
+    """Return the plan with a confirmation of another duration; see `shorten_confirmation` for the arguments."""
     confirmation = plan_paired_run(time_s, goal, pace, plan.launch_s, count_sides(goal))
+    if sigmas:
+        launch_sigma, round_sigma = sigmas
+        narrowest = plan_launches(time_s, pace, plan.launch_s, launch_sigma=launch_sigma, round_sigma=round_sigma)
+        confirmation = narrowest if narrowest.launches else confirmation
     n_calls = expected_calls(confirmation.n_rounds, confirmation.block, pace)
     return msgspec.structs.replace(plan, confirmation_s=time_s, confirmation=confirmation, confirmation_calls=n_calls)
 
