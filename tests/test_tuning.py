@@ -167,6 +167,17 @@ def test_a_budget_without_time_for_a_confirmation(load_s: float) -> None:
     assert [report.done for report in reports if report.stage == "confirmation"][-1:] in ([], [0])
 
 
+def test_a_confirmation_that_proves_nothing_shows_what_took_effect() -> None:
+    def load(config: Config) -> None:
+        executor.time_s += 1.0
+
+    executor = SimulatedExecutor(lambda config: 5e8, fails_to_launch=load)
+    outcome = search(executor, seconds=8)
+    assert outcome.evidence.speedup is None
+    assert outcome.evidence.verdict == "inconclusive"
+    assert [each.config for each in outcome.sessions] == [DEFAULT, outcome.sessions[1].config]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("call_ns", "load_s", "budget_s"),

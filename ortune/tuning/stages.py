@@ -461,6 +461,7 @@ def conclude(
         budget_s=budget_s,
         trials=trials,
         rounds=tuple(state.results.rounds),
+        sessions=list_sessions(comparison) if comparison else (),
         n_candidates=len(state.candidates),
         stages=tuple(state.stages),
         ended_early=state.ended_early,
@@ -514,7 +515,6 @@ def conclude_winner(outcome: Outcome, goal: Goal, comparison: Comparison, *, oth
         outcome,
         config=candidate.config if verdict in {"faster", "within_limits"} else baseline.config,
         evidence=evidence,
-        sessions=list_sessions(comparison),
     )
 
 
@@ -536,7 +536,6 @@ def conclude_front(outcome: Outcome, goal: Goal, run: PairedRun, comparison: Com
         outcome,
         evidence=evidence,
         config=recommended[0] if recommended else comparison.baseline.config,
-        sessions=list_sessions(comparison),
     )
 
 
