@@ -5,14 +5,17 @@
 Servers
 -------
 
-A server sleeps or uses CPU time as requested, and counts its own times: of each request, from its first line until the
-response is sent, and its CPU time by getrusage. The table compares with that what `HttpLoad` measures: mean and p50 of
-the latency, and CPU time a request. With a rate, the truth are the server's times and the wait for a free client, which
-follows from the arrivals. Target: within 2 %.
+A server sleeps or uses CPU time as requested. The table compares what `HttpLoad` measures with the truth: mean and p50
+of the latency, and CPU time a request.
 
-The server cannot see how long a request waits until its thread runs, nor how long a response is on its way. That is the
-same for short and for long requests: there are service times of 5 and of 50 ms. With one client, a bare socket shows
-it: a loop without any HTTP library.
+The truth of a latency is the time from when the kernel sees the request on the loopback interface until it sees the
+last data of the response (`benchmarks/wire.py`). The server and its wake-ups are in it; the client is not. With a rate,
+the truth also has the wait for a free client, which follows from the arrivals. Without root, it is the time that the
+server itself counts, which does not begin before its thread runs: too short by a tenth of a millisecond and more. The
+truth of the CPU time is what the server's clock says from one request to the next. Target: within 2 %.
+
+With one client, a loop over a bare socket without any HTTP library shows what the client adds. It pauses between two
+requests for as long as ortune's client: a server that gets the next request at once has not gone to sleep.
 
 The last table is what is added to a request: with a server that does nothing but send a response, through ortune, and
 through a bare socket.
@@ -48,6 +51,7 @@ from numpy.typing import NDArray
 from benchmarks.host import describe_host
 from benchmarks.program_aa import MODEL, PROGRAM
 from benchmarks.replay_server import start_server
+from benchmarks.wire import Wire, is_readable
 from ortune.host import read_host
 from ortune.knobs import DEFAULT
 from ortune.options import make_request
@@ -110,36 +114,46 @@ CASES = (
 
 
 class Result(NamedTuple):
-    """What was measured in a block, and the truth. Latencies and CPU times are in ns."""
+    """What was measured in a block, and the truth. Latencies and CPU times are in ns.
+
+    `pause_ns` is the usual time between a response and the next request of a client that calls back to back.
+    """
 
     samples: NDArray[np.int64]
     truth: NDArray[np.int64]
     cpu_ns: float
     true_cpu_ns: float
     foreign: float
+    pause_ns: float
 
 
 def read_stats(url: str, first: int) -> Any:
-    """Return the CPU time of the server, and its requests from this one on."""
+    """Return the number of requests of the server, and those from this one on."""
     with urllib.request.urlopen(f"{url}/stats/{first}") as response:
         return json.load(response)
 
 
-def measure(http: HttpLoad, url: str, load: Load, seed: int, seconds: float) -> Result:
-    """Measure one block, and return it with what the server counted meanwhile."""
+def measure(http: HttpLoad, url: str, load: Load, seed: int, seconds: float, wire: Wire | None) -> Result:
+    """Measure one block, and return it with the truth."""
     is_single = load.scenario == "single-stream"
     lead_in_ns = 0 if is_single else 100_000_000
     plan = BlockPlan(
         load=load, duration_ns=int(seconds * 1e9), lead_in_ns=lead_in_ns, min_calls=5, seed=seed, deadline_s=60
     )
     before = read_stats(url, sys.maxsize)
+    if wire:
+        wire.read_spans()
     begin_ns = time.perf_counter_ns()
     block = http.measure(plan)
     if isinstance(block, Failure):
         raise SystemExit(f"{load}: {block.message}")
-    after = read_stats(url, before["n_spans"])
-    spans = np.array(after["spans"])
-    spans = spans[np.argsort(spans[:, 0])]
+    counted = wire.read_spans() if wire else None
+    served = np.array(read_stats(url, before["n_spans"])["spans"])
+    # The first request also pays for the statistics before it.
+    true_cpu_ns = float(np.diff(np.sort(served[:, 2])).mean())
+    spans = served[np.argsort(served[:, 0]), :2] if counted is None else counted
+    if len(spans) != len(served):
+        raise SystemExit(f"{len(served)} requests were served, and {len(spans)} seen on the loopback interface")
     durations = spans[:, 1] - spans[:, 0]
     start_ns = begin_ns + block.lead_in_ns
     if is_single:
@@ -149,22 +163,23 @@ def measure(http: HttpLoad, url: str, load: Load, seed: int, seconds: float) -> 
     else:
         due = draw_arrivals(load, lead_in_ns, lead_in_ns + plan.duration_ns, seed)
         # The first request warms the connection up, before the stream.
-        served = durations[1:]
-        due = due[: len(served)]
-        sojourns = sojourn_times(due, served[: len(due)], load.clients)
-        starts = due + sojourns - served[: len(due)]
+        services = durations[1:]
+        due = due[: len(services)]
+        sojourns = sojourn_times(due, services[: len(due)], load.clients)
+        starts = due + sojourns - services[: len(due)]
         truth = sojourns[(starts >= lead_in_ns) & (starts < lead_in_ns + plan.duration_ns)]
     return Result(
         samples=block.samples_ns,
         truth=truth,
         cpu_ns=block.cpu_ns / block.n_calls,
-        true_cpu_ns=(after["cpu_ns"] - before["cpu_ns"]) / len(spans),
+        true_cpu_ns=true_cpu_ns,
         foreign=block.foreign_share or 0.0,
+        pause_ns=float(np.median(spans[1:, 0] - spans[:-1, 1])) if is_single else 0.0,
     )
 
 
-def measure_bare(url: str, seconds: float) -> NDArray[np.int64]:
-    """Return the latencies of requests over a bare socket, from one client."""
+def measure_bare(url: str, seconds: float, pause_ns: float = 0.0) -> NDArray[np.int64]:
+    """Return the latencies of requests over a bare socket, from one client that pauses between two requests."""
     host, port = url.removeprefix("http://").split(":")
     times: list[int] = []
     with socket.create_connection((host, int(port))) as client:
@@ -175,7 +190,10 @@ def measure_bare(url: str, seconds: float) -> NDArray[np.int64]:
             client.sendall(f"GET /work HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
             # The server sends a response at once.
             client.recv(65536)
-            times.append(time.perf_counter_ns() - begin)
+            end_ns = time.perf_counter_ns()
+            times.append(end_ns - begin)
+            while time.perf_counter_ns() < end_ns + pause_ns:
+                pass
     return np.array(times)
 
 
@@ -187,17 +205,19 @@ def run_case(case: Case, service_ms: float, seconds: float, folder: Path) -> Non
     with (
         start_server(case.option, *services, "--slots", str(case.slots)) as (server, url),
         HttpLoad(folder / "log") as http,
+        contextlib.ExitStack() as stack,
     ):
         opened = http.open(f"{url}/work", root=server.pid, usable=usable, timeout_s=30)
         if isinstance(opened, Failure):
             raise SystemExit(opened.message)
-        measure(http, url, load, 99, 0.2)
+        wire = stack.enter_context(Wire(int(url.rpartition(":")[2]))) if is_readable() else None
+        measure(http, url, load, 99, 0.2, wire)
         results = []
         bare: list[NDArray[np.int64]] = []
         for seed in range(BLOCKS):
-            results.append(measure(http, url, load, seed, seconds / BLOCKS))
+            results.append(measure(http, url, load, seed, seconds / BLOCKS, wire))
             if load.scenario == "single-stream":
-                bare.append(measure_bare(url, seconds / BLOCKS))
+                bare.append(measure_bare(url, seconds / BLOCKS, results[-1].pause_ns))
     samples, truth = (np.concatenate([getattr(each, name) for each in results]) for name in ("samples", "truth"))
     cells = []
     for figure in (np.mean, np.median):

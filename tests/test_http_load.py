@@ -21,7 +21,7 @@ import pytest
 from benchmarks.replay_server import start_server
 from benchmarks.simulated_clock import SimulatedClock
 from ortune.errors import UsageError
-from ortune.program import http_load
+from ortune.program import http_load, http_worker
 from ortune.program import server as program_server
 from ortune.program.http_load import HttpLoad, check_unused, check_url, find_free_port, wait_until_up
 from ortune.program.http_protocol import MOST_KEPT_BYTES, OpenRequest, Response
@@ -34,6 +34,7 @@ from ortune.workload import Load, make_load
 
 USABLE = tuple(sorted(psutil.Process().cpu_affinity())) if hasattr(psutil.Process, "cpu_affinity") else (0,)
 MS = 1_000_000
+TICK_NS = 10 * MS
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="CPU time of other processes")
 
@@ -79,7 +80,7 @@ def test_blocks_of_each_load(load: HttpLoad, clients: int, rate: float | None) -
             spans = read_stats(url)["spans"][before:]
             assert 1 <= len(block.samples_ns) <= len(spans)
             # No request takes less time than it was asked to sleep.
-            assert min(end - begin for begin, end in spans) >= 2 * MS
+            assert min(end - begin for begin, end, _ in spans) >= 2 * MS
             # Of several clients, a median is subtracted, which may be more than a call needed.
             is_single = clients == 1 and rate is None
             assert block.samples_ns.min() >= (2 * MS if is_single else 1)
@@ -100,7 +101,8 @@ def test_cpu_time_is_that_of_the_server(load: HttpLoad) -> None:
         assert isinstance(block, Block)
         # The server uses at least what it was asked to, in each request.
         assert block.cpu_ns >= 20 * MS * block.n_calls
-        assert block.cpu_ns <= read_stats(url)["cpu_ns"]
+        times = psutil.Process(server.pid).cpu_times()
+        assert block.cpu_ns <= (times.user + times.system) * 1e9 + 2 * TICK_NS
         assert len(block.samples_ns) == block.n_calls >= 5
 
 
@@ -280,12 +282,11 @@ def test_the_load_generator_ends_with_its_parent(tmp_path: Path) -> None:
 def test_the_time_of_the_server_is_not_subtracted(path: str) -> None:
     with start_server("--sleep-ns", "3000000") as (_, url):
         requester = Requester(OpenRequest(url=f"{url}/{path}", timeout_s=30, root=os.getpid(), usable=USABLE), 1)
-        for number in range(1, 6):
+        for _ in range(5):
             begin_ns = time.perf_counter_ns()
             requester.call(Sample(None, {}))
             spent_ns = time.perf_counter_ns() - begin_ns
-            assert len(requester.own_ns) == number
-            assert 0 < requester.own_ns[-1] < spent_ns - (3 * MS if path == "work" else 0)
+            assert 0 < requester.own_ns() < spent_ns - (3 * MS if path == "work" else 0)
         requester.close()
 
 
@@ -293,30 +294,63 @@ def test_the_time_of_the_server_is_not_subtracted(path: str) -> None:
 def test_the_time_of_each_call_is_subtracted_from_its_latency(monkeypatch: pytest.MonkeyPatch) -> None:
     with start_server() as (server, url):
         load = ServerLoad(OpenRequest(url=f"{url}/work", timeout_s=30, root=server.pid, usable=USABLE))
-        latencies: list[int] = []
+        windows: list[Window[CpuTimes]] = []
 
-        def generate(*arguments: Any) -> Any:
-            window = generate_load(*arguments)
-            latencies[:] = window.latencies_ns.tolist()
-            return window
+        def generate(*arguments: Any, **options: Any) -> Any:
+            windows.append(generate_load(*arguments, **options))
+            return windows[-1]
 
         monkeypatch.setattr("ortune.worker.load_generator.generate_load", generate)
-        block = load.measure(plan(Load()))
-        own_ns = load._requester.own_ns
-        assert len(own_ns) > len(latencies)  # with the lead-in
-        # A latency shorter than what is subtracted counts as 1 ns.
-        assert block.samples_ns.tolist() == [
-            max(latency - own, 1) for latency, own in zip(latencies, own_ns[-len(latencies) :], strict=True)
-        ]
-        block = load.measure(plan(make_load(clients=2)))
-        median_ns = int(np.median(load._requester.own_ns))
-        assert block.samples_ns.tolist() == [max(latency - median_ns, 1) for latency in latencies]
+        for each in (Load(), make_load(clients=2), make_load(clients=2, rate_per_s=200)):
+            block = load.measure(plan(each))
+            window = windows.pop()
+            assert window.own_ns is not None
+            assert len(set(window.own_ns.tolist())) > 1
+            subtracted = window.own_ns + (0 if window.late_ns is None else np.minimum(window.late_ns, MOST_LATE_NS))
+            # A latency shorter than what is subtracted counts as 1 ns.
+            assert block.samples_ns.tolist() == np.maximum(window.latencies_ns - subtracted, 1).tolist()
         load.close()
 
 
-def test_idle_connections_are_opened_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ortune.program import http_worker
+@linux
+def test_a_response_that_the_client_reads_late_was_received_earlier(monkeypatch: pytest.MonkeyPatch) -> None:
+    late_s = 0.2
 
+    def read_late(self: http_worker._Connection) -> Any:
+        time.sleep(late_s)
+        return super(http_worker._Connection, self).getresponse()
+
+    monkeypatch.setattr(http_worker._Connection, "getresponse", read_late)
+    with start_server() as (_, url):
+        requester = Requester(OpenRequest(url=f"{url}/work", timeout_s=30, root=os.getpid(), usable=USABLE), 1)
+        # The kernel begins to stamp packets a moment after the first socket has asked for it.
+        for _ in range(3):
+            requester.call(Sample(None, {}))
+        requester.close()
+    assert requester.own_ns() > 0.5 * late_s * 1e9
+
+
+@pytest.mark.parametrize(
+    ("age_ns", "kind", "expected_ns"),
+    [
+        (3 * MS, http_worker.SO_TIMESTAMPNS, 7 * MS),
+        (-3 * MS, http_worker.SO_TIMESTAMPNS, 10 * MS),  # the clock was set back
+        (9_000 * MS, http_worker.SO_TIMESTAMPNS, 4 * MS),  # it was set forward
+        (3 * MS, 1, 10 * MS),  # another message
+    ],
+)
+def test_when_a_response_was_received(
+    monkeypatch: pytest.MonkeyPatch, age_ns: int, kind: int, expected_ns: int
+) -> None:
+    monkeypatch.setattr(time, "perf_counter_ns", lambda: 10 * MS)
+    monkeypatch.setattr(time, "time_ns", lambda: 5 * 10**18)
+    monkeypatch.setattr(http_worker._stamps, "sent_ns", 4 * MS)
+    message = http_worker.STAMP.pack(*divmod(5 * 10**18 - age_ns, 10**9))
+    assert http_worker.read_stamp_ns([(socket.SOL_SOCKET, kind, message)]) == expected_ns
+    assert http_worker.read_stamp_ns([]) == 10 * MS
+
+
+def test_idle_connections_are_opened_again(monkeypatch: pytest.MonkeyPatch) -> None:
     with start_server() as (_, url):
         request = OpenRequest(url=f"{url}/echo", timeout_s=30, root=os.getpid(), usable=USABLE)
         requester = Requester(request, 1)
@@ -400,8 +434,7 @@ def test_latency_at_a_rate_does_not_include_that_clients_wake_up_late(monkeypatc
     server_load = ServerLoad(request)
     late_ns = [np.array([MS // 5, 3 * MS]), None]
 
-    def generate(*_: object) -> Window[CpuTimes]:
-        server_load._requester.own_ns += [MS, MS]
+    def generate(*_: object, **__: object) -> Window[CpuTimes]:
         times = server_load.read_cpu_times()
         return Window(
             latencies_ns=np.array([10 * MS, 20 * MS]),
@@ -414,6 +447,7 @@ def test_latency_at_a_rate_does_not_include_that_clients_wake_up_late(monkeypatc
             before=times,
             after=times,
             late_ns=late_ns.pop(0),
+            own_ns=np.array([MS, MS]),
         )
 
     monkeypatch.setattr(load_generator, "generate_load", generate)

@@ -93,6 +93,25 @@ def test_the_stream_continues_from_block_to_block(arrivals: str, clients: int, s
     assert measured == pytest.approx(sojourns[inside].tolist(), abs=10)
 
 
+@pytest.mark.parametrize("load", [Load(), make_load(clients=3), make_load(clients=3, rate_per_s=50)], ids=str)
+def test_the_own_time_of_each_call_is_that_of_its_latency(load: Load) -> None:
+    """Each call lasts as long as its sample says. Half of it is the caller's."""
+    clock, last = SimulatedClock(), threading.local()
+    services = [number * MS for number in range(1, 30)]
+
+    def call(duration_ns: int) -> None:
+        clock.sleep_ns(duration_ns)
+        last.own_ns = duration_ns // 2
+
+    window = generate_load(call, services, plan(load), make_reader(clock), clock, own_ns=lambda: last.own_ns)
+    assert window.own_ns is not None
+    assert len(window.own_ns) == len(window.latencies_ns) > 20
+    durations = [services[position] for position in window.positions]
+    assert window.own_ns.tolist() == [duration // 2 for duration in durations]
+    if load.rate_per_s is None:
+        assert window.latencies_ns.tolist() == durations
+
+
 def test_requests_that_were_not_served_wait_for_the_next_block() -> None:
     load = make_load(rate_per_s=100, arrivals="periodic")
     stream, clock = RequestStream(load), SimulatedClock()

@@ -9,9 +9,9 @@ itself uses is neither counted as the server's nor as noise.
 Latency is the time from when the first byte of a request is sent until the last byte of its response was received. What
 Python needs to make the request before that, and to parse the response after that, is a quarter of a millisecond and
 more. It is not the server's, would make all servers look alike, and differs from client to client. So it is subtracted
-from latencies: of one client that calls back to back, that of each call; of several clients or with a rate, where the
-order of calls is lost, its median in the block. Clients do not send during this time, so that the throughput of a
-closed loop is that of clients that pause for as long between two requests.
+from the latency of each call. On Linux, the kernel says when the response was received, except with HTTPS: before the
+client wakes up, and before its thread gets the interpreter lock. Clients do not send during this time, so that the
+throughput of a closed loop is that of clients that pause for as long between two requests.
 
 With a rate, a client that is free also wakes up late, by a tenth of a millisecond. The server does not know of the
 request yet. This is subtracted from the latency of each request, too, up to `MOST_LATE_NS`: a client that waits longer
@@ -20,11 +20,15 @@ waits for a CPU, which the server uses. The wait for a free client is not subtra
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import http.client
 import io
 import os
 import signal
+import socket
+import ssl
+import struct
 import sys
 import threading
 import time
@@ -73,6 +77,15 @@ LONGEST_IDLE_S = 1.0
 request that is sent at that moment would fail. Between blocks, a server is suspended, and closes them when it goes on.
 Within a closed loop, no connection is idle for that long."""
 
+SO_TIMESTAMPNS = 35
+"""Option of a socket on Linux (socket(7)): the kernel says when what was read arrived, on the clock of `time.time_ns`.
+TCP does since Linux 4.16: of the last byte."""
+
+STAMP = struct.Struct("qq")
+
+STAMP_BYTES = 64
+"""Room for such a message."""
+
 LONGEST_EXCERPT = 200
 """Characters of the body of a response in a message."""
 
@@ -90,6 +103,7 @@ class _Stamps(threading.local):
 
     sent_ns = 0
     received_ns = 0
+    own_ns = 0
 
 
 _stamps = _Stamps()
@@ -98,15 +112,20 @@ _stamps = _Stamps()
 class _StampedReader(io.RawIOBase):
     """Reads from a socket, and notes when something arrived."""
 
-    def __init__(self, raw: Any) -> None:
+    def __init__(self, raw: Any, source: socket.socket) -> None:
         self._raw = raw
+        self._source = None if isinstance(source, ssl.SSLSocket) else source
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int | None:
-        n_bytes: int | None = self._raw.readinto(buffer)
-        _stamps.received_ns = time.perf_counter_ns()
+        if self._source is None:
+            n_bytes: int | None = self._raw.readinto(buffer)
+            _stamps.received_ns = time.perf_counter_ns()
+        else:
+            n_bytes, extra, _, _ = self._source.recvmsg_into([buffer], STAMP_BYTES)
+            _stamps.received_ns = read_stamp_ns(extra)
         return n_bytes
 
     def close(self) -> None:
@@ -115,12 +134,28 @@ class _StampedReader(io.RawIOBase):
         super().close()
 
 
+def read_stamp_ns(messages: Sequence[tuple[int, int, bytes]]) -> int:
+    """Return when the kernel received what was just read, on the clock of `time.perf_counter_ns`.
+
+    Args:
+        messages: The ancillary messages that were read with it. Without one of the kernel's, the time is now.
+    """
+    now_ns = time.perf_counter_ns()
+    for level, kind, data in messages:
+        if (level, kind, len(data)) == (socket.SOL_SOCKET, SO_TIMESTAMPNS, STAMP.size):
+            seconds, nanoseconds = STAMP.unpack(data)
+            age_ns = time.time_ns() - int(seconds) * 10**9 - int(nanoseconds)
+            # That clock may be set meanwhile.
+            return max(now_ns - max(age_ns, 0), _stamps.sent_ns)
+    return now_ns
+
+
 class _StampedResponse(http.client.HTTPResponse):
     """A response that notes when it was received."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.fp = io.BufferedReader(_StampedReader(self.fp.detach()), CHUNK_BYTES)
+        self.fp = io.BufferedReader(_StampedReader(self.fp.detach(), arguments[0]), CHUNK_BYTES)
 
 
 class _Stamped:
@@ -150,6 +185,12 @@ class _Stamped:
 class _Connection(_Stamped, HTTPConnection):
     response_class = _StampedResponse
 
+    def connect(self) -> None:
+        super().connect()
+        if sys.platform == "linux":
+            with contextlib.suppress(OSError):
+                self.sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+
 
 class _SecureConnection(_Stamped, HTTPSConnection):
     response_class = _StampedResponse
@@ -176,9 +217,6 @@ class Requester:
     Args:
         request: What to request.
         n_clients: Number of threads that make requests at the same time.
-
-    Attributes:
-        own_ns: For each call: the time in which neither the server nor the network did anything.
     """
 
     def __init__(self, request: OpenRequest, n_clients: int) -> None:
@@ -197,7 +235,6 @@ class Requester:
             self._pool.ConnectionCls = _Connection
         self._request = request
         self._target = url.request_uri
-        self.own_ns: list[int] = []
 
     def send(self, sample: Sample) -> urllib3.BaseHTTPResponse:
         """Send a request, and return the response, whose body is not read yet.
@@ -234,7 +271,11 @@ class Requester:
             raise RequestError(f"{self._name()}: status {response.status} {response.reason or ''}{excerpt}")
         for _ in self._read(response):
             pass
-        self.own_ns.append(_stamps.sent_ns - begin_ns + time.perf_counter_ns() - _stamps.received_ns)
+        _stamps.own_ns = _stamps.sent_ns - begin_ns + time.perf_counter_ns() - _stamps.received_ns
+
+    def own_ns(self) -> int:
+        """Return the part of the last call of this thread in which neither the server nor the network did anything."""
+        return _stamps.own_ns
 
     def fetch(self, sample: Sample) -> Response:
         """Make a request, and return the response.
@@ -381,23 +422,25 @@ class ServerLoad:
             self._requester = Requester(self.request, self._n_clients)
         if self.stream is None or self.stream.load != plan.load:
             self.stream = RequestStream(plan.load)
-        self._requester.own_ns.clear()
         window = generate_load(
-            self._requester.call, self.samples, plan, self.read_cpu_times, ServerClock(self.tree), self.stream
+            self._requester.call,
+            self.samples,
+            plan,
+            self.read_cpu_times,
+            ServerClock(self.tree),
+            self.stream,
+            own_ns=self._requester.own_ns,
         )
         share, contended = cpu.find_foreign(window.before, window.after, len(self.usable), self.request.n_cores)
-        own_ns = np.array(self._requester.own_ns, dtype=np.int64)
-        is_single = plan.load.scenario == "single-stream"
-        subtracted = own_ns[-len(window.latencies_ns) :] if is_single else np.median(own_ns).astype(np.int64)
+        assert window.own_ns is not None
         late_ns = 0 if window.late_ns is None else np.minimum(window.late_ns, MOST_LATE_NS)
-        latencies_ns = window.latencies_ns - late_ns
         return Block(
-            samples_ns=np.maximum(latencies_ns - subtracted, 1),
+            samples_ns=np.maximum(window.latencies_ns - window.own_ns - late_ns, 1),
             cases=None,
             n_calls=window.n_calls,
             wall_ns=window.wall_ns,
             lead_in_ns=window.lead_in_ns,
-            service_ns=max(window.service_ns - float(subtracted.mean()), 1.0),
+            service_ns=max(window.service_ns - float(window.own_ns.mean()), 1.0),
             service_sd_ns=window.service_sd_ns,
             cpu_ns=window.cpu_ns,
             cpu_between_ns=window.cpu_between_ns,

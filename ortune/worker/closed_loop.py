@@ -16,7 +16,12 @@ R = TypeVar("R")
 
 
 def back_to_back(
-    call: Callable[[S], Any], samples: Sequence[S], plan: BlockPlan, read: Callable[[], R], clock: Clock
+    call: Callable[[S], Any],
+    samples: Sequence[S],
+    plan: BlockPlan,
+    read: Callable[[], R],
+    clock: Clock,
+    own_ns: Callable[[], int] | None = None,
 ) -> Window[R]:
     """Make calls one after the other. The window ends with the first call that ends after its planned duration."""
     now = clock.now_ns
@@ -26,6 +31,7 @@ def back_to_back(
     call(sample())
     # One reading of the clock is both the end of a call and the start of the next.
     stamps = [lead_in, now()]
+    own = [own_ns()] if own_ns else []
     start, n_before = lead_in, 0
     if not is_hopeless(plan, stamps):
         if plan.lead_in_ns:
@@ -34,12 +40,14 @@ def back_to_back(
                 call(sample())
                 n_before += 1
             cpu_start, start = clock.cpu_ns(), now()
-            stamps = [start]
+            stamps, own = [start], []
         append = stamps.append
         end = start + plan.duration_ns
         while len(stamps) <= plan.min_calls or stamps[-1] < end:
             call(sample())
             append(now())
+            if own_ns:
+                own.append(own_ns())
     cpu_ns = clock.cpu_ns() - cpu_start
     after = read()
     times = np.asarray(stamps, dtype=np.int64)
@@ -54,6 +62,7 @@ def back_to_back(
         cpu_ns=cpu_ns,
         before=before,
         after=after,
+        own_ns=np.asarray(own, dtype=np.int64) if own_ns else None,
     )
 
 
@@ -64,6 +73,7 @@ def closed_loop(
     read: Callable[[], R],
     clock: Clock,
     barrier: Barrier | None = None,
+    own_ns: Callable[[], int] | None = None,
 ) -> Window[R]:
     """Let several callers make calls back to back. The window lies in the middle, while all of them are busy.
 
@@ -75,6 +85,7 @@ def closed_loop(
     now = clock.now_ns
     stopping = False
     stamps: list[list[int]] = [[] for _ in range(n_clients)]
+    own: list[list[int]] = [[] for _ in range(n_clients)]
     firsts = [plan.seed + number * len(samples) // n_clients for number in range(n_clients)]
 
     def caller(number: int) -> Callable[[], None]:
@@ -86,6 +97,8 @@ def closed_loop(
             while not stopping:
                 call(sample())
                 append(now())
+                if own_ns:
+                    own[number].append(own_ns())
 
         return run
 
@@ -128,6 +141,7 @@ def closed_loop(
         cpu_ns=last_reading.find_use_ns(first_reading, end - start),
         before=before,
         after=after,
+        own_ns=np.concatenate([np.asarray(each, dtype=np.int64) for each in own])[is_inside] if own_ns else None,
     )
 
 

@@ -30,6 +30,7 @@ def generate_load(
     clock: Clock | None = None,
     stream: RequestStream | None = None,
     exchange: Exchange | None = None,
+    own_ns: Callable[[], int] | None = None,
 ) -> Window[R]:
     """Generate the load of a plan, and return what happened in the window.
 
@@ -43,14 +44,15 @@ def generate_load(
             requests arrive at a rate.
         exchange: Exchanges numbers with the other processes of a group, whose window is the same; None for a process
             that is alone.
+        own_ns: Returns how much of the last call of this thread was the caller's own time; None if it is not wanted.
 
     Raises:
         Exception: Any exception that a call raises.
     """
     clock = clock or RealClock()
     if plan.load.scenario == "single-stream":
-        return back_to_back(call, samples, plan, read, clock)
+        return back_to_back(call, samples, plan, read, clock, own_ns)
     barrier = Barrier(clock, exchange)
     if plan.load.scenario == "multi-client":
-        return closed_loop(call, samples, plan, read, clock, barrier)
-    return (stream or RequestStream(plan.load)).measure(call, samples, plan, read, clock, barrier)
+        return closed_loop(call, samples, plan, read, clock, barrier, own_ns)
+    return (stream or RequestStream(plan.load)).measure(call, samples, plan, read, clock, barrier, own_ns)

@@ -55,7 +55,8 @@ HIGHEST_UTILIZATION = 0.95
 class Mark(NamedTuple):
     """One request: start and end of its call, the process's CPU time at both, and how many requests the call had.
 
-    `late` is the time between the moment when it had arrived and its caller was free, and the start of its call.
+    `late` is the time between the moment when it had arrived and its caller was free, and the start of its call, and
+    `own` the caller's own time in the call.
     """
 
     number: int
@@ -65,6 +66,7 @@ class Mark(NamedTuple):
     cpu_end: int
     size: int = 1
     late: int = 0
+    own: int = 0
 
 
 class Segment(NamedTuple):
@@ -114,6 +116,7 @@ class RequestStream:
         read: Callable[[], R],
         clock: Clock,
         barrier: Barrier | None = None,
+        own_ns: Callable[[], int] | None = None,
     ) -> Window[R]:
         """Continue the stream for one block, and return what happened to the requests that were served in its window.
 
@@ -127,6 +130,7 @@ class RequestStream:
             read: Called before the lead-in and after the window.
             clock: The clock.
             barrier: Where the processes of a group wait for each other; None for a process that is alone.
+            own_ns: Returns how much of the last call of this thread was the caller's own time.
         """
         barrier = barrier or Barrier(clock)
         before = read()
@@ -149,7 +153,7 @@ class RequestStream:
         # While a caller is busy with a call that began in the last block, nothing is measured.
         lead_in_ns = barrier.find_largest(max(plan.lead_in_ns, *self._free_ns))
         end_ns = lead_in_ns + plan.duration_ns
-        segment = self._run_segment(serve, plan, plan.seed, lead_in_ns, end_ns, clock, barrier)
+        segment = self._run_segment(serve, plan, plan.seed, lead_in_ns, end_ns, clock, barrier, own_ns)
         after = read()
         marks, inside = segment.marks, segment.inside
         starts = np.array([mark.start for mark in marks], dtype=np.int64)
@@ -170,6 +174,7 @@ class RequestStream:
             after=after,
             cpu_between_ns=cpu_between(marks),
             late_ns=np.array([mark.late for mark in inside], dtype=np.int64),
+            own_ns=np.array([mark.own for mark in inside], dtype=np.int64) if own_ns else None,
         )
 
     def _run_segment(
@@ -181,6 +186,7 @@ class RequestStream:
         window_end_ns: int,
         clock: Clock,
         barrier: Barrier,
+        own_ns: Callable[[], int] | None = None,
     ) -> Segment:
         """Continue the stream until the end of the window, and wait for the calls that are in progress then."""
         now, cpu = clock.now_ns, clock.cpu_ns
@@ -210,9 +216,10 @@ class RequestStream:
                     served.append(numbers[0])
                 serve(numbers, seed)
                 end, cpu_end = now(), cpu()
+                own = own_ns() if own_ns else 0
                 for number in numbers:
                     late = start - max(arrivals[number], free[position])
-                    marks.append(Mark(number, start, end, cpu_start, cpu_end, len(numbers), late))
+                    marks.append(Mark(number, start, end, cpu_start, cpu_end, len(numbers), late, own))
                 free[position] = end
 
         callers = Callers(clock, [functools.partial(run_caller, position) for position in range(len(free))])

@@ -104,6 +104,7 @@ class Window(Generic[R]):
         cpu_between_ns: CPU time spent while no call was running, per call; None unless requests arrive at a rate.
         late_ns: Part of each latency for which a free caller woke up late, or requests waited for others that are put
             together with them; None unless requests arrive at a rate.
+        own_ns: Part of each latency that the caller itself used; None if it was not asked.
     """
 
     latencies_ns: NDArray[np.int64]
@@ -118,6 +119,7 @@ class Window(Generic[R]):
     cpu_between_ns: float | None = None
     service_sd_ns: float = 0.0
     late_ns: NDArray[np.int64] | None = None
+    own_ns: NDArray[np.int64] | None = None
 
 
 class Callers:
