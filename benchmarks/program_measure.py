@@ -14,9 +14,6 @@ the truth also has the wait for a free client, which follows from the arrivals. 
 server itself counts, which does not begin before its thread runs: too short by a tenth of a millisecond and more. The
 truth of the CPU time is what the server's clock says from one request to the next. Target: within 2 %.
 
-With one client, a loop over a bare socket without any HTTP library shows what the client adds. It pauses between two
-requests for as long as ortune's client: a server that gets the next request at once has not gone to sleep.
-
 The last table is what is added to a request: with a server that does nothing but send a response, through ortune, and
 through a bare socket.
 
@@ -114,17 +111,13 @@ CASES = (
 
 
 class Result(NamedTuple):
-    """What was measured in a block, and the truth. Latencies and CPU times are in ns.
-
-    `pause_ns` is the usual time between a response and the next request of a client that calls back to back.
-    """
+    """What was measured in a block, and the truth. Latencies and CPU times are in ns."""
 
     samples: NDArray[np.int64]
     truth: NDArray[np.int64]
     cpu_ns: float
     true_cpu_ns: float
     foreign: float
-    pause_ns: float
 
 
 def read_stats(url: str, first: int) -> Any:
@@ -174,12 +167,11 @@ def measure(http: HttpLoad, url: str, load: Load, seed: int, seconds: float, wir
         cpu_ns=block.cpu_ns / block.n_calls,
         true_cpu_ns=true_cpu_ns,
         foreign=block.foreign_share or 0.0,
-        pause_ns=float(np.median(spans[1:, 0] - spans[:-1, 1])) if is_single else 0.0,
     )
 
 
-def measure_bare(url: str, seconds: float, pause_ns: float = 0.0) -> NDArray[np.int64]:
-    """Return the latencies of requests over a bare socket, from one client that pauses between two requests."""
+def measure_bare(url: str, seconds: float) -> NDArray[np.int64]:
+    """Return the latencies of requests over a bare socket, from one client."""
     host, port = url.removeprefix("http://").split(":")
     times: list[int] = []
     with socket.create_connection((host, int(port))) as client:
@@ -190,10 +182,7 @@ def measure_bare(url: str, seconds: float, pause_ns: float = 0.0) -> NDArray[np.
             client.sendall(f"GET /work HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
             # The server sends a response at once.
             client.recv(65536)
-            end_ns = time.perf_counter_ns()
-            times.append(end_ns - begin)
-            while time.perf_counter_ns() < end_ns + pause_ns:
-                pass
+            times.append(time.perf_counter_ns() - begin)
     return np.array(times)
 
 
@@ -213,11 +202,8 @@ def run_case(case: Case, service_ms: float, seconds: float, folder: Path) -> Non
         wire = stack.enter_context(Wire(int(url.rpartition(":")[2]))) if is_readable() else None
         measure(http, url, load, 99, 0.2, wire)
         results = []
-        bare: list[NDArray[np.int64]] = []
         for seed in range(BLOCKS):
             results.append(measure(http, url, load, seed, seconds / BLOCKS, wire))
-            if load.scenario == "single-stream":
-                bare.append(measure_bare(url, seconds / BLOCKS, results[-1].pause_ns))
     samples, truth = (np.concatenate([getattr(each, name) for each in results]) for name in ("samples", "truth"))
     cells = []
     for figure in (np.mean, np.median):
@@ -228,14 +214,6 @@ def run_case(case: Case, service_ms: float, seconds: float, folder: Path) -> Non
     foreign = float(np.mean([each.foreign for each in results]))
     name = f"{case.name}, {service_ms:g} ms"
     print(f"{name:40} | {' | '.join(cells)} | {len(samples):5} | {foreign:7.1%}", flush=True)
-    if bare:
-        times = np.concatenate(bare)
-        ratios = samples.mean() / times.mean() - 1, np.median(samples) / np.median(times) - 1
-        print(
-            f"{'  by a bare socket':40} | {times.mean() / 1e6:7.3f}, ortune {ratios[0]:+6.1%} | "
-            f"{np.median(times) / 1e6:7.3f}, ortune {ratios[1]:+6.1%}",
-            flush=True,
-        )
 
 
 BARE_SERVER = """
@@ -349,9 +327,13 @@ def run_runs(sleep_ms: float, seconds: float, log: Path) -> None:
         assert isinstance(runs, RunCandidate)
         end_s = time.monotonic() + seconds
         while time.monotonic() < end_s or len(walls) < BLOCKS:
-            block = measure_program(runs, 0)
-            walls.append((block.wall_ns, block.cpu_ns))
-            bare.append(run_bare_program((sys.executable, str(PROGRAM), str(MODEL), *arguments)))
+            # A run depends on what ran before it.
+            for is_bare in (False, True) if len(walls) % 2 else (True, False):
+                if is_bare:
+                    bare.append(run_bare_program((sys.executable, str(PROGRAM), str(MODEL), *arguments)))
+                else:
+                    block = measure_program(runs, 0)
+                    walls.append((block.wall_ns, block.cpu_ns))
             if calls:
                 read_times(log)
                 samples.append(measure_program(calls, 0).samples_ns)
@@ -373,7 +355,7 @@ def run_functions(seconds: float, folder: Path) -> None:
     print(f"{'program':33} | {'mean: ms, truth':25} | {'p50: ms, truth':25} | {'n':>5}")
     for sleep_ms in SLEEPS_MS:
         run_calls(sleep_ms, seconds, log)
-        run_runs(sleep_ms, 2 * seconds, log)
+        run_runs(sleep_ms, 6 * seconds, log)
 
 
 def main() -> None:
