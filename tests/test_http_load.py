@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import http.server
 import json
 import os
 import socket
@@ -310,6 +311,31 @@ def test_the_time_of_each_call_is_subtracted_from_its_latency(monkeypatch: pytes
             # A latency shorter than what is subtracted counts as 1 ns.
             assert block.samples_ns.tolist() == np.maximum(window.latencies_ns - subtracted, 1).tolist()
         load.close()
+
+
+class OldServer(http.server.BaseHTTPRequestHandler):
+    """Closes the connection at the end of each response, which has no length."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"0123456789" * 20_000)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_a_server_that_closes_connections(load: HttpLoad) -> None:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), OldServer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        response = open_load(load, f"http://127.0.0.1:{server.server_port}/", os.getpid())
+        assert isinstance(response, Response)
+        assert response.n_bytes == 200_000
+        for each in (Load(), make_load(clients=2)):
+            block = load.measure(plan(each))
+            assert isinstance(block, Block)
+            assert len(block.samples_ns) >= 5
+        server.shutdown()
 
 
 @linux

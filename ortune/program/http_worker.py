@@ -114,7 +114,8 @@ class _StampedReader(io.RawIOBase):
 
     def __init__(self, raw: Any, source: socket.socket) -> None:
         self._raw = raw
-        self._source = None if isinstance(source, ssl.SSLSocket) else source
+        is_stamped = sys.platform == "linux" and not isinstance(source, ssl.SSLSocket)
+        self._source = source if is_stamped else None
 
     def readable(self) -> bool:
         return True
