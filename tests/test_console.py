@@ -16,7 +16,7 @@ import pytest
 from ortune.apply.fit import Mismatch
 from ortune.apply.verify import Answer, Verification
 from ortune.compare.bench import BenchResult
-from ortune.compare.comparison import Row, Speedup, Stage
+from ortune.compare.comparison import Row, Speedup, Stage, TwoSpeeds
 from ortune.compare.interval import Interval
 from ortune.console.apply import show_config
 from ortune.console.bench import show_comparison
@@ -367,6 +367,17 @@ class TestWarnings:
         assert "warning:" not in print_verdict(change_evidence(SERVER, noise=quiet))
         noisy = msgspec.structs.replace(quiet, **noise)
         assert text in print_verdict(change_evidence(SERVER, noise=noisy)).partition("warning: ")[2]
+
+    @pytest.mark.parametrize(
+        ("verdict", "objective", "expected"),
+        [("inconclusive", "p50", True), ("inconclusive", "mean", False), ("faster", "p50", False)],
+    )
+    def test_two_speeds(self, verdict: str, objective: str, expected: bool) -> None:
+        speeds = TwoSpeeds(side="the default", slow_share=0.4, factor=2.75)
+        noise = msgspec.structs.replace(SERVER.evidence.noise, two_speeds=speeds)
+        text = print_verdict(change_evidence(SERVER, verdict=verdict, objective=objective, noise=noise))
+        assert "The default ran at two speeds: in 40% of its blocks, calls took 2.8 times as long." in text
+        assert ("--objective mean may prove more" in text) == expected
 
     def test_outputs_that_differ_from_run_to_run(self) -> None:
         check = msgspec.structs.replace(SERVER.evidence.output_check, compared="shapes")

@@ -288,7 +288,8 @@ def find_warnings(record: Record) -> list[str]:
     if noise.n_relaunched:
         warnings.append(warn_relaunched(noise.n_relaunched))
     if noise.two_speeds:
-        warnings.append(warn_two_speeds(noise.two_speeds))
+        is_unsure = evidence.verdict == "inconclusive" and evidence.objective == "p50"
+        warnings.append(warn_two_speeds(noise.two_speeds, median_is_unsure=is_unsure))
     if noise.n_throttled > NOTABLE_SHARE * noise.n_blocks:
         warnings.append(warn_slow_gpu(noise.n_throttled, noise.n_blocks))
     warnings += find_config_warnings(record)

@@ -77,12 +77,19 @@ def warn_busy_host(stage: str = "the measurement") -> str:
     )
 
 
-def warn_two_speeds(speeds: TwoSpeeds) -> str:
-    """Warn that a side ran at two speeds."""
+def warn_two_speeds(speeds: TwoSpeeds, *, median_is_unsure: bool = False) -> str:
+    """Warn that a side ran at two speeds.
+
+    Args:
+        speeds: The speeds.
+        median_is_unsure: Whether nothing was proven, and the objective is the median: that of a block is one speed or
+            the other, and differs more between blocks than the mean.
+    """
+    advice = f" {spell_as_flag('objective', 'mean')} may prove more: the median is one speed or the other."
     return (
         f"{speeds.side[0].upper()}{speeds.side[1:]} ran at two speeds: in {speeds.slow_share:.0%} of its blocks, calls "
         f"took {speeds.factor:.2g} times as long. The result depends on how often that happens. It is common on "
-        "virtual machines, and with threads that are not pinned."
+        f"virtual machines, and with threads that are not pinned.{advice if median_is_unsure else ''}"
     )
 
 
