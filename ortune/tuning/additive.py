@@ -115,7 +115,6 @@ class AdditiveModel:
         self.luck = self.baseline_luck = LUCKS[1]
         self.most_baseline_luck = LUCKS[-1]
         self.baseline_share = USUAL_SHARE
-        self.baseline_share = USUAL_SHARE
         self._n_fitted = 0
         if earlier:
             self._scales, self._n_fitted = earlier._scales, earlier._n_fitted
