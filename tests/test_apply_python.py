@@ -14,6 +14,7 @@ from ortune.apply.api import session_options
 from ortune.knobs import Config, ThreadPool
 from ortune.knobs.config import Provider
 from tests.applying import run, write_tuned
+from tests.budgets import scale_budget
 from tests.conftest import TINY_CNN
 from tests.records import make_record, write
 
@@ -29,8 +30,10 @@ class TestInstall:
     @pytest.mark.slow
     def test_measurements_are_not_affected(self, tuned: Path, tmp_path: Path) -> None:
         """What ortune measures as the default is the default, wherever it runs."""
-        command = [sys.executable, "-P", "-m", "ortune", "bench", str(TINY_CNN), "--budget", "6s", "--json", "-q"]
-        done = run(*command, record=tuned)
+        budget = f"--budget={scale_budget(12)}s"
+        done = run(
+            sys.executable, "-P", "-m", "ortune", "bench", str(TINY_CNN), budget, "--json", "--quiet", record=tuned
+        )
         assert done.returncode == 0, done.stderr
         (row,) = json.loads(done.stdout)["rows"]
         assert row["session"]["settings"].get("intra_op_num_threads") != 1
