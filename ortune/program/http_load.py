@@ -189,7 +189,9 @@ def wait_until_up(
             try:
                 status, answer = _ask(pool, url, health_url, method, headers, body, left_s)
             except (urllib3.exceptions.HTTPError, OSError) as error:
-                answer = f"the last attempt: {_explain(error)}"
+                # An attempt that the deadline cut short says less than an earlier answer.
+                if left_s > LONGEST_POLL_S or not answer.startswith("the last answer"):
+                    answer = f"the last attempt: {_explain(error)}"
             else:
                 if status < (500 if health_url else 400):
                     return None
