@@ -48,7 +48,7 @@ from numpy.typing import NDArray
 from benchmarks.host import describe_host
 from benchmarks.program_aa import MODEL, PROGRAM
 from benchmarks.replay_server import start_server
-from benchmarks.wire import Wire, is_readable
+from benchmarks.wire import Wire, open_wire
 from ortune.host import read_host
 from ortune.knobs import DEFAULT
 from ortune.options import make_request
@@ -199,7 +199,8 @@ def run_case(case: Case, service_ms: float, seconds: float, folder: Path) -> Non
         opened = http.open(f"{url}/work", root=server.pid, usable=usable, timeout_s=30)
         if isinstance(opened, Failure):
             raise SystemExit(opened.message)
-        wire = stack.enter_context(Wire(int(url.rpartition(":")[2]))) if is_readable() else None
+        if wire := open_wire(int(url.rpartition(":")[2])):
+            stack.enter_context(wire)
         measure(http, url, load, 99, 0.2, wire)
         results = []
         for seed in range(BLOCKS):

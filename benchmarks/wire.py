@@ -15,8 +15,9 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from ortune.program.http_worker import SO_TIMESTAMPNS, STAMP
+
 ETH_P_IP = 0x0800
-SO_TIMESTAMPNS = 35
 SO_RCVBUFFORCE = 33
 SOL_PACKET = 263
 PACKET_STATISTICS = 6
@@ -25,15 +26,6 @@ BUFFER_BYTES = 256 << 20
 
 HEADER_BYTES = 128
 """Bytes that are read of each packet: more than the headers of IP and TCP have."""
-
-
-def is_readable() -> bool:
-    """Return whether packets of the loopback interface can be read here."""
-    try:
-        with Wire(0):
-            return True
-    except (OSError, AttributeError):
-        return False
 
 
 class Wire:
@@ -80,7 +72,7 @@ class Wire:
         requests: dict[int, list[list[int]]] = {}
         with contextlib.suppress(BlockingIOError):
             while True:
-                packet, extra, _, _ = self._socket.recvmsg(HEADER_BYTES, socket.CMSG_SPACE(16))
+                packet, extra, _, _ = self._socket.recvmsg(HEADER_BYTES, socket.CMSG_SPACE(STAMP.size))
                 is_sent, client, at_ns = self._parse(packet, extra)
                 if client < 0:
                     continue
@@ -105,6 +97,14 @@ class Wire:
         has_data = n_bytes > n_ip + 4 * (packet[n_ip + 12] >> 4)
         if packet[9] != socket.IPPROTO_TCP or not has_data or self._port not in {source, target}:
             return False, -1, 0
-        seconds, nanoseconds = struct.unpack("qq", extra[0][2])
+        seconds, nanoseconds = STAMP.unpack(extra[0][2])
         is_sent = source == self._port
         return is_sent, target if is_sent else source, seconds * 10**9 + nanoseconds
+
+
+def open_wire(port: int) -> Wire | None:
+    """Return the packets of a port from now on; None if they cannot be read here."""
+    try:
+        return Wire(port)
+    except (OSError, AttributeError):
+        return None

@@ -580,6 +580,27 @@ def test_waiting_for_a_server() -> None:
         assert len(read_stats(url)["spans"]) == 1
 
 
+@pytest.mark.parametrize(("left_s", "expected"), [(0.3, "the last answer was 503"), (3.0, "the last attempt: late")])
+def test_an_attempt_that_the_deadline_cuts_short_does_not_replace_an_answer(
+    monkeypatch: pytest.MonkeyPatch, left_s: float, expected: str
+) -> None:
+    now_s, deadline_s = [0.0], 10.0
+
+    def ask(*_: object) -> tuple[int, str]:
+        if not now_s[0]:
+            now_s[0] = deadline_s - left_s
+            return 503, "the last answer was 503"
+        now_s[0] = deadline_s
+        raise OSError(0, "late")
+
+    monkeypatch.setattr(http_load, "_ask", ask)
+    monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    failure = wait_until_up("http://127.0.0.1:9/", is_alive=lambda: True, deadline_s=deadline_s)
+    assert failure is not None
+    assert failure.message.endswith(expected)
+
+
 @pytest.mark.slow
 def test_a_request_that_is_refused_is_not_repeated_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_load, "REFUSAL_GRACE_S", 0.05)

@@ -175,7 +175,7 @@ def wait_until_up(
     refused_s: float | None = None
     poll_s = FIRST_POLL_S
     name = f"GET {health_url}" if health_url else f"{method} {url}"
-    answer = "there was no answer"
+    answer, was_answered = "there was no answer", False
     requirement = "CERT_NONE" if is_loopback(urlsplit(url).hostname or "") else "CERT_REQUIRED"
     with urllib3.PoolManager(retries=False, cert_reqs=requirement) as pool:
         while True:
@@ -189,10 +189,11 @@ def wait_until_up(
             try:
                 status, answer = _ask(pool, url, health_url, method, headers, body, left_s)
             except (urllib3.exceptions.HTTPError, OSError) as error:
-                # An attempt that the deadline cut short says less than an earlier answer.
-                if left_s > LONGEST_POLL_S or not answer.startswith("the last answer"):
-                    answer = f"the last attempt: {_explain(error)}"
+                # An attempt that the deadline cut short says less than the answer before it.
+                if left_s > LONGEST_POLL_S or not was_answered:
+                    answer, was_answered = f"the last attempt: {_explain(error)}", False
             else:
+                was_answered = True
                 if status < (500 if health_url else 400):
                     return None
                 now_s = time.monotonic()
