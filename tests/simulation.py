@@ -125,6 +125,14 @@ class SimulatedLive:
             level *= executor.find_job_ns(plan.job) / executor.find_level(self.config, plan.load)
         n_calls = max(plan.min_calls, min(round(plan.duration_ns / level), 40))
         samples = (level * np.exp(executor.rng.normal(0, 0.02, n_calls))).astype(np.int64)
+        # The first calls after a resume take longer; those that begin within the lead-in are not measured.
+        begin_ns = 0.0
+        for place, factor in enumerate(executor.cold(self.config)):
+            if begin_ns >= plan.lead_in_ns:
+                left = executor.cold(self.config)[place:][:n_calls]
+                samples[: len(left)] = samples[: len(left)] * np.array(left)
+                break
+            begin_ns += factor * level
         level = float(level)
         lead_in_ns, wall_ns, gap_ns = plan.lead_in_ns, plan.duration_ns, level / plan.load.n_callers
         rate = plan.load.rate_per_s
@@ -232,6 +240,7 @@ class SimulatedExecutor:
         latency_under: LatencyUnder | None = None,
         find_job_ns: Callable[[Job], float] = lambda job: 1e6 * len(job.groups),
         find_fault: Callable[[Job], str] = lambda job: "",
+        cold: Callable[[Config], Sequence[float]] = lambda config: (),
     ) -> None:
         self.runtime = RUNTIME
         self.n_cases = 1
@@ -255,6 +264,7 @@ class SimulatedExecutor:
         self.launch_s = launch_s
         self.find_job_ns = find_job_ns
         self.find_fault = find_fault
+        self.cold = cold
         self.most_live = 0
         self.n_starved = 0
         self.time_s = 0.0
