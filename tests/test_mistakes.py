@@ -88,6 +88,7 @@ MISTAKES = [
     (f"search {MODEL} --batch-size 8", "--batch-size: ", "Write --batch 1"),
     (f"search {MODEL} --timeout=60", "--timeout: ", "Write --budget 60s"),
     (f"search --model {MODEL}", "--model: ", "MODEL is an argument"),
+    ("search --no-history -- python app.py", "--no-history: ortune search has this option for models only", "Leave it"),
     (f"doctor {MODEL} --budget 9s", "--budget: ortune doctor has no such option", "It is an option of ortune search"),
     (f"search {MODEL} --device gpu", "--device: ", "Write --provider cuda"),
     # Values.

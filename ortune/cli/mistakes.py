@@ -90,6 +90,8 @@ def check_words(arguments: Sequence[str]) -> None:
         if flag in declared:
             position += "=" not in word and not declared[flag].option.is_switch and not is_negation(flag)
         elif flag not in others:
+            if flag in find_flags(command):
+                raise UsageError(f"{flag}: ortune {command} has this option for models only.", "Leave it out.")
             raise UsageError(f"{flag}: ortune {command} has no such option.", suggest_option(flag, command, declared))
 
 
