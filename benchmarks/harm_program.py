@@ -5,8 +5,8 @@
 blas: between the calls of a session with ONNX Runtime's defaults, it multiplies matrices with NumPy, whose BLAS has
 threads of its own. The threads of the session spin meanwhile.
 
-plain: it hashes a small buffer many times, and calls a session of a single small addition with one thread. No setting of
-ONNX Runtime, of BLAS or of an allocator changes how long that takes. With a buffer of 8 MB, which no private cache
+plain: it hashes a small buffer many times, and calls a session of a single small addition with one thread. No setting
+of ONNX Runtime, of BLAS or of an allocator changes how long that takes. With a buffer of 8 MB, which no private cache
 holds, an allocator that uses large pages gains about 1% where other programs use the caches, too.
 """
 
@@ -23,7 +23,7 @@ MATRIX_SIZE = 640
 
 HASHED_BYTES = 256 << 10
 N_HASHES = 32
-"""Size of the buffer, which stays in the caches of a core, and how often it is hashed, which takes some milliseconds."""
+"""Size of the buffer, which stays in the caches of a core, and how often it is hashed: for some milliseconds."""
 
 
 class Program:

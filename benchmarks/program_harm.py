@@ -7,7 +7,8 @@
 blas: a program multiplies matrices with NumPy between the calls of a session. ONNX Runtime's threads spin meanwhile and
 take CPU time from BLAS's threads, so that there is much to gain. Every search must find a faster setting, and prove it.
 
-plain: a program hashes a small buffer, and calls a session of a model that adds four numbers. No search may claim a gain.
+plain: a program hashes a small buffer, and calls a session of a model that adds four numbers. No search may claim a
+gain.
 Even the tiny model of the tests would be too large: on a CPU with AVX-512, convolutions that ONNX Runtime lays out for
 it slow down what follows, and another optimization level gains 2%.
 

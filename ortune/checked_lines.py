@@ -19,6 +19,18 @@ def make_line(content: bytes) -> bytes:
     return b"%08x %s\n" % (zlib.crc32(content), content)
 
 
+def find_line_after(data: bytes, place: int) -> bool:
+    """Return whether there is a sound line after the damaged one that begins at a place.
+
+    An interrupted write damages only the end of a file. Sound lines after it mean that something else changed the file.
+    """
+    while (end := data.find(b"\n", place)) >= 0:
+        place = end + 1
+        if next(read_lines(data[place : data.find(b"\n", place) + 1]), None):
+            return True
+    return False
+
+
 def read_lines(data: bytes) -> Iterator[tuple[bytes, int]]:
     """Yield the content of each line up to the first damaged one, and the position after the line."""
     start = 0

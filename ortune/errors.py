@@ -170,9 +170,10 @@ def print_trust_warnings() -> None:
 def explain_lack(error: BaseException) -> HostError | None:
     """Return an error that explains what the host lacks: space, memory, processes. None for other exceptions.
 
-    Where ortune writes the user's files, it reports their names. What remains are its temporary files.
+    Where ortune reads and writes the user's files, it reports their names. What remains are mostly temporary files.
     """
     import errno
+    import os
 
     number = error.errno if isinstance(error, OSError) else None
     if isinstance(error, MemoryError) or number == errno.ENOMEM:
@@ -189,6 +190,8 @@ def explain_lack(error: BaseException) -> HostError | None:
         return HostError(
             f"Cannot write a temporary file{where}: {why}.", "Set the variable TMPDIR to a folder with free space."
         )
+    if number in {errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.EIO} and error.filename:
+        return HostError(f"{printable(os.fsdecode(error.filename))}: cannot be accessed: {why}.")
     return None
 
 

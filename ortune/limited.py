@@ -49,6 +49,15 @@ def read_limited(path: str | Path, most_bytes: int, *, only_regular: bool = Fals
     return data
 
 
+def read_open(file: BinaryIO, most_bytes: int) -> bytes:
+    """Return the content of an open file up to a limit. Memory for the limit is not allocated in advance.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    return _read(file, most_bytes - 1)
+
+
 def _read(file: BinaryIO, most_bytes: int) -> bytes:
     """Return the content up to one byte more than the limit. Memory for the limit is not allocated in advance."""
     chunks = []

@@ -342,6 +342,17 @@ class TestLargeInputs:
         with pytest.raises(InputsError, match=message):
             make_feed(read_model(TINY_ENCODER), options)
 
+    def test_inputs_beside_later_samples_of_the_user(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("ortune.workload.size.read_free_memory_bytes", lambda: 10**8)
+        inputs = (
+            InputInfo(name="a", dtype="float32", shape=("batch",)),
+            InputInfo(name="b", dtype="float32", shape=("batch", 10_000)),
+        )
+        for place, batch in enumerate((1, 9999)):
+            np.savez(tmp_path / f"{place}.npz", a=np.zeros(batch, np.float32))
+        with pytest.raises(InputsError, match=r"b: float32\[9999x10000\]"):
+            make_feed(make_model(inputs=inputs), InputOptions(data=str(tmp_path)))
+
     def archive(self, path: Path, data: bytes, name: str = "input_ids.npy") -> Path:
         with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
             file.writestr(name, data)

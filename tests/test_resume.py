@@ -349,6 +349,30 @@ class TestFile:
         assert len(content.events) == 5
         assert content.pid == os.getpid()
 
+    @pytest.mark.parametrize("number", range(1, len(LINES) - 1))
+    def test_damage_before_sound_lines_is_refused(self, number: int, tmp_path: Path) -> None:
+        """Going on would throw away what follows, and starting over all of it."""
+        path = tmp_path / "j"
+        lines = [line if place != number else b"0" * 9 + line[9:] for place, line in enumerate(LINES)]
+        path.write_bytes(b"".join(lines))
+        with pytest.raises(UsageError, match="is damaged"):
+            read_unfinished(path)
+        for resume in (AGAIN, None):
+            with pytest.raises(UsageError, match="is damaged"):
+                Journal(path, BEGIN, resume)
+        assert path.read_bytes() == b"".join(lines)
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="limits of memory are those of Linux")
+    def test_memory_for_the_largest_journal_is_not_needed(self, tmp_path: Path) -> None:
+        path = tmp_path / "j"
+        path.write_bytes(b"".join(LINES))
+        code = (
+            "import resource, sys; from pathlib import Path; from ortune.record.journal import read_unfinished; "
+            "resource.setrlimit(resource.RLIMIT_AS, (3 << 30,) * 2); print(read_unfinished(Path(sys.argv[1])).n_blocks)"
+        )
+        done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=False)
+        assert done.stdout == "4\n", done.stderr
+
     def test_a_journal_without_blocks_is_removed(self, tmp_path: Path) -> None:
         with Journal(tmp_path / "j", BEGIN) as journal:
             assert journal.path.exists()

@@ -1004,6 +1004,12 @@ class TestHints:
         hints = recall(path, self.HOST, make_model().traits, Goal())
         assert [hint.session_options["intra_op_num_threads"] for hint in hints] == [699, 698, 697]
 
+    def test_a_file_of_the_user_stays_as_it_is(self, tmp_path: Path) -> None:
+        path = tmp_path / "notes.txt"
+        path.write_text("a note\n" * 700)
+        remember(path, describe_search(self.HOST, make_model().traits, Goal(), []))
+        assert path.read_text() == "a note\n" * 700
+
     def test_a_broken_file_is_ignored(self, tmp_path: Path) -> None:
         path = tmp_path / "history.jsonl"
         path.write_bytes(b'{"host": 1}\n\xff\n')

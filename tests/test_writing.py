@@ -15,8 +15,9 @@ import msgspec
 import pytest
 
 from ortune.cli.gate import write_reports
-from ortune.errors import HostError, UsageError, explain_lack
+from ortune.errors import HostError, InputsError, ModelError, UsageError, explain_lack
 from ortune.gates.reporters.history import append_history
+from ortune.model.child import check_file
 from ortune.program_options import parse_output
 from ortune.record import files, rescue
 from ortune.record.files import place_file, read_record, read_trials, write_atomically
@@ -25,6 +26,7 @@ from ortune.record.trials import encode_trials
 from ortune.requests import GateReportOptions
 from ortune.streams import find_descriptor, replace_characters, show_what_fits
 from ortune.tuning import hints
+from ortune.workload.data import load_data
 from tests.conftest import TINY_CNN, run_ortune
 from tests.gate_results import make_result
 from tests.records import ONE_THREAD, make_local_record, write
@@ -243,6 +245,7 @@ class TestStreams:
         (OSError(errno.EAGAIN, "Try again"), "Cannot start a process: Try again."),
         (OSError(errno.ENOSPC, "Full", "/tmp/x"), "Cannot write a temporary file /tmp/x: Full."),
         (FileNotFoundError(2, "No usable temporary directory found"), "Cannot write a temporary file: No usable"),
+        (PermissionError(errno.EACCES, "Permission denied", "/root/x"), "/root/x: cannot be accessed: Permission"),
     ],
 )
 def test_lacks_of_the_host_are_explained(error: BaseException, message: str) -> None:
@@ -265,3 +268,26 @@ def test_a_name_that_is_too_long(words: tuple[str | Path, ...], tmp_path: Path) 
     assert "File name too long" in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
     assert find_descriptor(Path(name)) is None
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("search", "x" * 400 + ".onnx"), ("search", TINY_CNN, "--inputs", "x" * 400 + ".npz"), ("host", "x" * 400)],
+)
+def test_a_name_of_a_file_to_read_that_is_too_long(words: tuple[str | Path, ...], tmp_path: Path) -> None:
+    done = run_ortune(*words, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+
+
+def test_a_file_that_cannot_be_accessed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user who is not root may not look into the folders of others."""
+
+    def refuse(path: Path, **options: bool) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "stat", refuse)
+    with pytest.raises(ModelError, match=r"m\.onnx: cannot be accessed: Permission denied"):
+        check_file(tmp_path / "m.onnx")
+    with pytest.raises(InputsError, match=r"x\.npz: cannot be accessed: Permission denied"):
+        load_data(tmp_path / "x.npz", ())

@@ -163,7 +163,11 @@ def check_default_path(path: Path, model: str) -> None:
     from ortune.errors import RecordError
     from ortune.record.files import parse_document
 
-    if not path.is_file():
+    try:
+        exists = path.is_file()
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be accessed: {error.strerror}.", "Name a file with {output=FILE}.") from None
+    if not exists:
         return
     try:
         other = parse_document(path).records[0].model.path

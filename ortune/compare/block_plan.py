@@ -31,8 +31,8 @@ PAIRED_LEAD_IN_SHARE = 0.2
 LEAD_IN_CALLS = 5
 COLD_NS = 30_000_000
 """The largest share in paired runs, and how long caches are cold: for some calls or some milliseconds, whichever ends
-first. The first call after a resume takes up to 75% longer, and the second and third one are slow as well. Settings that
-differ only in that, such as allocators with large pages, would seem to gain up to 2%."""
+first. The first call after a resume takes up to 75% longer, and the second and third one are slow as well. Settings
+that differ only in that, such as allocators with large pages, would seem to gain up to 2%."""
 
 LONG_CALL_NS = 100_000_000
 """A call that takes longer needs no unmeasured call before it, and no second one in its block: caches and threads are

@@ -126,9 +126,13 @@ def check_file(path: Path) -> None:
     """Check that there is a file.
 
     Raises:
-        ModelError: There is none.
+        ModelError: There is none, or it cannot be accessed.
     """
-    if not path.is_file():
+    try:
+        is_file = path.is_file()
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be accessed: {error.strerror}.") from None
+    if not is_file:
         message = f"{path} is not a file." if path.exists() else f"There is no file {path}."
         similar = find_similar(path)
         raise ModelError(message, f"Did you mean {similar}?" if similar else "Pass the path of an .onnx file.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from ortune.program.run import Run, run_to_end
 from ortune.program.samples import MOST_SAVED_BYTES, merge_samples, prepare_folder, remove_unsorted
 from ortune.program_options import ProgramRequest
 from ortune.requests import InspectRequest
+from ortune.worker.owned_folder import OwnedFolder
 
 USAGE = "Write: ortune inspect -- python app.py."
 
@@ -32,11 +32,13 @@ def inspect_program(request: InspectRequest, *, stdout_to_stderr: bool = False) 
     folder = request.save_inputs
     unsorted = None if folder is None else prepare_folder(folder)
     try:
-        with tempfile.TemporaryDirectory(prefix="ortune-", ignore_cleanup_errors=True) as observed:
-            plan = make_observing_plan(Path(observed), unsorted, request.max_samples)
+        with OwnedFolder() as owned:
+            observed = owned.path / "observed"
+            observed.mkdir()
+            plan = make_observing_plan(observed, unsorted, request.max_samples)
             environment = make_environment(encode_plan(plan), {}, os.environ)
             run = run_to_end(program, request.command, environment, stdout_to_stderr=stdout_to_stderr)
-            return summarize(Path(observed), run, request)
+            return summarize(observed, run, request)
     finally:
         if folder is not None:
             remove_unsorted(folder)

@@ -20,10 +20,10 @@ from typing import Annotated
 
 import msgspec
 
-from ortune.checked_lines import make_line, read_lines
+from ortune.checked_lines import find_line_after, make_line, read_lines
 from ortune.errors import UsageError
 from ortune.knobs.config import Config
-from ortune.limited import STANDARD_STREAM
+from ortune.limited import STANDARD_STREAM, read_open
 from ortune.locks import try_to_lock
 from ortune.record.files import follow_link, is_special
 from ortune.worker import Block, BlockPlan, Failure, Runtime, SessionInfo
@@ -321,7 +321,7 @@ def _read(path: Path, descriptor: int, *, is_locked: bool) -> Content:
     try:
         with os.fdopen(descriptor, "rb", closefd=False) as file:
             file.seek(0)
-            data = file.read(MOST_BYTES + 1)
+            data = read_open(file, MOST_BYTES)
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}.") from None
     content = decode_journal(data)
@@ -339,7 +339,12 @@ def _read(path: Path, descriptor: int, *, is_locked: bool) -> Content:
     if content.begin and content.begin.format != FORMAT:
         raise UsageError(
             f"{path}: this is the journal of a search by another version of ortune (format {content.begin.format}).",
-            "Use that version, or start over with {restart}.",
+            "Use that version, or remove the file to start over.",
+        )
+    if content.begin and find_line_after(data, content.n_bytes):
+        raise UsageError(
+            f"{path}: the file is damaged after {content.n_blocks} blocks, but more of the search follows.",
+            "Restore the file, or remove it to start over.",
         )
     return content
 

@@ -19,6 +19,7 @@ import msgspec
 
 from ortune.checked_lines import make_line, read_lines
 from ortune.errors import UsageError
+from ortune.limited import read_open
 from ortune.locks import try_to_lock
 from ortune.storage.schema import Measurement
 
@@ -89,7 +90,7 @@ class Outbox:
             )
         with os.fdopen(self._descriptor, "rb", closefd=False) as file:
             file.seek(0)
-            data = file.read(MOST_BYTES)
+            data = read_open(file, MOST_BYTES)
         self.messages, n_bytes = decode_messages(data)
         if data and not n_bytes and b"\n" in data:
             raise UsageError(
@@ -109,8 +110,12 @@ class Outbox:
         """Keep something to send. If the file cannot be written, it is kept in memory."""
         self.messages.append(message)
         if self._descriptor >= 0:
+            line = make_line(msgspec.json.encode(message))
             with contextlib.suppress(OSError):
-                os.write(self._descriptor, make_line(msgspec.json.encode(message)))
+                n_bytes = os.fstat(self._descriptor).st_size
+                # A part of a line, from a disk that became full, would spoil those that follow.
+                if os.write(self._descriptor, line) < len(line):
+                    os.ftruncate(self._descriptor, n_bytes)
 
     def first(self) -> list[Message]:
         """Return what is sent next: an attribute, or the measurements before the next one, at most a batch."""

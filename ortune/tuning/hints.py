@@ -106,9 +106,11 @@ def describe_load(goal: Goal) -> str:
 
 
 def remember(path: Path, search: PastSearch) -> None:
-    """Add a search to the file. If the file cannot be written, do nothing."""
+    """Add a search to the file. If the file cannot be written, or is not a history, do nothing."""
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and not _is_history(_read_end(path)):
+            return
         # The leading newline protects this line from one that was cut off.
         line = b"\n" + msgspec.json.encode(search) + b"\n"
         with path.open("ab") as file:  # a single write, so that concurrent searches do not mix their lines
@@ -117,6 +119,17 @@ def remember(path: Path, search: PastSearch) -> None:
         if len(lines) > 2 * MAX_KEPT:
             with contextlib.suppress(UsageError):
                 write_atomically(path, b"".join(lines[-MAX_KEPT:]))
+
+
+def _is_history(data: bytes) -> bool:
+    """Return whether the file is empty, or a line of it is a search, also one of another version."""
+    lines = [line for line in data.splitlines() if line.strip()]
+    for line in reversed(lines):
+        with contextlib.suppress(ValueError, RecursionError):
+            found = msgspec.json.decode(line)
+            if isinstance(found, dict) and {"configs", "traits"} <= found.keys():
+                return True
+    return not lines
 
 
 def read_past_searches(path: Path) -> list[PastSearch]:

@@ -52,8 +52,14 @@ def load_data(path: Path, inputs: tuple[InputInfo, ...]) -> list[dict[str, Array
     """Return the user's samples, each with at least one input.
 
     Raises:
-        InputsError: There is no data, it does not fit the inputs, or it does not fit into memory.
+        InputsError: There is no data, it cannot be read, it does not fit the inputs, or it does not fit into memory.
     """
+    try:
+        path.stat()
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise InputsError(f"{path}: cannot be accessed: {error.strerror}.", option="inputs") from None
     if path.is_file():
         samples = _load_npz(path, inputs)
     elif not path.is_dir():

@@ -87,7 +87,10 @@ def _make_samples(model: ModelInfo, options: InputOptions, n_items: int = 1) -> 
         for item, own in itertools.product(range(n_items), replaced):
             samples.append(_make_sample(model, {}, own, {}, item))
         return Feed(samples=tuple(samples), cases=tuple(range(len(replaced))) * n_items, options=options)
-    _check_sizes(model, [(case, options) for case in cases], len(given), given[0])
+    # Samples of the user may have different sizes; synthesized ones do not.
+    different = given if options.data else given[:1]
+    for arrays in different:
+        _check_sizes(model, [(case, options) for case in cases], len(given), arrays)
     # All cases in turn, because each block must contain all of them.
     for item, arrays in enumerate(given):
         for case in cases:
