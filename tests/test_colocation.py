@@ -782,6 +782,8 @@ class TestOptions:
             ("a.onnx=5/s", ["a.onnx=5/s"], True),
             ("a.onnx=5/s b.onnx=3 --json", ["a.onnx=5/s", "b.onnx=3"], True),
             ("--quiet a.onnx b.onnx", ["a.onnx", "b.onnx"], True),
+            ("a.onnx -qo plan.json", ["a.onnx"], False),
+            ("a.onnx -qoplan.json", ["a.onnx"], False),
             ("--budget=5m -- -a.onnx=5/s b.onnx=3/s", ["-a.onnx=5/s", "b.onnx=3/s"], True),
         ],
     )

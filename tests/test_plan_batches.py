@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Callable
@@ -16,14 +17,15 @@ from onnx import TensorProto, helper
 
 import ortune
 from ortune.compare.open import open_comparison
-from ortune.errors import UsageError
+from ortune.console.plan import find_warnings
+from ortune.errors import MeasureError, UsageError
 from ortune.host import place_processes
 from ortune.host.placement import Unit
 from ortune.host.topology import Cpus
 from ortune.knobs import DEFAULT, Config
 from ortune.model import InputInfo, ModelInfo, OutputInfo, read_model
 from ortune.options import make_request
-from ortune.planning import dynamic_batching
+from ortune.planning import dynamic_batching, run
 from ortune.planning.call_times import list_points, measure_call_times
 from ortune.planning.choose import rank_rows
 from ortune.planning.deployment import Batching, Deployment
@@ -538,6 +540,17 @@ class TestDynamicBatching:
         assert len(found.rows) > 1
         assert not any(row.deployment.batching for row in found.rows)
 
+    def test_an_interrupt(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The deployments that were confirmed are in the plan."""
+
+        def interrupt(*arguments: Any) -> list[Screened]:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(dynamic_batching, "measure_sizes", interrupt)
+        found = plan_simulated(slo=parse_limit("p99<60ms"), dynamic_batching=True, budget_s=120.0)
+        assert found.interrupted
+        assert len(found.rows) > 1
+
     def test_a_prediction_alone_does_not_recommend_it(self, outcome: Outcome) -> None:
         rows = [msgspec.structs.replace(row, capacity=row.predicted_capacity or row.capacity) for row in outcome.rows]
         assert all(not row.is_proven for row in mark_proven(rows) if row.deployment.batching)
@@ -562,6 +575,23 @@ def test_real_calls_with_items_of_these_lengths(tmp_path: Path) -> None:
     measured = [each for each in found.policies if each.items_per_s.source == "measured"]
     assert len(measured) >= 5
     assert all(not each.problem and each.max_error is not None for each in measured)
+
+
+@pytest.mark.usefixtures("models_read_here")
+def test_deployments_are_kept_if_calls_with_several_items_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some models accept only one item in a call, or no item as long as the longest one of a distribution."""
+
+    def fail(*arguments: Any, **options: Any) -> LengthPlan:
+        raise MeasureError("1 process fails (measure): the position 512 is out of bounds")
+
+    monkeypatch.setattr(run, "plan_lengths", fail)
+    executor = SimulatedExecutor(lambda config: 5e6)
+    monkeypatch.setattr(run, "open_comparison", lambda setup: contextlib.nullcontext(open_simulated(executor)))
+    options = {"model": str(TINY_ENCODER), "lengths": "lognormal:29,8-256", "budget": "60s"}
+    plan = run.make_plan(prepare_plan(make_request(PlanRequest, options)))
+    assert plan.lengths is None
+    assert any("position 512 is out of bounds" in text for text in find_warnings(plan))
+    assert decode_plan(encode_plan(plan)) == plan
 
 
 @pytest.mark.parametrize("width", [60, 200])

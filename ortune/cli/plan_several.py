@@ -46,6 +46,10 @@ def find_models(words: Sequence[str]) -> list[str]:
             found.append(word)
         elif takes_value.get(word, False):
             position += 1
+        elif not word.startswith("--"):
+            # Several short options in one word, such as -qo: the value of the last one may be the next word.
+            valued = next((place for place, letter in enumerate(word[1:], 1) if takes_value.get(f"-{letter}")), 0)
+            position += valued == len(word) - 1 and valued > 0
     return found
 
 

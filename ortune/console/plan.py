@@ -302,6 +302,8 @@ def find_warnings(plan: Plan) -> list[str]:
         warnings.append(warn_one_at_a_time())
     if plan.noise.two_speeds:
         warnings.append(warn_two_speeds(plan.noise.two_speeds))
+    if plan.lengths_problem:
+        warnings.append(f"Ways to group items of different lengths were not compared: {plan.lengths_problem}")
     if plan.interrupted:
         warnings.append("The plan was interrupted before everything was measured.")
     elif plan.slo and plan.choice.capacity and plan.choice.capacity.source == "predicted":

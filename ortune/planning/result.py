@@ -19,7 +19,7 @@ from ortune.queueing.policies import Policy, name_policy
 from ortune.worker import Runtime
 from ortune.workload import Limit, Workload
 
-SCHEMA = 4
+SCHEMA = 5
 """Version of the document. Documents of schema 1 have no batching, those of schemas 1 and 2 have a coarse host class,
 and those before 4 have only predicted latencies at the asked rate. They are read unchanged."""
 
@@ -274,6 +274,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         runtime: The software.
         noise: CPU use by other processes.
         lengths: How to group items of different lengths; None if they have one length.
+        lengths_problem: Why that could not be measured; empty if it was, or was not wanted.
     """
 
     schema: int = SCHEMA
@@ -298,6 +299,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     runtime: Runtime
     noise: Noise
     lengths: LengthPlan | None = None
+    lengths_problem: str = ""
 
     def __post_init__(self) -> None:
         """Reject places of deployments that are not there."""

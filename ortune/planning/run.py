@@ -96,7 +96,7 @@ def make_plan(prepared: PreparedPlan, observe: Observe = lambda stage, done, tot
     started = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
     with open_comparison(setup) as opened:
         outcome = run_stages(prepared.space, opened, options, observe)
-        lengths, interrupted = None, outcome.interrupted
+        lengths, problem, interrupted = None, "", outcome.interrupted
         if options.lengths and not interrupted:
             try:
                 lengths = plan_lengths(
@@ -110,6 +110,9 @@ def make_plan(prepared: PreparedPlan, observe: Observe = lambda stage, done, tot
                 )
             except KeyboardInterrupt:
                 interrupted = True
+            except MeasureError as error:
+                # The deployments were measured with calls of a single item, which work.
+                problem = error.message
         return Plan(
             rows=outcome.rows,
             recommended=outcome.recommended,
@@ -126,6 +129,7 @@ def make_plan(prepared: PreparedPlan, observe: Observe = lambda stage, done, tot
             seed=setup.seed,
             interrupted=interrupted,
             lengths=lengths,
+            lengths_problem=problem,
             workload=setup.describe_workload(),
             model=setup.program.describe(),
             host=HostClass.of(setup.host),
@@ -172,13 +176,17 @@ class _Planning:
         rows = self.evaluate(run)
         interrupted = False
         if self.options.slo and self.options.dynamic_batching:
-            rows += self.add_batched(rows, self.options.slo)
-        if self.options.slo:
+            try:
+                rows += self.add_batched(rows, self.options.slo)
+            except KeyboardInterrupt:
+                interrupted = True
+        if self.options.slo and not interrupted:
             try:
                 for each in self.measure_capacities(rows, self.options.slo):
                     rows = each
             except KeyboardInterrupt:
                 interrupted = True
+        if self.options.slo:
             rows = mark_proven(rows, self.beyond_default)
         rows = [self.add_latency(row, run) for row in rows]
         recommended = rank_rows(rows)[0]
