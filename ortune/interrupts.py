@@ -55,6 +55,10 @@ def raise_interrupts() -> None:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
+    if sys.platform != "win32" and number == signal.SIGHUP:
+        # A terminal that is closed sends it twice, from the shell and from the system. The second one would end what
+        # the first one began: to write the best so far.
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         raise KeyboardInterrupt
     signal.raise_signal(signal.SIGINT)

@@ -61,6 +61,27 @@ def test_an_interrupt_in_a_destructor_is_not_lost(number: str, slow: str) -> Non
     assert (done.returncode, done.stdout, done.stderr) == (0, "interrupted\n", "")
 
 
+TWICE = """
+import signal
+from ortune.interrupts import raise_interrupts
+
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+raise_interrupts()
+try:
+    signal.raise_signal(signal.SIGHUP)
+except KeyboardInterrupt:
+    signal.raise_signal(signal.SIGHUP)
+    print("written")
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_a_closed_terminal_hangs_up_twice() -> None:
+    """The shell sends SIGHUP, and the system does when the shell ends."""
+    done = subprocess.run([sys.executable, "-c", TWICE], capture_output=True, text=True, timeout=50, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "written\n", "")
+
+
 def test_other_errors_in_destructors_are_shown() -> None:
     done = subprocess.run([sys.executable, "-c", OTHER], capture_output=True, text=True, timeout=50, check=False)
     assert done.returncode == 0

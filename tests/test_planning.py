@@ -36,6 +36,7 @@ from ortune.planning.files import decode_plan, encode_plan, read_plan
 from ortune.planning.measuring import DeploymentRunner
 from ortune.planning.memory import MemoryNeeds
 from ortune.planning.options import PlanOptions
+from ortune.planning.prepare import prepare_plan
 from ortune.planning.result import SCHEMA, AtRate, Estimate, Plan
 from ortune.planning.run import Outcome, mark_proven, run_stages
 from ortune.planning.screening import screen_deployments
@@ -716,6 +717,17 @@ class TestOptions:
         request = make_request(PlanRequest, {"model": "m.onnx", **given})
         assert request.slo == parse_limit("p99<50ms")
         assert (request.headroom, request.processes, request.price, request.rate) == (0.3, (1, 4), 0.17, 2.0)
+
+    @pytest.mark.usefixtures("models_read_here")
+    def test_a_knob_without_values(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        given = {"model": str(TINY_CNN), "only": "enable_mem_pattern"}
+        with pytest.raises(UsageError, match="the plan would try no values of this knob") as caught:
+            prepare_plan(make_request(PlanRequest, given))
+        assert caught.value.option == "only"
+        monkeypatch.setattr("ortune.planning.prepare.find_installed_version", lambda: "1.15.0")
+        given = {"model": str(TINY_CNN), "tune": {"session.intra_op.spin_duration_us": "100"}}
+        with pytest.raises(UsageError, match=r"onnxruntime 1\.15\.0 does not support this knob"):
+            prepare_plan(make_request(PlanRequest, given))
 
     def test_too_many_processes_for_the_host(self, tmp_path: Path) -> None:
         done = run_ortune("plan", TINY_CNN, "--processes", 64, cwd=tmp_path)

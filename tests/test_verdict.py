@@ -134,15 +134,16 @@ def test_the_baseline_is_not_best_if_those_that_were_tried_may_be_better() -> No
 
 
 @pytest.mark.parametrize(
-    ("high", "ruled_out"),
+    ("low", "high", "ruled_out"),
     [
-        (0.62, "the best of them is not better than the baseline"),
-        (1.013, "the best of them gains at most 1.3%, if anything"),
+        (0.6, 0.62, "the best of them is not better than the baseline"),
+        (0.6, 1.013, "the best of them gains at most 1.3%, if anything"),
+        (1.002, 1.013, "the best of them gains only 0.2% to 1.3%"),
     ],
 )
-def test_a_gain_is_ruled_out_only_for_the_candidates_that_were_tried(high: float, ruled_out: str) -> None:
+def test_a_gain_is_ruled_out_only_for_the_candidates_that_were_tried(low: float, high: float, ruled_out: str) -> None:
     verdict, reason = judge_interval(
-        Speedup(low=0.6, estimate=0.61, high=high, confidence=0.95, n_pairs=7, n_launches=5)
+        Speedup(low=low, estimate=(low + high) / 2, high=high, confidence=0.95, n_pairs=7, n_launches=5)
     )
     assert (verdict, reason) == ("default_is_best", ruled_out)
     verdict, reason = judge_untried(4, 340, None, ruled_out=reason)

@@ -34,7 +34,7 @@ def apply_request(found: Sequence[Dimension | Skipped], options: SpaceOptions) -
     Raises:
         UsageError: A knob in `only` has no values to try, or the installed onnxruntime does not support a knob.
     """
-    _check_versions(options)
+    check_versions(options)
     dimensions = {each.name: each for each in found if isinstance(each, Dimension)}
     skipped = [each for each in found if isinstance(each, Skipped) and each.knob.id not in options.tune]
     for name, values in options.tune.items():
@@ -104,7 +104,7 @@ def _drop_ineffective(
     return result
 
 
-def _check_versions(options: SpaceOptions) -> None:
+def check_versions(options: SpaceOptions) -> None:
     """Check that the installed onnxruntime supports the knobs that the user names.
 
     Raises:

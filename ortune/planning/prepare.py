@@ -6,8 +6,9 @@ import msgspec
 
 from ortune.compare.open import ComparisonSetup, check_processes, prepare_comparison
 from ortune.errors import UsageError
-from ortune.knobs import CPU, SpaceOptions, build_space
+from ortune.knobs import CPU, SpaceOptions, build_space, ids
 from ortune.knobs.build import fixed_options
+from ortune.knobs.requested import check_versions
 from ortune.planning.dynamic_batching import MOST_REQUESTS
 from ortune.planning.length_policies import LengthSample
 from ortune.planning.options import PlanOptions
@@ -69,6 +70,8 @@ def prepare_plan(request: PlanRequest) -> PreparedPlan:
         batches=request.batch,
         onnxruntime=find_installed_version(),
     )
+    check_versions(msgspec.structs.replace(options, tune=request.tune))
+    check_only(request)
     base = build_space(setup.host, setup.model, options).base
     space = make_deployment_space(
         setup.host,
@@ -92,6 +95,21 @@ def prepare_plan(request: PlanRequest) -> PreparedPlan:
             dynamic_batching=request.dynamic_batching,
         ),
     )
+
+
+def check_only(request: PlanRequest) -> None:
+    """Check that a plan tries values of the only knobs that it may try.
+
+    Raises:
+        UsageError: It does not.
+    """
+    for name in request.only:
+        if name not in {*request.tune, ids.INTRA_OP_NUM_THREADS, ids.INTRA_OP_ALLOW_SPINNING}:
+            raise UsageError(
+                f"{name}: the plan would try no values of this knob.",
+                f"Give the values to try: {{tune={name}=VALUE,VALUE}}",
+                option="only",
+            )
 
 
 def prepare_items(setup: ComparisonSetup, request: PlanRequest) -> tuple[ComparisonSetup, LengthSample | None]:

@@ -203,9 +203,11 @@ def judge_limits(baseline: Row, candidate: Row, *, others_left: bool) -> tuple[V
 
 def judge_interval(speedup: Speedup) -> tuple[Verdict, str]:
     """Return the verdict that the interval of a speedup supports, and the reason."""
-    if speedup.low > 1:
+    if speedup.low > 1 and speedup.high >= 1 + NEGLIGIBLE_GAIN:
         return "faster", "the whole confidence interval lies above 1"
     if speedup.high < 1 + NEGLIGIBLE_GAIN:
+        if speedup.low > 1:
+            return "default_is_best", f"{BEST_OF_THEM} gains only {speedup.low - 1:.1%} to {speedup.high - 1:.1%}"
         if speedup.high <= 1:
             return "default_is_best", f"{BEST_OF_THEM} is not better than the baseline"
         return "default_is_best", f"{BEST_OF_THEM} gains at most {speedup.high - 1:.1%}, if anything"
