@@ -720,7 +720,7 @@ class TestOptions:
 
     @pytest.mark.usefixtures("models_read_here")
     def test_a_knob_without_values(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        given = {"model": str(TINY_CNN), "only": "enable_mem_pattern"}
+        given: dict[str, Any] = {"model": str(TINY_CNN), "only": "enable_mem_pattern"}
         with pytest.raises(UsageError, match="the plan would try no values of this knob") as caught:
             prepare_plan(make_request(PlanRequest, given))
         assert caught.value.option == "only"
