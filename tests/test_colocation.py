@@ -459,6 +459,25 @@ class TestStages:
         assert scale
         assert scale.source == "measured"
 
+    def test_another_sharing_is_recommended_only_after_its_scale_was_measured(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The first one that is measured turns out to take less than predicted."""
+        measured: list[str] = []
+
+        def measure_scale(self: object, row: PlannedSharing, scale: float) -> PlannedSharing:
+            measured.append(row.kind)
+            found = make_estimate(1.01 * scale if len(measured) == 1 else 1.5 * scale)
+            return msgspec.structs.replace(row, scale=found, predicted_scale=row.scale)
+
+        monkeypatch.setattr("ortune.planning.colocation.run._Planning.measure_scale", measure_scale)
+        outcome, _ = plan_simulated([self.FAST, self.SLOW], [(100, "p99<25ms"), (20, "p99<200ms")])
+        assert outcome.recommended is not None
+        chosen = outcome.rows[outcome.recommended]
+        assert len(measured) >= 2
+        assert chosen.scale
+        assert chosen.scale.source == "measured"
+
     def test_a_budget_that_is_too_small(self) -> None:
         with pytest.raises(UsageError, match="too short to measure all models together") as caught:
             plan_simulated([self.FAST, self.SLOW], [(100, "p99<25ms"), (20, "p99<200ms")], budget_s=8)

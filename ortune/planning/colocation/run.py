@@ -207,7 +207,10 @@ class _Planning:
                 scale, rows = smaller, self.prove(kept, smaller)
         interrupted = False
         recommended, reason = choose_sharing(rows, scale)
-        if recommended is not None:
+        measured: set[int] = set()
+        # A measured scale may be smaller than predicted. Then another sharing is recommended, and measured as well.
+        while recommended is not None and recommended not in measured and not interrupted:
+            measured.add(recommended)
             try:
                 rows[recommended] = self.measure_scale(rows[recommended], scale)
             except KeyboardInterrupt:
