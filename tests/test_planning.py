@@ -736,6 +736,13 @@ class TestOptions:
         assert done.returncode == 2
         assert "--processes 64: more than 4 processes" in " ".join(done.stderr.split())
 
+    def test_a_target_that_cannot_be_met(self, tmp_path: Path) -> None:
+        done = run_ortune("plan", TINY_CNN, "--slo", "p99<1us", "-o", "plan.json", cwd=tmp_path, simulate=True)
+        assert done.returncode == 1, done.stderr
+        output = " ".join(done.stdout.split())
+        assert "recommended: none No deployment that was measured meets the target" in output
+        assert not read_plan(tmp_path / "plan.json").meets_target
+
     @pytest.mark.parametrize("columns", [45, 100])
     def test_a_plan_on_a_simulated_host(self, tmp_path: Path, columns: int) -> None:
         done = run_ortune(

@@ -38,3 +38,5 @@ def plan(values: Values, console_options: ConsoleOptions) -> None:
         show_plan(console, found, request.output)
     if found.interrupted:
         raise typer.Exit(ExitCode.INTERRUPTED)
+    if not found.meets_target:
+        raise typer.Exit(ExitCode.FAILED)

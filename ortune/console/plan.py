@@ -230,7 +230,8 @@ def format_latency(found: AtRate) -> str:
 def show_choice(console: Console, plan: Plan) -> None:
     """Print the recommended deployment with its settings, and the best in each respect."""
     choice = plan.choice
-    show_note(console, "recommended", choice.deployment.title, "bold green")
+    title, style = (choice.deployment.title, "bold green") if plan.meets_target else ("none", "bold red")
+    show_note(console, "recommended", title, style)
     console.print(Text(format_reason(plan.reason)))
     if plan.rate_per_s and choice.replicas:
         each = plan.rate_per_s / choice.replicas

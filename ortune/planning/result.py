@@ -323,3 +323,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     def choice(self) -> PlannedDeployment:
         """The recommended deployment."""
         return self.rows[self.recommended]
+
+    @property
+    def meets_target(self) -> bool:
+        """Whether the recommended deployment meets the target at some rate; true without a target."""
+        return self.slo is None or self.choice.sustained_per_s > 0
