@@ -9,9 +9,9 @@ confirmation. Each search is replayed twice on the same simulated host: as it is
 chooses which of them are switched off in the second replay: screening, racing, confirmation.
 
 - proven: searches without the early ends that prove a gain, and whose choice truly gains more than 2 %;
-- lost: of these, the searches with the early ends that prove nothing, or whose choice gains 2 percentage points less;
-- found: the converse. Two searches that take another turn differ by luck, too, so that only the difference between
-  these two shares is due to the ends;
+- lost: of these, the searches with the early ends that prove nothing, or whose choice is 2 % slower than the other;
+- found: the converse. The two searches of a pair also differ by chance, so that only the difference between these two
+  shares is due to the ends;
 - saved: share of the time of the searches that prove nothing in both replays, and of those that prove something.
 """
 
@@ -41,7 +41,7 @@ GAIN = 1.02
 """What a choice must truly gain to count, as a ratio of the default's cost to its own."""
 
 DIFFERENCE = 0.02
-"""By how much less another choice must gain to be a loss, as a share of the best."""
+"""By how much slower a choice must be than that of the other search to be a loss."""
 
 ENDS = {
     "screening": ("ortune.tuning.screening.Screening.explain_end", ""),

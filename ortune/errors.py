@@ -190,7 +190,9 @@ def explain_lack(error: BaseException) -> HostError | None:
         return HostError(
             f"Cannot write a temporary file{where}: {why}.", "Set the variable TMPDIR to a folder with free space."
         )
-    if number in {errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.EIO} and error.filename:
+    if number in {errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.EIO} and isinstance(
+        error.filename, (str, bytes)
+    ):
         return HostError(f"{printable(os.fsdecode(error.filename))}: cannot be accessed: {why}.")
     return None
 

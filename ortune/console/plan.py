@@ -114,7 +114,8 @@ def show_plan(console: Console, plan: Plan, path: Path | None) -> None:
     if path is not None and str(path) != "-":
         show_note(console, "written", str(path), "bold green", fold=False)
         usage = f"ortune apply {path} {spell_as_flag('to', 'TARGET')}"
-        console.print(Text(f"To write it for gunicorn, Kubernetes and others: {usage}", "dim"))
+        if plan.meets_target:
+            console.print(Text(f"To write it for gunicorn, Kubernetes and others: {usage}", "dim"))
 
 
 def fit_tables(console: Console, plan: Plan) -> list[Table]:

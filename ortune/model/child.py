@@ -129,10 +129,12 @@ def check_file(path: Path) -> None:
         ModelError: There is none, or it cannot be accessed.
     """
     try:
-        is_file = path.is_file()
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        pass
     except OSError as error:
         raise ModelError(f"{path}: cannot be accessed: {error.strerror}.") from None
-    if not is_file:
+    if not path.is_file():
         message = f"{path} is not a file." if path.exists() else f"There is no file {path}."
         similar = find_similar(path)
         raise ModelError(message, f"Did you mean {similar}?" if similar else "Pass the path of an .onnx file.")

@@ -64,7 +64,7 @@ def pick_deployment(plan: Plan, pick: int | str | None = None) -> PickedDeployme
     return PickedDeployment(
         row=row,
         number=place + 1,
-        is_recommended=place == plan.recommended,
+        is_recommended=place == plan.recommended and plan.meets_target,
         record=make_record(plan, place),
         slo=plan.slo,
         rate_per_s=plan.rate_per_s,

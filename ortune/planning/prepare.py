@@ -104,7 +104,8 @@ def check_only(request: PlanRequest) -> None:
         UsageError: It does not.
     """
     for name in request.only:
-        if name not in {*request.tune, ids.INTRA_OP_NUM_THREADS, ids.INTRA_OP_ALLOW_SPINNING}:
+        has_values = name in {*request.tune, ids.INTRA_OP_NUM_THREADS, ids.INTRA_OP_ALLOW_SPINNING}
+        if not has_values or name in request.fix:
             raise UsageError(
                 f"{name}: the plan would try no values of this knob.",
                 f"Give the values to try: {{tune={name}=VALUE,VALUE}}",

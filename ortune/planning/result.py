@@ -21,7 +21,8 @@ from ortune.workload import Limit, Workload
 
 SCHEMA = 5
 """Version of the document. Documents of schema 1 have no batching, those of schemas 1 and 2 have a coarse host class,
-and those before 4 have only predicted latencies at the asked rate. They are read unchanged."""
+those before 4 have only predicted latencies at the asked rate, and those before 5 do not say why lengths were not
+measured. They are read unchanged."""
 
 MOST_DEPLOYMENTS = 1000
 """Deployments that a document holds at most."""
@@ -321,7 +322,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     @property
     def choice(self) -> PlannedDeployment:
-        """The recommended deployment."""
+        """The recommended deployment; the default one if none meets the target."""
         return self.rows[self.recommended]
 
     @property

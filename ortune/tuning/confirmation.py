@@ -15,7 +15,7 @@ from ortune.compare.limits import kept_all
 from ortune.compare.paired_run import FEWEST_LAUNCHES, PairedRun, Side
 from ortune.tuning.results import CandidateResult
 from ortune.tuning.state import SearchState
-from ortune.tuning.verdict import NEGLIGIBLE_GAIN
+from ortune.tuning.verdict import NEGLIGIBLE_GAIN, judge_interval
 from ortune.workload import Goal
 
 FINALIST_POSITION = 1
@@ -178,7 +178,8 @@ def is_undecided(comparison: Comparison) -> bool:
     baseline, candidate = comparison.rows
     if candidate.speedup is None or kept_all(candidate.limits) != "unsure":
         return False
-    return candidate.speedup.low > 1 or kept_all(baseline.limits) == "no"
+    verdict, _ = judge_interval(candidate.speedup, any_gain=kept_all(baseline.limits) != "yes")
+    return verdict == "faster" or kept_all(baseline.limits) == "no"
 
 
 def start_run(state: SearchState, finalists: Sequence[CandidateResult]) -> PairedRun:

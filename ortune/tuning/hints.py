@@ -30,6 +30,9 @@ MAX_KEPT = 300
 MOST_BYTES = 64 << 20
 """Bytes that are read from the end of the file: ortune keeps it below a few megabytes."""
 
+FIRST_FIELD = b'{"host":'
+"""How each line of a history begins."""
+
 MAX_HINTS = 4
 MAX_SIMILAR = 3
 """Maximum number of configs that a search starts with, and of earlier searches that they come from."""
@@ -122,14 +125,9 @@ def remember(path: Path, search: PastSearch) -> None:
 
 
 def _is_history(data: bytes) -> bool:
-    """Return whether the file is empty, or a line of it is a search, also one of another version."""
+    """Return whether the file is empty, or a line of it begins like a search, also one that was cut off."""
     lines = [line for line in data.splitlines() if line.strip()]
-    for line in reversed(lines):
-        with contextlib.suppress(ValueError, RecursionError):
-            found = msgspec.json.decode(line)
-            if isinstance(found, dict) and {"configs", "traits"} <= found.keys():
-                return True
-    return not lines
+    return not lines or any(line.startswith(FIRST_FIELD) for line in lines)
 
 
 def read_past_searches(path: Path) -> list[PastSearch]:

@@ -69,7 +69,8 @@ def judge_confirmation(
             f"{goal.objective} needs {comparison.calls_needed} calls of each side, the confirmation had {n_calls}, and "
             "the two sides differ too little for that: use a larger budget or a lower percentile"
         )
-    verdict, reason = judge_interval(candidate.speedup)
+    # Where the baseline may exceed a limit, any gain justifies a config that stays within all of them.
+    verdict, reason = judge_interval(candidate.speedup, any_gain=kept_all(baseline.limits) != "yes")
     if verdict == "default_is_best" and kept_all(baseline.limits) != "yes":
         broken = name_limits(baseline.limits, "no", "unsure")
         return "inconclusive", f"no candidate is better than the baseline, which may exceed {broken}"
@@ -201,9 +202,14 @@ def judge_limits(baseline: Row, candidate: Row, *, others_left: bool) -> tuple[V
     return None
 
 
-def judge_interval(speedup: Speedup) -> tuple[Verdict, str]:
-    """Return the verdict that the interval of a speedup supports, and the reason."""
-    if speedup.low > 1 and speedup.high >= 1 + NEGLIGIBLE_GAIN:
+def judge_interval(speedup: Speedup, *, any_gain: bool = False) -> tuple[Verdict, str]:
+    """Return the verdict that the interval of a speedup supports, and the reason.
+
+    Args:
+        speedup: The speedup.
+        any_gain: Whether a negligible gain counts, too.
+    """
+    if speedup.low > 1 and (any_gain or speedup.high >= 1 + NEGLIGIBLE_GAIN):
         return "faster", "the whole confidence interval lies above 1"
     if speedup.high < 1 + NEGLIGIBLE_GAIN:
         if speedup.low > 1:

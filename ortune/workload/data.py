@@ -56,7 +56,7 @@ def load_data(path: Path, inputs: tuple[InputInfo, ...]) -> list[dict[str, Array
     """
     try:
         path.stat()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         pass
     except OSError as error:
         raise InputsError(f"{path}: cannot be accessed: {error.strerror}.", option="inputs") from None
