@@ -241,8 +241,6 @@ def explain_kept(cause: OrtuneError, journal: Journal | None, fault: UsageError 
         cause.details = (*cause.details, fault.message, fault.hint, *fault.details)
     if journal and journal.path.exists():
         cause.details = (*cause.details, f"What was measured is kept in {journal.path}.")
-        if isinstance(cause, UsageError):
-            return  # the search cannot go on with it, and the hint says what to do
         cause.hint = f"{cause.hint} To go on, repeat the command with {{resume}}.".strip()
 
 
