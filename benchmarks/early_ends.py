@@ -27,15 +27,12 @@ import multiprocessing
 import statistics
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 from threadpoolctl import threadpool_limits
 
 from benchmarks.landscape import Landscape
-from benchmarks.regret import DEVELOPMENT_SETS, HELD_OUT, RECORDED_TEST, development_set, landscape_sets, replay
-
-Row = dict[str, Any]
+from benchmarks.regret import DEVELOPMENT_SETS, HELD_OUT, RECORDED_TEST, Row, development_set, landscape_sets, replay
 
 GAIN = 1.02
 """What a choice must truly gain to count, as a ratio of the default's cost to its own."""
@@ -72,7 +69,7 @@ def replay_pair(job: tuple[str, Landscape, float, int, list[str]]) -> Row:
     row["null"] = landscape.log_speedup(landscape.best) < math.log(GAIN)
     for name, found in (("ending", ending), ("whole", whole)):
         gain = math.exp(landscape.log_speedup(found["chosen"]))
-        row[name] = {"gain": gain, **{key: found[key] for key in ("verdict", "spent_s", "regret")}}
+        row[name] = {"gain": gain, **{key: found[key] for key in ("verdict", "spent_s")}}
     return row
 
 

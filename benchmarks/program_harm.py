@@ -8,9 +8,8 @@ blas: a program multiplies matrices with NumPy between the calls of a session. O
 take CPU time from BLAS's threads, so that there is much to gain. Every search must find a faster setting, and prove it.
 
 plain: a program hashes a small buffer, and calls a session of a model that adds four numbers. No search may claim a
-gain.
-Even the tiny model of the tests would be too large: on a CPU with AVX-512, convolutions that ONNX Runtime lays out for
-it slow down what follows, and another optimization level gains 2%.
+gain. Even the tiny model of the tests would be too large: on a CPU with AVX-512, convolutions that ONNX Runtime lays
+out for it slow down what follows, and another optimization level gains 2%.
 
 The objective is the mean. In some blocks, calls wait for a CPU; in others, they do not. The median of a block is that
 of one or of the other, and differs more between blocks: of 11 searches with `--objective p50`, 6 were inconclusive.

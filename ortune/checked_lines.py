@@ -19,7 +19,7 @@ def make_line(content: bytes) -> bytes:
     return b"%08x %s\n" % (zlib.crc32(content), content)
 
 
-def find_line_after(data: bytes, place: int) -> bool:
+def has_line_after(data: bytes, place: int) -> bool:
     """Return whether there is a sound line after the damaged one that begins at a place.
 
     An interrupted write damages only the end of a file. Sound lines after it mean that something else changed the file.

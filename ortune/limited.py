@@ -35,18 +35,32 @@ def read_limited(path: str | Path, most_bytes: int, *, only_regular: bool = Fals
     """
     try:
         if str(path) == STANDARD_STREAM:
-            data = _read(sys.stdin.buffer, most_bytes)
+            data = read_open(sys.stdin.buffer, most_bytes + 1)
         else:
             found = path if isinstance(path, Path) else Path(path)  # copying a path takes longer than opening a file
             if only_regular and not stat.S_ISREG(found.stat().st_mode):
                 raise OSError(None, "it is not a regular file")
             with found.open("rb") as file:
-                data = _read(file, most_bytes)
+                data = read_open(file, most_bytes + 1)
     except ValueError:  # a null character in the path
         raise OSError(None, "that is not a legal path") from None
     if len(data) > most_bytes:
         raise TooLargeError(f"it has more than {most_bytes >> 10} KiB")
     return data
+
+
+def explain_no_access(path: Path) -> str:
+    """Return why the system does not say whether there is a file; empty if it does.
+
+    Depending on the version of Python, `is_file` raises such an error, or says that there is none.
+    """
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+    except OSError as error:
+        return f"cannot be accessed: {error.strerror}"
+    return ""
 
 
 def read_open(file: BinaryIO, most_bytes: int) -> bytes:
@@ -55,13 +69,8 @@ def read_open(file: BinaryIO, most_bytes: int) -> bytes:
     Raises:
         OSError: It cannot be read.
     """
-    return _read(file, most_bytes - 1)
-
-
-def _read(file: BinaryIO, most_bytes: int) -> bytes:
-    """Return the content up to one byte more than the limit. Memory for the limit is not allocated in advance."""
     chunks = []
-    left = most_bytes + 1
+    left = most_bytes
     while left > 0 and (chunk := file.read(min(left, CHUNK_BYTES))):
         chunks.append(chunk)
         left -= len(chunk)

@@ -126,13 +126,12 @@ class SimulatedLive:
         n_calls = max(plan.min_calls, min(round(plan.duration_ns / level), 40))
         samples = (level * np.exp(executor.rng.normal(0, 0.02, n_calls))).astype(np.int64)
         # The first calls after a resume take longer; those that begin within the lead-in are not measured.
+        cold = list(executor.cold(self.config))
         begin_ns = 0.0
-        for place, factor in enumerate(executor.cold(self.config)):
-            if begin_ns >= plan.lead_in_ns:
-                left = executor.cold(self.config)[place:][:n_calls]
-                samples[: len(left)] = samples[: len(left)] * np.array(left)
-                break
-            begin_ns += factor * level
+        while cold and begin_ns < plan.lead_in_ns:
+            begin_ns += cold.pop(0) * level
+        factors = np.array(cold[:n_calls])
+        samples[: len(factors)] = samples[: len(factors)] * factors
         level = float(level)
         lead_in_ns, wall_ns, gap_ns = plan.lead_in_ns, plan.duration_ns, level / plan.load.n_callers
         rate = plan.load.rate_per_s

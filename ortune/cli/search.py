@@ -16,6 +16,7 @@ from ortune.cli.command import Values, command
 from ortune.cli.explain_model import check_model
 from ortune.errors import ExitCode, UsageError
 from ortune.interrupts import is_interrupt
+from ortune.limited import explain_no_access
 from ortune.options import make_request
 from ortune.requests import SearchOutputOptions, SearchRequest
 from ortune.sanitize import escape_json
@@ -163,11 +164,9 @@ def check_default_path(path: Path, model: str) -> None:
     from ortune.errors import RecordError
     from ortune.record.files import parse_document
 
-    try:
-        exists = path.is_file()
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be accessed: {error.strerror}.", "Name a file with {output=FILE}.") from None
-    if not exists:
+    if why := explain_no_access(path):
+        raise UsageError(f"{path}: {why}.", "Name a file with {output=FILE}.")
+    if not path.is_file():
         return
     try:
         other = parse_document(path).records[0].model.path

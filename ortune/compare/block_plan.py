@@ -182,7 +182,8 @@ def plan_block(
 
     A block lasts at least 50 ms and holds about 8 calls (16 per caller with several callers, 16 arrivals at each
     process with a rate), unless that takes more than `longest_ns` (2 s with a rate). Under a CPU quota it lasts at
-    least 500 ms.
+    least 500 ms. With `largest_lead_in_share`, the calls before it take up to this share of it where caches are cold
+    for so long.
     """
     server = pace.load.scenario == "server"
     load = pace.load

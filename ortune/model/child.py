@@ -16,6 +16,7 @@ import msgspec
 from ortune.errors import ModelError
 from ortune.file_kinds import advise_for, find_similar, name_kind
 from ortune.interrupts import name_signal
+from ortune.limited import explain_no_access
 from ortune.prctl import die_with_parent, name_parent
 from ortune.secret_variables import inherit_environment
 from ortune.steps import enter_step
@@ -128,12 +129,8 @@ def check_file(path: Path) -> None:
     Raises:
         ModelError: There is none, or it cannot be accessed.
     """
-    try:
-        path.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        pass
-    except OSError as error:
-        raise ModelError(f"{path}: cannot be accessed: {error.strerror}.") from None
+    if why := explain_no_access(path):
+        raise ModelError(f"{path}: {why}.")
     if not path.is_file():
         message = f"{path} is not a file." if path.exists() else f"There is no file {path}."
         similar = find_similar(path)

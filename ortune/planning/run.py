@@ -175,18 +175,14 @@ class _Planning:
         run = self.confirm()
         rows = self.evaluate(run)
         interrupted = False
-        if self.options.slo and self.options.dynamic_batching:
+        if self.options.slo:
             try:
-                rows += self.add_batched(rows, self.options.slo)
-            except KeyboardInterrupt:
-                interrupted = True
-        if self.options.slo and not interrupted:
-            try:
+                if self.options.dynamic_batching:
+                    rows += self.add_batched(rows, self.options.slo)
                 for each in self.measure_capacities(rows, self.options.slo):
                     rows = each
             except KeyboardInterrupt:
                 interrupted = True
-        if self.options.slo:
             rows = mark_proven(rows, self.beyond_default)
         rows = [self.add_latency(row, run) for row in rows]
         recommended = rank_rows(rows)[0]

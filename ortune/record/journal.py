@@ -20,7 +20,7 @@ from typing import Annotated
 
 import msgspec
 
-from ortune.checked_lines import find_line_after, make_line, read_lines
+from ortune.checked_lines import has_line_after, make_line, read_lines
 from ortune.errors import UsageError
 from ortune.knobs.config import Config
 from ortune.limited import STANDARD_STREAM, read_open
@@ -341,7 +341,7 @@ def _read(path: Path, descriptor: int, *, is_locked: bool) -> Content:
             f"{path}: this is the journal of a search by another version of ortune (format {content.begin.format}).",
             "Use that version, or remove the file to start over.",
         )
-    if content.begin and find_line_after(data, content.n_bytes):
+    if content.begin and has_line_after(data, content.n_bytes):
         raise UsageError(
             f"{path}: the file is damaged after {content.n_blocks} blocks, but more of the search follows.",
             "Restore the file, or remove it to start over.",

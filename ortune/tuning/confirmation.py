@@ -15,7 +15,7 @@ from ortune.compare.limits import kept_all
 from ortune.compare.paired_run import FEWEST_LAUNCHES, PairedRun, Side
 from ortune.tuning.results import CandidateResult
 from ortune.tuning.state import SearchState
-from ortune.tuning.verdict import NEGLIGIBLE_GAIN, judge_interval
+from ortune.tuning.verdict import NEGLIGIBLE_GAIN, judge_gain
 from ortune.workload import Goal
 
 FINALIST_POSITION = 1
@@ -178,7 +178,7 @@ def is_undecided(comparison: Comparison) -> bool:
     baseline, candidate = comparison.rows
     if candidate.speedup is None or kept_all(candidate.limits) != "unsure":
         return False
-    verdict, _ = judge_interval(candidate.speedup, any_gain=kept_all(baseline.limits) != "yes")
+    verdict, _ = judge_gain(baseline, candidate)
     return verdict == "faster" or kept_all(baseline.limits) == "no"
 
 

@@ -69,8 +69,7 @@ def judge_confirmation(
             f"{goal.objective} needs {comparison.calls_needed} calls of each side, the confirmation had {n_calls}, and "
             "the two sides differ too little for that: use a larger budget or a lower percentile"
         )
-    # Where the baseline may exceed a limit, any gain justifies a config that stays within all of them.
-    verdict, reason = judge_interval(candidate.speedup, any_gain=kept_all(baseline.limits) != "yes")
+    verdict, reason = judge_gain(baseline, candidate)
     if verdict == "default_is_best" and kept_all(baseline.limits) != "yes":
         broken = name_limits(baseline.limits, "no", "unsure")
         return "inconclusive", f"no candidate is better than the baseline, which may exceed {broken}"
@@ -200,6 +199,15 @@ def judge_limits(baseline: Row, candidate: Row, *, others_left: bool) -> tuple[V
     if kept_by_candidate == "yes" and kept_by_baseline == "no":
         return "within_limits", f"the baseline exceeds {broken_by_baseline}, and this config stays within all limits"
     return None
+
+
+def judge_gain(baseline: Row, candidate: Row) -> tuple[Verdict, str]:
+    """Return the verdict that the speedup of a candidate supports, and the reason.
+
+    Where the baseline may exceed a limit, any gain justifies a config that stays within all of them.
+    """
+    assert candidate.speedup
+    return judge_interval(candidate.speedup, any_gain=kept_all(baseline.limits) != "yes")
 
 
 def judge_interval(speedup: Speedup, *, any_gain: bool = False) -> tuple[Verdict, str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortune.errors import InputsError
-from ortune.limited import read_limited
+from ortune.limited import explain_no_access, read_limited
 from ortune.model import Dim, InputInfo
 from ortune.workload.npz import MOST_AXES, Header, read_npz
 from ortune.workload.size import check_size
@@ -54,12 +54,8 @@ def load_data(path: Path, inputs: tuple[InputInfo, ...]) -> list[dict[str, Array
     Raises:
         InputsError: There is no data, it cannot be read, it does not fit the inputs, or it does not fit into memory.
     """
-    try:
-        path.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        pass
-    except OSError as error:
-        raise InputsError(f"{path}: cannot be accessed: {error.strerror}.", option="inputs") from None
+    if why := explain_no_access(path):
+        raise InputsError(f"{path}: {why}.", option="inputs")
     if path.is_file():
         samples = _load_npz(path, inputs)
     elif not path.is_dir():
