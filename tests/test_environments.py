@@ -570,6 +570,22 @@ def full_stdout(folder: Path) -> Done:
     return run_in_shell(folder, "ortune host > full")
 
 
+@row(
+    STREAMS,
+    "stderr is full",
+    AS_USUAL,
+    "",
+    "Messages and progress are lost, and the result is written.",
+    mark=needs_root,
+)
+def full_stderr(folder: Path) -> Done:
+    make_node(folder / "full", 7)
+    done = run_in_shell(folder, f'ortune search "{TINY_CNN}" {" ".join(SHORT)} -o tuned.json 2> full')
+    assert read_record(folder / "tuned.json").search.n_tried
+    assert run_in_shell(folder, "ortune search nothing.onnx 2> full").code == 2
+    return done
+
+
 @row(STREAMS, "stdin and stderr are closed", AS_USUAL)
 def closed_stdin_and_stderr(folder: Path) -> Done:
     assert run_in_shell(folder, "ortune search nothing.onnx <&- 2>&-").code == 2

@@ -34,7 +34,7 @@ from ortune.cli.plan_several import NAME as PLAN_SEVERAL
 from ortune.cli.plan_several import plan_several, route_several
 from ortune.cli.profile import profile
 from ortune.cli.report import report
-from ortune.cli.safe_stdout import SafeStdout
+from ortune.cli.safe_stream import SafeStream
 from ortune.cli.search import search
 from ortune.cli.search_program import search_program
 from ortune.cli.space import space
@@ -44,6 +44,7 @@ from ortune.errors import ExitCode, OrtuneError, UsageError, explain_lack, print
 from ortune.interrupts import is_interrupt, raise_interrupts
 from ortune.requests import GROUPS
 from ortune.sanitize import printable_lines
+from ortune.steps import end_steps
 
 
 class Command(typer.core.TyperCommand):
@@ -146,9 +147,12 @@ def options(
 def main() -> None:
     """Run the command line. Errors become messages and exit codes."""
     raise_interrupts()
-    print_trust_warnings()
-    safe_stdout = SafeStdout(sys.stdout)
+    # The line that shows the current step is on stderr, and is removed before anything is written to stdout.
+    safe_stdout = SafeStream(sys.stdout, end_steps)
     sys.stdout = cast("TextIO", safe_stdout)
+    # Messages and progress may be lost, but not the work that they are about.
+    sys.stderr = cast("TextIO", SafeStream(sys.stderr))
+    print_trust_warnings()
     try:
         try:
             os.environ.update(prepare_completion(os.environ))

@@ -4,35 +4,36 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from typing import IO, Any
 
-from ortune.steps import end_steps
 
-
-class SafeStdout:
+class SafeStream:
     """Wraps a stream, and discards output that can no longer be written.
 
     The reader of a pipe, such as `head`, may exit during a search. The search still writes its record.
 
     Args:
         stream: The stream, of text or of bytes.
+        before_write: Called before each write.
 
     Attributes:
         fault: Why writing failed, unless the reader closed the pipe; empty if there was no failure.
     """
 
-    def __init__(self, stream: IO[Any]) -> None:
+    def __init__(self, stream: IO[Any], before_write: Callable[[], None] = lambda: None) -> None:
         self._stream = stream
+        self._before_write = before_write
         self.fault = ""
         if hasattr(stream, "buffer"):
-            self.buffer = SafeStdout(stream.buffer)
+            self.buffer = SafeStream(stream.buffer, before_write)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
     def write(self, data: Any) -> int:
-        """Write text or bytes, after the line that shows the current step was removed."""
-        end_steps()
+        """Write text or bytes."""
+        self._before_write()
         try:
             return int(self._stream.write(data))
         except OSError as error:
