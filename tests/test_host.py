@@ -8,7 +8,7 @@ import os
 import sys
 import tarfile
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import psutil
 import pytest
@@ -23,6 +23,7 @@ from ortune.host.default_pool import find_default_pool
 from ortune.host.linux import parse_cpu_list, parse_cpu_mask
 from ortune.host.macos import build_topology, parse_sysctl
 from ortune.worker.devices import Devices
+from ortune.worker.exit_status import count_oom_kills
 from tests.conftest import ROOT
 from tests.simulation import make_host
 
@@ -299,20 +300,48 @@ def test_host_classes() -> None:
     assert small.differences(small) == {}
 
 
+def write_files(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+class TestOomKills:
+    """What another container or program of the host lost is not blamed on a candidate."""
+
+    OF_HOST: ClassVar = {"proc/vmstat": "nr_free_pages 1\noom_kill 40\n"}
+
+    def test_version_2_counts_those_of_the_cgroup(self, tmp_path: Path) -> None:
+        files = {
+            "proc/self/cgroup": "0::/pod/app\n",
+            "proc/self/mountinfo": "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n",
+            "sys/fs/cgroup/pod/memory.events": "low 0\noom 3\noom_kill 2\noom_group_kill 0\n",
+        }
+        # The memory controller is not enabled for the innermost cgroup.
+        assert count_oom_kills(write_files(tmp_path, {**self.OF_HOST, **files})) == 2
+
+    def test_version_1_counts_those_of_the_cgroup(self, tmp_path: Path) -> None:
+        files = {
+            "proc/self/cgroup": "4:memory:/pod\n",
+            "proc/self/mountinfo": "31 23 0:27 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n",
+            "sys/fs/cgroup/memory/pod/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 7\n",
+        }
+        assert count_oom_kills(write_files(tmp_path, {**self.OF_HOST, **files})) == 7
+
+    def test_without_a_cgroup_those_of_the_host_count(self, tmp_path: Path) -> None:
+        assert count_oom_kills(write_files(tmp_path, self.OF_HOST)) == 40
+        assert count_oom_kills(tmp_path / "none") is None
+
+
 class TestMemoryLimit:
     """Of the cgroup, in both versions of the hierarchy."""
-
-    def write(self, root: Path, files: dict[str, str]) -> Path:
-        for name, text in files.items():
-            path = root / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-        return root
 
     def v2(self, root: Path, **files: str) -> Path:
         mount = "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
         own = {f"sys/fs/cgroup/pod/{name.replace('_', '.')}": text for name, text in files.items()}
-        return self.write(root, {"proc/self/cgroup": "0::/pod\n", "proc/self/mountinfo": mount, **own})
+        return write_files(root, {"proc/self/cgroup": "0::/pod\n", "proc/self/mountinfo": mount, **own})
 
     def test_none(self, tmp_path: Path) -> None:
         assert linux.read_memory_limit_bytes(self.v2(tmp_path, memory_max="max\n", memory_current="5\n")) is None
@@ -330,7 +359,7 @@ class TestMemoryLimit:
     def test_version_1(self, tmp_path: Path) -> None:
         mount = "31 23 0:27 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
         folder = "sys/fs/cgroup/memory/pod"
-        root = self.write(
+        root = write_files(
             tmp_path,
             {
                 "proc/self/cgroup": "4:memory:/pod\n",

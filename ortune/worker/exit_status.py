@@ -19,16 +19,28 @@ LONGEST_LINE = 400
 """Characters of a line of the log that are kept."""
 
 
-def count_oom_kills() -> int | None:
-    """Return how many processes the kernel has killed since it started because memory ran out; None if unknown.
+def count_oom_kills(root: Path = Path("/")) -> int | None:
+    """Return how many processes the kernel has killed so far because memory ran out; None if unknown.
 
-    Source: `oom_kill` in /proc/vmstat, since Linux 4.13. It counts those of all control groups.
+    These are the processes of this process's cgroup, whichever limit they hit. Where it does not count them, those of
+    the nearest cgroup above it that does count, or of the whole host.
+
+    Sources: the Linux kernel documentation, admin-guide/cgroup-v2 (`memory.events`) and admin-guide/cgroup-v1/memory
+    (`memory.oom_control`); `oom_kill` in /proc/vmstat, since Linux 4.13.
+
+    Args:
+        root: Folder that contains `/proc` and `/sys`.
     """
-    try:
-        lines = Path("/proc/vmstat").read_text().splitlines()
-    except OSError:
-        return None
-    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), None)
+    from ortune.host.linux import cgroup_directories, read_text
+
+    paths = [directory / "memory.events" for directory in cgroup_directories(root, "")]
+    paths += [directory / "memory.oom_control" for directory in cgroup_directories(root, "memory")]
+    for path in (*paths, root / "proc/vmstat"):
+        for line in read_text(path).splitlines():
+            name, _, count = line.partition(" ")
+            if name == "oom_kill" and count.strip().isdecimal():
+                return int(count)
+    return None
 
 
 def explain_closed_pipe(
