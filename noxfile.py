@@ -235,7 +235,7 @@ def bench(session: nox.Session) -> None:
     session.run("python", "-m", "benchmarks.versus_olive")
     session.run("python", "-m", "benchmarks.one_at_a_time")
     session.run("python", "-m", "benchmarks.nulls")
-    session.run("python", "-m", "benchmarks.int8_callers")
+    session.run("python", "-m", "benchmarks.by_hand")
     session.run("python", "-m", "benchmarks.processes")
     session.run("python", "-m", "benchmarks.startup")
     session.run("python", "-m", "benchmarks.footprint")
