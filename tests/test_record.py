@@ -437,6 +437,16 @@ class TestWriting:
         assert read_trials(kept) == trials(1)
         assert write_record(unproven, path).kept is None
 
+    def test_a_backup_does_not_replace_a_file_of_the_user(self, tmp_path: Path) -> None:
+        path, of_user, kept = tmp_path / "c.json", tmp_path / "c.before.json", tmp_path / "c.before-2.json"
+        of_user.write_text("notes")
+        unproven, proven = example(), example(verdict="default_is_best")
+        for _ in range(2):  # its own backup is replaced
+            write_record(proven, path)
+            assert write_record(unproven, path).kept == kept
+        assert of_user.read_text() == "notes"
+        assert read_record(kept).evidence == proven.evidence
+
     def test_an_interrupted_search_with_fixed_settings_keeps_a_proven_record(self, tmp_path: Path) -> None:
         path = tmp_path / "c.json"
         write_record(example(verdict="default_is_best"), path)

@@ -7,9 +7,10 @@ therefore imported on use.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -407,11 +408,26 @@ def _keep_proven(path: Path) -> Path | None:
             return None
     except RecordError:
         return None
-    kept = path.with_suffix(f".before{path.suffix}")
+    kept = next(each for each in _backup_paths(path) if not each.exists() or _is_record(each))
     write_atomically(kept, path.read_bytes())
     if path_of_trials(path).is_file():
         write_atomically(path_of_trials(kept), path_of_trials(path).read_bytes())
     return kept
+
+
+def _backup_paths(path: Path) -> Iterator[Path]:
+    """Yield the paths to which a record may be copied before it is replaced."""
+    yield path.with_suffix(f".before{path.suffix}")
+    for number in itertools.count(2):
+        yield path.with_suffix(f".before-{number}{path.suffix}")
+
+
+def _is_record(path: Path) -> bool:
+    """Return whether a file contains records, and nothing of the user."""
+    try:
+        return bool(parse_document(path).records)
+    except (RecordError, OSError):
+        return False
 
 
 def write_atomically(path: Path, data: bytes) -> None:
