@@ -49,6 +49,7 @@ from ortune.tuning.hints import (
 )
 from ortune.tuning.noise import RoundNoise, split_variance, sum_squares
 from ortune.tuning.outcome import Outcome, Progress
+from ortune.tuning.outliers import limit_rounds
 from ortune.tuning.plan import BATCH
 from ortune.tuning.prepare import prepare
 from ortune.tuning.racing import choose_candidates, excludes_relevant_gain, find_slower, take_turns
@@ -594,6 +595,31 @@ class TestRacing:
             result.enter("racing")
             result.replace_scores([make_score(-gain / 100, launch) for launch, gain in enumerate(gains)])
         assert [result.number for result in rank_finalists(state)][:2] == [1, 3]
+
+    def test_one_stalled_round_does_not_drop_the_best_candidate(self) -> None:
+        """The median of two rounds is their mean, so one stalled round made a whole launch of the best look slow."""
+        rng = np.random.default_rng(2)
+        state = make_state(dict.fromkeys((1, 2, 3), (0.0, False)))
+        for number, gain in ((1, 0.08), (2, 0.05), (3, 0.0)):
+            result = state.results.get_or_add(state.space.candidates[number])
+            result.enter("racing")
+            values = rng.normal(-gain, 0.005, (8, 2))
+            if number == 1:
+                values[3, 1] += 0.7
+            result.replace_scores([make_score(float(each), launch) for launch in range(8) for each in values[launch]])
+        assert rank_finalists(state)[0].number == 1
+
+    def test_limited_rounds_keep_what_a_launch_has_in_common(self) -> None:
+        """A stalled baseline makes all candidates of a launch look faster: their differences are not touched."""
+        rng = np.random.default_rng(3)
+        levels = np.array([-0.3, -0.2, 0.0])
+        rounds = levels[:, None, None] + rng.normal(0, 0.004, (3, 6, 2))
+        rounds[:, 2] -= 0.5
+        rounds[1, 4, 0] += 0.6
+        limited = limit_rounds([[launch[:, None] for launch in of] for of in rounds], 0.003)[:, :, 0]
+        assert limited[:, 2] == pytest.approx(rounds[:, 2].mean(axis=1), abs=1e-9)
+        assert limited.mean(axis=1) - limited.mean() == pytest.approx(levels - levels.mean(), abs=0.006)
+        assert abs(rounds.mean(axis=(1, 2))[1] - rounds.mean() - (levels[1] - levels.mean())) > 0.02
 
     @pytest.mark.slow
     @pytest.mark.parametrize("gain", [1.0, 0.0])

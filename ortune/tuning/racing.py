@@ -10,9 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ortune.compare.block_plan import SHORTEST_WARM_UP_NS, block_wall_s, expect_warm_up_ns, launch_sides_s
+from ortune.compare.figures import is_pooled
 from ortune.errors import MeasureError
 from ortune.storage import SharedRace
 from ortune.tuning.merge import send_launches
+from ortune.tuning.outliers import limit_rounds
 from ortune.tuning.results import CandidateResult
 from ortune.tuning.shared_race import RaceElsewhere
 from ortune.tuning.state import SearchState
@@ -262,10 +264,11 @@ def drop_slower(state: SearchState, racing: list[CandidateResult]) -> list[Candi
     comparable = [result for result in racing if not result.excess]
     if comparable:
         racing = [result for result in racing if not result.excess or result.n_launches < MIN_LAUNCHES]
-    values = list_log_ratios(comparable)
+    luck = state.luck or USUAL_LUCK
+    values = list_log_ratios(comparable, luck)
     if values.shape[1] < MIN_LAUNCHES or len(comparable) < 2:
         return racing
-    slower = find_slower(values, state.luck or USUAL_LUCK)
+    slower = find_slower(values, luck)
     dropped = {result.number for result, is_slower in zip(comparable, slower, strict=True) if is_slower}
     return [result for result in racing if result.number not in dropped]
 
@@ -274,8 +277,9 @@ def is_hopeless(state: SearchState, racing: list[CandidateResult]) -> bool:
     """Return whether all candidates are unlikely to be better than the baseline by more than is negligible."""
     if len(state.goal.objectives) > 1 or state.goal.limits:
         return False
-    values = list_log_ratios(racing)
-    return values.shape[1] >= MIN_LAUNCHES and excludes_relevant_gain(values, state.luck or USUAL_LUCK)
+    luck = state.luck or USUAL_LUCK
+    values = list_log_ratios(racing, luck)
+    return values.shape[1] >= MIN_LAUNCHES and excludes_relevant_gain(values, luck)
 
 
 def excludes_relevant_gain(values: NDArray[np.float64], luck: float) -> bool:
@@ -290,13 +294,24 @@ def excludes_relevant_gain(values: NDArray[np.float64], luck: float) -> bool:
     return bool(bounds.max() < math.log1p(NEGLIGIBLE_GAIN))
 
 
-def list_log_ratios(results: list[CandidateResult]) -> NDArray[np.float64]:
-    """Return the log-ratios of the launches that all candidates have, of shape (candidates, launches, objectives)."""
-    launches = [{n: log_ratios for n, log_ratios, _ in result.launch_log_ratios()} for result in results]
+def list_log_ratios(results: list[CandidateResult], luck: float) -> NDArray[np.float64]:
+    """Return the log-ratios of the launches that all candidates have, of shape (candidates, launches, objectives).
+
+    Rounds that stalled are limited, unless a percentile is computed over all calls of a launch together.
+
+    Args:
+        results: Candidates of a race.
+        luck: Expected standard deviation between launches of one config.
+    """
+    launches = [{members[0].launch: members for members in result.launches()} for result in results]
     common = sorted(set.intersection(*map(set, launches))) if launches else []
     if not common:
         return np.zeros((len(results), 0, 1))
-    return np.array([[of[launch] for launch in common] for of in launches])
+    if any(map(is_pooled, results[0].goal.objectives)):
+        pooled = [{launch: ratios for launch, ratios, _ in result.launch_log_ratios()} for result in results]
+        return np.array([[of[launch] for launch in common] for of in pooled])
+    rounds = [[np.array([score.log_ratios for score in of[launch]]) for launch in common] for of in launches]
+    return limit_rounds(rounds, luck)
 
 
 def bound_log_ratios(results: list[CandidateResult], luck: float) -> list[float]:
@@ -308,7 +323,7 @@ def bound_log_ratios(results: list[CandidateResult], luck: float) -> list[float]
         results: Candidates of a race with one objective.
         luck: Expected standard deviation between launches of one config.
     """
-    values = list_log_ratios(results)
+    values = list_log_ratios(results, luck)
     if values.shape[1] < MIN_LAUNCHES:
         return [result.log_ratio or 0.0 for result in results]
     return [float(each) for each in bound_means(values, luck)[:, 0]]

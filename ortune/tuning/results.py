@@ -138,11 +138,14 @@ class CandidateResult:
         """Number of launches in this stage."""
         return len({score.launch for score in self.scores})
 
+    def launches(self) -> list[list[Score]]:
+        """Return the selected scores of each launch."""
+        return [list(members) for _, members in itertools.groupby(self.selected_scores, lambda score: score.launch)]
+
     def launch_log_ratios(self) -> list[tuple[int, tuple[float, ...], int]]:
         """Return the number of each launch, its log-ratios, and the number of its rounds."""
-        launches = [list(members) for _, members in itertools.groupby(self.selected_scores, lambda score: score.launch)]
         found = []
-        for members in launches:
+        for members in self.launches():
             ratios = average_medians([[score.log_ratios for score in members]])
             self._pool_percentiles(ratios, members)
             found.append((members[0].launch, tuple(ratios), len(members)))

@@ -1,0 +1,51 @@
+"""Limits rounds of a race that stalled, so that one of them does not decide it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+FARTHEST = 3.0
+"""Maximum distance of a round from the candidate's median, in standard deviations."""
+
+TO_SIGMA = 1.4826
+"""Standard deviation of a normal distribution, as a multiple of its median absolute deviation."""
+
+FEWEST_ROUNDS = 3
+"""Rounds of a candidate from which one of them can be recognized as an outlier."""
+
+Array = NDArray[np.float64]
+
+
+def limit_rounds(rounds: Sequence[Sequence[Array]], luck: float) -> Array:
+    """Return the mean of each launch's rounds, after limiting those that are far from the candidate's other ones.
+
+    What all candidates of a launch share, such as a stalled block of the baseline, is no outlier: it cancels in their
+    differences. This is winsorizing, with limits that depend on the scatter of all candidates.
+
+    Source: P. J. Huber and E. M. Ronchetti, "Robust Statistics" (2nd edition, 2009), section 1.7.
+
+    Args:
+        rounds: For each candidate and launch, an array of log-ratios, of shape (rounds, objectives).
+        luck: Expected standard deviation between launches of one config, the least that counts as scatter.
+
+    Returns:
+        An array of shape (candidates, launches, objectives).
+    """
+    means = np.array([[launch.mean(axis=0) for launch in launches] for launches in rounds])
+    if min(sum(map(len, launches)) for launches in rounds) < FEWEST_ROUNDS:
+        return means
+    medians = np.array([[np.median(launch, axis=0) for launch in launches] for launches in rounds])
+    centers = np.median(medians, axis=1, keepdims=True)
+    shared = np.median(medians - centers, axis=0) if len(rounds) > 2 else np.zeros(medians.shape[1:])
+    levels = centers + shared
+    deviations = [
+        [launch - level for launch, level in zip(launches, of_candidate, strict=True)]
+        for launches, of_candidate in zip(rounds, levels, strict=True)
+    ]
+    scatter = np.median(np.abs(np.concatenate([each for launches in deviations for each in launches])), axis=0)
+    farthest = FARTHEST * np.maximum(TO_SIGMA * scatter, luck)
+    limited = [[np.clip(each, -farthest, farthest).mean(axis=0) for each in launches] for launches in deviations]
+    return np.asarray(levels + np.array(limited))
