@@ -616,7 +616,7 @@ class TestRacing:
         rounds = levels[:, None, None] + rng.normal(0, 0.004, (3, 6, 2))
         rounds[:, 2] -= 0.5
         rounds[1, 4, 0] += 0.6
-        limited = limit_rounds([[launch[:, None] for launch in of] for of in rounds], 0.003)[:, :, 0]
+        limited = limit_rounds([[launch[:, None] for launch in of] for of in rounds], 0.003)[0][:, :, 0]
         assert limited[:, 2] == pytest.approx(rounds[:, 2].mean(axis=1), abs=1e-9)
         assert limited.mean(axis=1) - limited.mean() == pytest.approx(levels - levels.mean(), abs=0.006)
         assert abs(rounds.mean(axis=(1, 2))[1] - rounds.mean() - (levels[1] - levels.mean())) > 0.02

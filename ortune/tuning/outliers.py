@@ -19,11 +19,14 @@ FEWEST_ROUNDS = 3
 Array = NDArray[np.float64]
 
 
-def limit_rounds(rounds: Sequence[Sequence[Array]], luck: float) -> Array:
+def limit_rounds(rounds: Sequence[Sequence[Array]], luck: float) -> tuple[Array, Array]:
     """Return the mean of each launch's rounds, after limiting those that are far from the candidate's other ones.
 
+    The limits of the first result depend on the scatter of all candidates. Those of the second one are wider for a
+    candidate that differs much as a rule: what its own errors are estimated from.
+
     What all candidates of a launch share, such as a stalled block of the baseline, is no outlier: it cancels in their
-    differences. This is winsorizing, with limits that depend on the scatter of all candidates.
+    differences. This is winsorizing.
 
     Source: P. J. Huber and E. M. Ronchetti, "Robust Statistics" (2nd edition, 2009), section 1.7.
 
@@ -32,11 +35,11 @@ def limit_rounds(rounds: Sequence[Sequence[Array]], luck: float) -> Array:
         luck: Expected standard deviation between launches of one config, the least that counts as scatter.
 
     Returns:
-        An array of shape (candidates, launches, objectives).
+        Two arrays of shape (candidates, launches, objectives).
     """
     means = np.array([[launch.mean(axis=0) for launch in launches] for launches in rounds])
     if min(sum(map(len, launches)) for launches in rounds) < FEWEST_ROUNDS:
-        return means
+        return means, means
     medians = np.array([[np.median(launch, axis=0) for launch in launches] for launches in rounds])
     centers = np.median(medians, axis=1, keepdims=True)
     shared = np.median(medians - centers, axis=0) if len(rounds) > 2 else np.zeros(medians.shape[1:])
@@ -45,7 +48,11 @@ def limit_rounds(rounds: Sequence[Sequence[Array]], luck: float) -> Array:
         [launch - level for launch, level in zip(launches, of_candidate, strict=True)]
         for launches, of_candidate in zip(rounds, levels, strict=True)
     ]
-    scatter = np.median(np.abs(np.concatenate([each for launches in deviations for each in launches])), axis=0)
-    farthest = FARTHEST * np.maximum(TO_SIGMA * scatter, luck)
-    limited = [[np.clip(each, -farthest, farthest).mean(axis=0) for each in launches] for launches in deviations]
-    return np.asarray(levels + np.array(limited))
+    usual = np.median(np.abs(np.concatenate([each for launches in deviations for each in launches])), axis=0)
+    found: tuple[list[Array], list[Array]] = [], []
+    for launches in deviations:
+        own = np.median(np.abs(np.concatenate(launches)), axis=0)
+        for limited, scatter in zip(found, (usual, np.maximum(usual, own)), strict=True):
+            farthest = FARTHEST * np.maximum(TO_SIGMA * scatter, luck)
+            limited.append(np.array([np.clip(each, -farthest, farthest).mean(axis=0) for each in launches]))
+    return levels + np.array(found[0]), levels + np.array(found[1])

@@ -265,10 +265,10 @@ def drop_slower(state: SearchState, racing: list[CandidateResult]) -> list[Candi
     if comparable:
         racing = [result for result in racing if not result.excess or result.n_launches < MIN_LAUNCHES]
     luck = state.luck or USUAL_LUCK
-    values = list_log_ratios(comparable, luck)
+    limited, values = list_log_ratios(comparable, luck)
     if values.shape[1] < MIN_LAUNCHES or len(comparable) < 2:
         return racing
-    slower = find_slower(values, luck)
+    slower = find_slower(values, luck, limited)
     dropped = {result.number for result, is_slower in zip(comparable, slower, strict=True) if is_slower}
     return [result for result in racing if result.number not in dropped]
 
@@ -278,38 +278,47 @@ def is_hopeless(state: SearchState, racing: list[CandidateResult]) -> bool:
     if len(state.goal.objectives) > 1 or state.goal.limits:
         return False
     luck = state.luck or USUAL_LUCK
-    values = list_log_ratios(racing, luck)
-    return values.shape[1] >= MIN_LAUNCHES and excludes_relevant_gain(values, luck)
+    limited, values = list_log_ratios(racing, luck)
+    return values.shape[1] >= MIN_LAUNCHES and excludes_relevant_gain(values, luck, limited)
 
 
-def excludes_relevant_gain(values: NDArray[np.float64], luck: float) -> bool:
+def excludes_relevant_gain(
+    values: NDArray[np.float64], luck: float, limited: NDArray[np.float64] | None = None
+) -> bool:
     """Return whether no candidate is likely to be better than the baseline by more than is negligible.
 
     Args:
         values: Log-ratios to the baseline, of shape (candidates, launches, 1).
         luck: Expected standard deviation between launches of one config.
+        limited: The log-ratios whose means count, if they are others; see `limit_rounds`.
     """
+    means = find_means(values, limited)
     # The baseline has the same error.
-    bounds = STANDARD_ERRORS * math.sqrt(2) * find_errors(values, luck) - values.mean(axis=1)
+    bounds = STANDARD_ERRORS * math.sqrt(2) * find_errors(values, luck) - means
     return bool(bounds.max() < math.log1p(NEGLIGIBLE_GAIN))
 
 
-def list_log_ratios(results: list[CandidateResult], luck: float) -> NDArray[np.float64]:
-    """Return the log-ratios of the launches that all candidates have, of shape (candidates, launches, objectives).
+def list_log_ratios(results: list[CandidateResult], luck: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the log-ratios of the launches that all candidates have: for their means, and for their errors.
 
     Rounds that stalled are limited, unless a percentile is computed over all calls of a launch together.
 
     Args:
         results: Candidates of a race.
         luck: Expected standard deviation between launches of one config.
+
+    Returns:
+        Two arrays of shape (candidates, launches, objectives); see `limit_rounds`.
     """
     launches = [{members[0].launch: members for members in result.launches()} for result in results]
     common = sorted(set.intersection(*map(set, launches))) if launches else []
     if not common:
-        return np.zeros((len(results), 0, 1))
+        nothing = np.zeros((len(results), 0, 1))
+        return nothing, nothing
     if any(map(is_pooled, results[0].goal.objectives)):
         pooled = [{launch: ratios for launch, ratios, _ in result.launch_log_ratios()} for result in results]
-        return np.array([[of[launch] for launch in common] for of in pooled])
+        values = np.array([[of[launch] for launch in common] for of in pooled])
+        return values, values
     rounds = [[np.array([score.log_ratios for score in of[launch]]) for launch in common] for of in launches]
     return limit_rounds(rounds, luck)
 
@@ -323,18 +332,27 @@ def bound_log_ratios(results: list[CandidateResult], luck: float) -> list[float]
         results: Candidates of a race with one objective.
         luck: Expected standard deviation between launches of one config.
     """
-    values = list_log_ratios(results, luck)
+    limited, values = list_log_ratios(results, luck)
     if values.shape[1] < MIN_LAUNCHES:
         return [result.log_ratio or 0.0 for result in results]
-    return [float(each) for each in bound_means(values, luck)[:, 0]]
+    return [float(each) for each in bound_means(values, luck, limited)[:, 0]]
 
 
-def bound_means(values: NDArray[np.float64], luck: float) -> NDArray[np.float64]:
-    """Return the mean of each candidate plus a standard error; see `find_errors` for shapes."""
-    return np.asarray(values.mean(axis=1) + find_errors(values, luck))
+def find_means(values: NDArray[np.float64], limited: NDArray[np.float64] | None) -> NDArray[np.float64]:
+    """Return the mean over launches of the limited log-ratios, if there are any, or of the others."""
+    return np.asarray((values if limited is None else limited).mean(axis=1))
 
 
-def find_slower(values: NDArray[np.float64], luck: float) -> NDArray[np.bool_]:
+def bound_means(
+    values: NDArray[np.float64], luck: float, limited: NDArray[np.float64] | None = None
+) -> NDArray[np.float64]:
+    """Return the mean of each candidate plus a standard error; see `find_slower` for the arguments."""
+    return np.asarray(find_means(values, limited) + find_errors(values, luck))
+
+
+def find_slower(
+    values: NDArray[np.float64], luck: float, limited: NDArray[np.float64] | None = None
+) -> NDArray[np.bool_]:
     """Return which candidates are probably slower than the best one in every objective.
 
     The best one is the best by a pessimistic estimate: otherwise, a candidate that has stalled launches, or the luck of
@@ -343,8 +361,9 @@ def find_slower(values: NDArray[np.float64], luck: float) -> NDArray[np.bool_]:
     Args:
         values: Log-ratios of shape (candidates, launches, objectives).
         luck: Expected standard deviation between launches of one config.
+        limited: The log-ratios whose means count, if they are others; see `limit_rounds`.
     """
-    means, errors = values.mean(axis=1), find_errors(values, luck)
+    means, errors = find_means(values, limited), find_errors(values, luck)
     best = (means + errors).sum(axis=1).argmin()
     lag_errors = np.hypot(errors, errors[best])
     return np.asarray((means - means[best] > STANDARD_ERRORS * lag_errors).all(axis=1))
