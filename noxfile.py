@@ -236,6 +236,8 @@ def bench(session: nox.Session) -> None:
     session.run("python", "-m", "benchmarks.one_at_a_time")
     session.run("python", "-m", "benchmarks.nulls")
     session.run("python", "-m", "benchmarks.by_hand")
+    models = ("squeezenet", "shufflenet", "squeezenet_qdq", "minilm_l6_int8")
+    session.run("python", "-m", "benchmarks.by_hand", "--models", *models, "--times", "1")
     session.run("python", "-m", "benchmarks.processes")
     session.run("python", "-m", "benchmarks.startup")
     session.run("python", "-m", "benchmarks.footprint")

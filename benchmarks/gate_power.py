@@ -195,8 +195,8 @@ def short_block(landscape: Landscape) -> BlockPlan:
 
 @cache
 def landscapes() -> list[Landscape]:
-    """Return the recorded landscapes."""
-    return [load_landscape(path) for path in recorded_paths()]
+    """Return the recorded landscapes that can be replayed."""
+    return [each for path in recorded_paths() if not (each := load_landscape(path)).has_queue]
 
 
 RULES: dict[str, Callable[[Landscape, float, int], tuple[str, float, int]]] = {

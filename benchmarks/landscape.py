@@ -254,6 +254,11 @@ class Landscape(msgspec.Struct, frozen=True, kw_only=True):
     quota: bool = False
 
     @property
+    def has_queue(self) -> bool:
+        """Whether calls wait for each other, as requests at a rate do. A replay draws each call alone."""
+        return self.goal.load.rate_per_s is not None
+
+    @property
     def first_space(self) -> SearchSpace:
         """The space that a search begins with."""
         return self.unrefined or self.space

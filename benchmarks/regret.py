@@ -79,10 +79,11 @@ def is_for_testing(path: Path) -> bool:
 def load_recorded(*, for_testing: bool) -> list[Landscape]:
     """Return the recorded landscapes that are for testing, or those that are not, without reading the others.
 
-    Those whose launches differ too much are left out: their best candidate is not known well enough.
+    Those whose launches differ too much are left out: their best candidate is not known well enough. So are those with
+    a rate of requests, which cannot be replayed.
     """
     found = [load_landscape(path) for path in recorded_paths() if is_for_testing(path) == for_testing]
-    return [each for each in found if each.usual_luck <= MOST_LUCK]
+    return [each for each in found if each.usual_luck <= MOST_LUCK and not each.has_queue]
 
 
 DEVELOPMENT_SETS: dict[str, Callable[[], list[Landscape]]] = {
@@ -177,7 +178,8 @@ def tpe(tuner: Tuner, seed: int, n_blocks: int) -> tuple[int, float]:
     sampler = ChoiceTpe([len(dimension.choices) for dimension in space.dimensions], seed)
     labels_of = [[choice.label for choice in dimension.choices] for dimension in space.dimensions]
     names = [dimension.name for dimension in space.dimensions]
-    untried = set(range(1, len(space.candidates)))
+    # The sampler knows the choices of the space, and not the values between them.
+    untried = {space.numbers[each.config.key] for each in tuner.landscape.first_space.candidates[1:]}
     known: dict[tuple[int, ...], int] = {}
     tuner.measure(0, n_blocks)
     n_stale = 0

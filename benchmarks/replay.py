@@ -112,7 +112,13 @@ class ReplayExecutor:
 
 
 def open_replay(landscape: Landscape, *, seed: int = 0) -> OpenComparison:
-    """Return a comparison on a landscape, whose baseline has been launched and measured."""
+    """Return a comparison on a landscape, whose baseline has been launched and measured.
+
+    Raises:
+        ValueError: Its calls wait for each other, which a replay cannot reproduce.
+    """
+    if landscape.has_queue:
+        raise ValueError(f"{landscape.name} has requests at a rate, which cannot be replayed")
     executor = ReplayExecutor(landscape, seed=seed)
     (first,) = executor.launch([DEFAULT], deadline_s=LAUNCH_DEADLINE_S)
     assert not isinstance(first, Failure)
@@ -168,8 +174,7 @@ class ReplayLive:
             gap_ns = 1e9 * cost
             return gap_ns * goal.load.clients * profile / profile.mean(), gap_ns
         samples_ns = cost * (profile / profile.mean() if goal.objective == "mean" else profile)
-        rate = goal.load.rate_per_s
-        return samples_ns, 1e9 / rate if rate else float(samples_ns.mean()) / goal.load.clients
+        return samples_ns, float(samples_ns.mean()) / goal.load.clients
 
     def close(self) -> None:
         """Do nothing: there is no process."""

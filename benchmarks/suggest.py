@@ -15,7 +15,7 @@ The methods are:
 - ridge: the same with a linear model of the gain of each rule: whether cores are saturated, number of nodes, width,
   quantization, control flow, share of heavy operators.
 - ortune: `ortune suggest` itself: rules, unless recordings contradict them, and means of several models.
-- search: `ortune search` with 60 s, by replay: the mean over all replays.
+- search: `ortune search` with 60 s, by replay: the mean over all replays. A rate of requests cannot be replayed.
 
 Each figure is the regret: how much slower the config truly is than the best of the landscape, in percent. A dash means
 that there is no suggestion, so that the default is used.
@@ -204,7 +204,7 @@ def compare(recorded: Sequence[Recorded], key: Callable[[Recorded], str], search
     Args:
         recorded: All recordings.
         key: What is left out.
-        searches: Regret of searches by landscape.
+        searches: Regret of searches by landscape, of those that can be replayed.
     """
     names = ["default", *METHODS, "search"]
     gains: dict[str, list[float | None]] = {name: [] for name in METHODS}
@@ -219,8 +219,9 @@ def compare(recorded: Sequence[Recorded], key: Callable[[Recorded], str], search
             gains[name].append(gain)
             regrets[name].append(find_regret(each, gain))
             cells.append("-" if gain is None else f"{regrets[name][-1]:.1f}")
-        regrets["search"].append(searches[each.name])
-        cells.append(f"{searches[each.name]:.1f}")
+        if each.name in searches:
+            regrets["search"].append(searches[each.name])
+        cells.append(f"{searches[each.name]:.1f}" if each.name in searches else "-")
         print(f"{each.name:22} " + " ".join(f"{cell:>10}" for cell in cells))
     print(f"{'mean':22} " + " ".join(f"{np.mean(regrets[name]):10.1f}" for name in names))
     none = [f"{sum(gain is None for gain in gains[name])}" for name in METHODS]
@@ -301,7 +302,9 @@ def main() -> None:
     recorded = read_recorded(recorded_paths())
     hosts = {each.recording.about.host_text for each in recorded}
     print(describe_host())
-    searches = {each.name: replay_searches(each, arguments.replays) for each in recorded}
+    searches = {
+        each.name: replay_searches(each, arguments.replays) for each in recorded if not each.landscape.has_queue
+    }
     for what, key in KEYS.items():
         print(f"\nRegret in percent; learned without recordings of the same {what}.")
         compare(recorded, key, searches)

@@ -20,6 +20,7 @@ from benchmarks import cores, regret, synthetic
 from benchmarks.held_out import BEST_GAIN, N_INSTANCES, find_changes, make_held_out
 from benchmarks.landscape import (
     IMPOSSIBLE,
+    LANDSCAPES,
     N_QUANTILES,
     About,
     Landscape,
@@ -969,6 +970,9 @@ class TestLandscapes:
             assert landscape.log_speedup(landscape.best) >= 0
             # Where most blocks of a launch hang, its other blocks must not seem to take a fraction of their time.
             assert landscape.quiet.residuals.min() >= IMPOSSIBLE
+            # On average, a search must measure the true cost.
+            for lucks in (landscape.lucks, *landscape.own_lucks.values()):
+                assert lucks.mean() == pytest.approx(0.0, abs=1e-9)
 
 
 class TestRegret:
@@ -1083,6 +1087,13 @@ class TestLandscapeSets:
     def test_models_for_testing_are_recorded(self) -> None:
         names = {path.stem for path in recorded_paths()}
         assert set(regret.TEST_MODELS) < names
+
+    def test_recordings_with_a_rate_are_not_replayed(self) -> None:
+        """A replay has no queue: the 99th percentile of its calls was several times the recorded one."""
+        landscape = load_landscape(LANDSCAPES / "magika_rate.npz")
+        with pytest.raises(ValueError, match="rate"):
+            open_replay(landscape)
+        assert landscape.name not in [each.name for each in regret.load_recorded(for_testing=True)]
 
     def test_other_loads_of_a_model_are_in_the_same_set(self) -> None:
         assert regret.is_for_testing(Path("magika.npz"))

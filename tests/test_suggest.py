@@ -287,9 +287,11 @@ class TestFit:
         gains = {
             each.name: use_all(each, [other for other in recorded() if key(other) != key(each)]) for each in recorded()
         }
-        found = [gain for gain in gains.values() if gain is not None]
+        # Where launches of one config differ by more than 2 %, the recorded gain is not known any better.
+        least = {each.name: -max(math.log(1.02), each.landscape.usual_luck) for each in recorded()}
+        found = {name: gain for name, gain in gains.items() if gain is not None}
         assert len(found) >= 3
-        assert min(found) >= -math.log(1.02), gains
+        assert all(gain >= least[name] for name, gain in found.items()), gains
 
     def test_few_recordings_say_little(self) -> None:
         mean, low, high = predict([0.3])
