@@ -575,7 +575,7 @@ def full_stdout(folder: Path) -> Done:
     "stderr is full",
     AS_USUAL,
     "",
-    "Messages and progress are lost, and the result is written.",
+    "Messages are lost, and the result is written.",
     mark=needs_root,
 )
 def full_stderr(folder: Path) -> Done:
