@@ -25,6 +25,7 @@ from ortune.host.macos import build_topology, parse_sysctl
 from ortune.worker.devices import Devices
 from ortune.worker.exit_status import count_oom_kills
 from tests.conftest import ROOT
+from tests.hosts import write_files
 from tests.simulation import make_host
 
 QEMU = ROOT / "tests" / "data" / "topology"
@@ -298,14 +299,6 @@ def test_host_classes() -> None:
     assert small.id != large.id
     assert small.differences(large)["n_cores"] == (2, 4)
     assert small.differences(small) == {}
-
-
-def write_files(root: Path, files: dict[str, str]) -> Path:
-    for name, text in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return root
 
 
 class TestOomKills:
