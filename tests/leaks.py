@@ -230,8 +230,8 @@ def search_processes(
         process = read_process(number)
         if process is None:
             continue
-        # A child that has not started its program yet is a copy of this process.
-        is_top = top is not None and process.cmdline == top.cmdline
+        # A child that has not started its program yet is a copy of this process, which itself may just have started.
+        is_top = number == pid or (top is not None and process.cmdline == top.cmdline)
         for kind in kinds:
             if is_top and kind in allowed:
                 continue
