@@ -109,7 +109,7 @@ def measure_processes(prepared: PreparedPlan, picked: PickedDeployment, limit: L
     with open_comparison(prepared.setup) as opened:
         runner = DeploymentRunner(opened, prepared.space.default)
         rate = picked.rate_of_replica_per_s
-        return runner.measure_rate(picked.row.deployment, rate, limit.figure, DEFAULT_CONFIDENCE)
+        return runner.measure_rate(picked.deployment, rate, limit.figure, DEFAULT_CONFIDENCE)
 
 
 def make_command(target: str, text: str, folder: Path, port: int, n_processes: int, serve: str) -> list[str]:
@@ -237,7 +237,7 @@ def measure_target(
         source = str(folder / "plan.json")
         done = export(EXPORTED.get(target, target), picked.record, str(model), source, folder / FILES[target], picked)
         port = find_free_port()
-        deployment = picked.row.deployment
+        deployment = picked.deployment
         command = make_command(target, done.text, folder, port, deployment.processes, arguments.serve)
         rate = picked.rate_of_replica_per_s
         variables = {"MODEL": str(model), "CALLERS": str(deployment.clients)}
@@ -274,7 +274,7 @@ def find_obstacle(target: str, picked: PickedDeployment, serve: str) -> str:
     program = serve if target.startswith("ray-") else str(Path(sysconfig.get_path("scripts")) / target)
     if not shutil.which(program):
         return f"{program} is not installed"
-    if target == "uvicorn" and picked.row.deployment.pinned:
+    if target == "uvicorn" and picked.deployment.pinned:
         return "its processes have ports of their own, and need a load balancer"
     return ""
 
@@ -290,12 +290,11 @@ def measure_model(name: str, arguments: argparse.Namespace) -> Row:
     arrays: dict[str, Any] = {name: tensor.array for name, tensor in prepared.setup.feed.tensors.items()}
     np.savez(file, **arrays)
     rate = picked.rate_of_replica_per_s
-    row: Row = {"model": name, "slo": plan.slo.text, "rate_per_s": rate, "title": picked.row.deployment.title}
+    row: Row = {"model": name, "slo": plan.slo.text, "rate_per_s": rate, "title": picked.deployment.title}
     row |= {"headroom": plan.headroom, "planned_bytes": picked.row.memory_bytes, "targets": {}}
-    capacity = picked.row.capacity
-    source = f"{capacity.estimate:.4g}/s, {capacity.source}" if capacity else "unknown"
+    source = f"{picked.sustained.estimate:.4g}/s, {picked.sustained.source}"
     print(f"{name}: {plan.slo.text} at {rate:.4g}/s (capacity {source}; headroom {plan.headroom:.0%})", flush=True)
-    print(f"    {picked.row.deployment.title}; {len(file.getvalue()) / 1024:.0f} KiB in a request")
+    print(f"    {picked.deployment.title}; {len(file.getvalue()) / 1024:.0f} KiB in a request")
     if rate <= 0:
         print("    no deployment keeps the target")
         return row

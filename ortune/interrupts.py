@@ -11,6 +11,9 @@ import time
 from collections.abc import Iterator
 from types import FrameType
 
+INTERRUPTS = (signal.SIGINT, signal.SIGTERM, *(() if sys.platform == "win32" else (signal.SIGHUP,)))
+"""Signals that `raise_interrupts` makes raise KeyboardInterrupt."""
+
 REPEAT_S = 0.001
 """When an interrupt is raised again that Python ignored, which it does in a destructor."""
 
@@ -94,19 +97,22 @@ def is_interrupt(error: BaseException) -> bool:
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
     """Delay interrupts until the end of a step that must not be interrupted, such as starting a process."""
-    previous = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(previous):
-        # Only the main thread is interrupted. Without a handler in Python, there is nothing to delay.
-        yield
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread is interrupted
         return
+    # Without a handler in Python, there is nothing to delay.
+    previous = {number: handler for number in INTERRUPTS if callable(handler := signal.getsignal(number))}
     pending: list[int] = []
-    signal.signal(signal.SIGINT, lambda number, frame: pending.append(number))
+    for number in previous:
+        signal.signal(number, lambda number, frame: pending.append(number))
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, previous)
+        for number, handler in reversed(previous.items()):
+            # SIGINT comes last: the handlers of the others raise it, which is still delayed.
+            signal.signal(number, handler)
         if pending:
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(pending[0])
 
 
 def name_signal(number: int) -> str:

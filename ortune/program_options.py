@@ -88,8 +88,8 @@ def parse_pick(value: Any) -> int | str:
 Pick = Annotated[
     int | str | None,
     Option(
-        help="Use point N of the record's Pareto front or deployment N of a plan. For a plan, throughput, memory or "
-        "cpu picks the best deployment in that respect.",
+        help="Use point N of the record's Pareto front, deployment N of a plan, or row N of a plan for several models. "
+        "For a plan for one model, throughput, memory or cpu picks the best deployment in that respect.",
         metavar="N",
         parse=parse_pick,
         accepts="int | str | None",

@@ -241,15 +241,18 @@ def parse_price(value: Any) -> float:
     return parse_number(text.removesuffix("/h").strip() if isinstance(value, str) else value)
 
 
+LARGEST_HEADROOM = 0.99
+
+
 def parse_headroom(value: Any) -> float:
     """Parse a share of the capacity: `0.2` or `"20%"`.
 
     Raises:
-        UsageError: It is not a share below 1.
+        UsageError: It is not a share, or so large that almost nothing of the capacity would be used.
     """
     share = parse_share(value)
-    if share >= 1:
-        raise UsageError(f"{value}: must be a share below 1.", "Write {headroom=20%}.")
+    if share > LARGEST_HEADROOM:
+        raise UsageError(f"{value}: must be at most {LARGEST_HEADROOM:.0%}.", "Write {headroom=20%}.")
     return share
 
 

@@ -18,15 +18,19 @@ import pytest
 from ortune.compare.block_runner import MAX_JUMPS_IN_A_ROW, BlockRunner
 from ortune.doctor.optimized_graph import OptimizeRequest, optimize_in_child
 from ortune.errors import MeasureError
+from ortune.export import export
 from ortune.knobs import DEFAULT
-from ortune.record.files import write_atomically
+from ortune.profile.run import prepare_folder
+from ortune.record.files import check_writable, read_record, write_atomically
 from ortune.record.leftovers import remove_leftovers
 from ortune.worker import Block, BlockPlan, Failure
 from ortune.worker.clocks import Clocks
+from ortune.worker.devices import LIST_DEVICES
 from ortune.worker.owned_folder import MAX_START_S, OwnedFolder, remove_abandoned_folders
-from ortune.worker.runtime import find_provider_fault, read_installed_runtime
+from ortune.worker.runtime import PROBE, READ_RUNTIME, find_provider_fault, read_installed_runtime
 from ortune.worker.watchdog import Watchdog
 from tests.conftest import TINY_CNN
+from tests.records import ONE_THREAD, make_local_record, write
 from tests.simulation import SimulatedExecutor, SimulatedLive
 from tests.test_worker import make_executor
 
@@ -43,9 +47,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def make_abandoned(folder: Path) -> Path:
+def make_abandoned(folder: Path, parent: Path | None = None) -> Path:
     """Return a folder whose owner was killed."""
-    code = "from ortune.worker.owned_folder import OwnedFolder as F; import os; f = F(); print(f.path); "
+    where = f"pathlib.Path({str(parent)!r})" if parent else ""
+    code = "from ortune.worker.owned_folder import OwnedFolder as F; import os, pathlib; "
+    code += f"f = F({where}); print(f.path); "
     code += "(f.path / 'feed.npz').write_bytes(bytes(9)); os.sys.stdout.flush(); os.kill(os.getpid(), 9)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == -signal.SIGKILL
@@ -90,6 +96,28 @@ class TestFolders:
         assert remove_abandoned_folders() == []
         assert path.exists()
 
+    @posix
+    def test_those_in_folders_of_users_are_hidden(self, tmp_path: Path) -> None:
+        path = make_abandoned(tmp_path, parent=tmp_path)
+        assert path.name.startswith(".ortune-")
+        assert remove_abandoned_folders(tmp_path) == [path]
+
+    @posix
+    def test_a_profile_that_was_killed_does_not_keep_the_next_one_from_its_folder(self, tmp_path: Path) -> None:
+        left = make_abandoned(tmp_path, parent=tmp_path)
+        with prepare_folder(tmp_path) as scratch:
+            assert not left.exists()
+            assert list(tmp_path.iterdir()) == [scratch]
+
+    @posix
+    @pytest.mark.slow
+    def test_the_next_export_removes_that_of_a_killed_one(self, tmp_path: Path) -> None:
+        left = make_abandoned(tmp_path, parent=tmp_path)
+        record = write(make_local_record(TINY_CNN, ONE_THREAD), tmp_path / "tuned.json")
+        export("ort", read_record(record), str(TINY_CNN), str(record), tmp_path / "m.ort")
+        assert not left.exists()
+        assert {path.name for path in tmp_path.iterdir()} == {"tuned.json", "m.ort"}
+
     def test_where_there_are_no_locks_nothing_is_removed(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         path = make_abandoned(folder)
         monkeypatch.setattr("ortune.worker.owned_folder.try_to_lock", lambda descriptor: None)
@@ -132,6 +160,11 @@ class TestLeftovers:
         write_atomically(record, b"whole")
         assert removed == []
         assert record.read_bytes() == b"whole"
+
+    def test_the_next_check_of_the_file_removes_them(self, tmp_path: Path) -> None:
+        left = self.make(tmp_path, ".a.json.ab_c1234")
+        check_writable(tmp_path / "a.json")
+        assert not left.exists()
 
     def test_there_is_no_folder(self, tmp_path: Path) -> None:
         assert remove_leftovers(tmp_path / "none" / "a.json") == []
@@ -241,6 +274,18 @@ def test_a_worker_whose_parent_ended_before_it_could_ask_for_a_signal_ends() -> 
             [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
         )
         assert done.stdout == output
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="this system has no death signal")
+@pytest.mark.parametrize("code", [READ_RUNTIME, PROBE, LIST_DEVICES])
+def test_the_readers_of_the_runtime_end_with_their_parent(code: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code, "none", "{}"],
+        env={**os.environ, "ORTUNE_PARENT": "1"},
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (1, b"", b"")
 
 
 class TestClocks:

@@ -466,6 +466,26 @@ def full_temporary_folder(folder: Path) -> Done:
     return run_on_mount(folder, setup, "search", TINY_CNN, *SHORT, environment={"TMPDIR": str(folder / "disk")})
 
 
+@row(
+    FILES,
+    "the temporary folder has no space for the outputs of the model",
+    2,
+    "Cannot write the outputs of the model to a temporary file: No space left on device.",
+    mark=needs_mounts,
+)
+def full_of_outputs(folder: Path) -> Done:
+    shape = helper.make_tensor("shape", TensorProto.INT64, [2], [100, 1000])
+    graph = helper.make_graph(
+        [helper.make_node("Expand", ["x", "shape"], ["y"])],
+        "large_outputs",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 1])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [100, 1000])],
+        [shape],
+    )
+    onnx.save(helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)]), folder / "m.onnx")
+    return run_on_mount(folder, "true", "search", "m.onnx", *SHORT, environment={"TMPDIR": str(folder / "disk")})
+
+
 @row(FILES, "the working folder was removed", 2, "--output tuned.json: cannot be written: No such file or directory.")
 def no_working_directory(folder: Path) -> Done:
     (folder / "gone").mkdir()

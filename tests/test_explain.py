@@ -72,6 +72,7 @@ class TestExplanations:
         ("interval", "text"),
         [
             ((1.5, 1.6, 1.7), "the gain is proven"),
+            ((1.001, 1.005, 1.01), "there is a gain, but one below 2%"),
             ((0.9, 1.1, 1.3), "neither a gain nor a loss is proven"),
             ((0.7, 0.8, 0.9), "the default is better"),
         ],

@@ -82,6 +82,35 @@ def test_a_closed_terminal_hangs_up_twice() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "written\n", "")
 
 
+DELAYED = """
+import signal, sys
+from ortune.interrupts import raise_interrupts, uninterrupted
+
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.SIG_IGN if sys.argv[2] == "ignored" else signal.SIG_DFL)
+raise_interrupts()
+handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+try:
+    with uninterrupted():
+        signal.raise_signal(getattr(signal, sys.argv[1]))
+        print("started")
+except KeyboardInterrupt:
+    print("interrupted", handlers == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)])
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+@pytest.mark.parametrize(
+    ("number", "sigint"),
+    [("SIGINT", ""), ("SIGTERM", ""), ("SIGTERM", "ignored"), ("SIGHUP", ""), ("SIGHUP", "ignored")],
+)
+def test_a_step_is_not_interrupted(number: str, sigint: str) -> None:
+    """Shells ignore SIGINT in background processes of a script. Then SIGTERM still interrupts."""
+    command = [sys.executable, "-c", DELAYED, number, sigint]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "started\ninterrupted True\n", "")
+
+
 def test_other_errors_in_destructors_are_shown() -> None:
     done = subprocess.run([sys.executable, "-c", OTHER], capture_output=True, text=True, timeout=50, check=False)
     assert done.returncode == 0

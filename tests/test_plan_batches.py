@@ -44,6 +44,7 @@ from ortune.planning.length_policies import (
     choose_policy,
     plan_lengths,
     plan_rounds,
+    select_fitting,
 )
 from ortune.planning.measuring import DeploymentRunner, Screened
 from ortune.planning.options import PlanOptions
@@ -262,6 +263,13 @@ class TestGrid:
         times, measured = measure_call_times(token_ns, (1,), (8,))
         assert measured == {(1, 8): token_ns(1, 8)}
         assert times.time_ns(1, 8) == token_ns(1, 8)
+
+
+def test_batches_that_do_not_fit_into_memory_are_not_measured() -> None:
+    sizes = (1, 2, 4, 8)
+    assert select_fitting(sizes, 100e6, 150e6, 310e6) == [1, 2, 4]
+    assert select_fitting(sizes, 100e6, 150e6, None) == [1, 2, 4, 8]
+    assert select_fitting(sizes, 100e6, 100e6, 120e6) == [1, 2, 4, 8]
 
 
 def find_job_ns(job: Job) -> float:
@@ -484,10 +492,11 @@ class TestDynamicBatching:
 
     def test_the_latency_at_a_rate(self) -> None:
         batched = Deployment(batching=Batching(max_batch=8, max_delay_us=1000))
-        found = predict_batched_latency(batched, TIMES, 200, seed=0)
+        found = predict_batched_latency(batched, TIMES, 200, "p90", seed=0)
         assert found
-        assert 10e6 < found.p50_ns < found.p99_ns < 60e6
-        assert predict_batched_latency(batched, TIMES, 900, seed=0) is None
+        assert found.target
+        assert 10e6 < found.p50_ns < found.target.estimate < found.p99_ns < 60e6
+        assert predict_batched_latency(batched, TIMES, 900, "p90", seed=0) is None
 
     @pytest.mark.parametrize(("delay_us", "expected"), [(0.4, 0), (1.4, 1), (37, 40), (990, 1000), (4321, 4000)])
     def test_delays_are_round(self, delay_us: float, expected: int) -> None:

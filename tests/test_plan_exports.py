@@ -343,7 +343,8 @@ def test_values_stay_values(target: str, config: Config, name: str) -> None:
     def read(config: Config, name: str) -> Any:
         record = hostile_record(config, name)
         deployment = Deployment(processes=2, clients=2, config=config)
-        picked = PickedDeployment(row=make_row(deployment, 100.0), number=2, is_recommended=True, record=record)
+        row = make_row(deployment, 100.0)
+        picked = PickedDeployment(row=row, number=2, is_recommended=True, record=record, sustained=row.throughput)
         text = render(target, record, "folder/model.onnx", "plan.json", None, picked).text
         if target == "kubernetes":
             return list(yaml.safe_load_all(text))
@@ -376,8 +377,8 @@ class TestRecord:
         assert grouped.shapes_vary
         assert describe_measured(grouped.record, shapes_vary=True)["shapes"] == {}
 
-    def test_only_plans_of_one_model_are_used(self) -> None:
-        with pytest.raises(RecordError, match="a plan for one model is needed"):
+    def test_other_objects_are_not_used(self) -> None:
+        with pytest.raises(RecordError, match="object: a record or a plan is needed"):
             read_configs([object()])  # type: ignore[list-item]
 
     def test_settings_that_need_trust(self, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from ortune.knobs import DEFAULT, Config
 from ortune.model.identity import ModelIdentity
 from ortune.options import make_request
 from ortune.planning.capacity import estimate_utilization, find_launch_error, predict_capacity
-from ortune.planning.choose import explain_choice, find_best, rank_rows
+from ortune.planning.choose import add_cost, explain_choice, find_best, rank_rows
 from ortune.planning.deployment import Batching, Deployment
 from ortune.planning.files import decode_plan, encode_plan, read_plan
 from ortune.planning.measuring import DeploymentRunner
@@ -312,6 +312,8 @@ class TestStages:
         assert row.at_rate.p99_low_ns <= row.at_rate.p99_ns < slo.bound
         assert row.predicted_at_rate
         assert row.predicted_at_rate.source == "predicted"
+        assert row.at_rate.target
+        assert row.at_rate.target.estimate == row.at_rate.p99_ns
         # Others are predicted.
         assert {each.at_rate.source for each in outcome.rows if each.at_rate and each != row} <= {"predicted"}
         assert outcome.rows[0].capacity
@@ -643,9 +645,9 @@ def test_the_output_fits(width: int) -> None:
     assert "never" not in words
 
 
-def show_latency(found: AtRate | None) -> str:
+def show_latency(found: AtRate | None, **changes: Any) -> str:
     """Return what is printed of the latency of a recommended deployment, where a p99 of 30 ms had been predicted."""
-    plan = make_example()
+    plan = msgspec.structs.replace(make_example(), **changes)
     predicted = AtRate(rate_per_s=66.0, p50_ns=9e6, p99_ns=30e6, utilization=0.5, source="predicted")
     rows = list(plan.rows)
     rows[1] = msgspec.structs.replace(rows[1], at_rate=found, predicted_at_rate=predicted)
@@ -668,6 +670,30 @@ def test_the_latency_at_the_asked_rate_is_compared_with_the_prediction() -> None
     assert "60.0 ms [51.0 ms, ]" in text
     assert "At the required rate, p99<50ms was not met. Use a larger --headroom." in text
     assert "arrived faster than they were served" in show_latency(None)
+
+
+def test_a_rate_that_no_number_of_hosts_can_take() -> None:
+    row = add_cost(make_row(Deployment(), 1.0), 1e12, 0.2, 0.17)
+    assert row.replicas is None
+    assert row.price_of_million is None
+
+
+def test_the_latency_at_the_asked_rate_is_that_of_the_target() -> None:
+    measured = AtRate(
+        rate_per_s=66.0,
+        p50_ns=9e6,
+        p99_ns=90e6,
+        p99_low_ns=80e6,
+        target=Estimate(estimate=20e6, low=18e6, high=23e6, confidence=0.95, source="measured"),
+        utilization=0.5,
+        source="measured",
+    )
+    text = show_latency(measured, slo=parse_limit("p90<25ms"))
+    assert "p90 at rate" in text
+    assert "20.0 ms [18.0 ms, 23.0 ms]" in text
+    assert "p90 at 66.0/s: 20.0 ms measured" in text
+    assert "was not met" not in text
+    assert "At the required rate, p90<15ms was not met." in show_latency(measured, slo=parse_limit("p90<15ms"))
 
 
 def test_large_prices_have_no_exponent() -> None:
@@ -699,7 +725,8 @@ class TestOptions:
             ({"slo": "cpu<5ms"}, "must be a latency"),
             ({"slo": ["p99<1ms", "p50<1ms"]}, "one target"),
             ({"slo": "fast"}, "is not a limit"),
-            ({"headroom": "100%"}, "below 1"),
+            ({"headroom": "100%"}, "at most 99%"),
+            ({"headroom": "99.99999%"}, "at most 99%"),
             ({"headroom": "much"}, "must be a number"),
             ({"processes": "0,1"}, "from 1 to 64"),
             ({"processes": "a"}, "whole number"),

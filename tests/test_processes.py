@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -39,6 +40,7 @@ from ortune.worker.process import WorkerProcess
 from ortune.worker.window import Window
 from ortune.workload import Goal, InputOptions, Load, Tolerance, make_feed, make_load
 from tests.conftest import FAULTY_WORKER, TINY_CNN, run_ortune
+from tests.records import make_local_record, write
 from tests.simulation import make_host
 from tests.test_cli import FAST
 from tests.test_worker import PLAN, USABLE, ScriptedWorker, block_base, launch, level, wait_for_status
@@ -512,6 +514,33 @@ def test_a_search_of_several_processes(tmp_path: Path) -> None:
     assert record.evidence.baseline is not None
     assert record.evidence.baseline.worst_p99_ns is not None
     assert msgspec.json.decode(encode_record(record), type=Record) == record
+
+
+@pytest.mark.slow
+def test_a_gate_of_several_processes(tmp_path: Path) -> None:
+    options = ("--processes", "2", "--budget", "60s", "--busy", "--max-slowdown", "300%", "--json")
+    done = run_ortune("gate", TINY_CNN, TINY_CNN, *options, cwd=tmp_path, simulate=True)
+    assert done.returncode in {0, 3}, done.stdout + done.stderr
+    assert "worst p99" in " ".join(done.stderr.split())
+    (result,) = json.loads(done.stdout)
+    for side in ("base", "head"):
+        assert result[side]["summary"]["worst_p99_ns"] > 0
+
+
+@pytest.mark.slow
+def test_a_verification_of_several_processes(tmp_path: Path) -> None:
+    record = make_local_record(TINY_CNN, ONE_THREAD)
+    record = msgspec.structs.replace(
+        record,
+        workload=msgspec.structs.replace(record.workload, load=TWO, objectives=("throughput",)),
+        evidence=msgspec.structs.replace(record.evidence, objective="throughput"),
+    )
+    write(record, tmp_path / "r.json")
+    options = ("--verify", "--budget", "6s", "--json", "-q")
+    done = run_ortune("apply", "r.json", TINY_CNN, *options, cwd=tmp_path, simulate=True)
+    assert done.returncode in {0, 1, 3}, done.stdout + done.stderr
+    rows = json.loads(done.stdout)["comparison"]["rows"]
+    assert [row["summary"]["worst_p99_ns"] > 0 for row in rows] == [True, True]
 
 
 def test_too_many_processes_for_this_host_get_a_message(tmp_path: Path) -> None:

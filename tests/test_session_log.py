@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from ortune.console.warnings import MOST_SESSION_WARNINGS, warn_sessions
-from ortune.worker.session_log import SessionWarning, collect_warnings
+from ortune.worker.session_log import MOST_WARNINGS, SessionWarning, collect_warnings, read_warnings
 from tests.conftest import TINY_CNN, run_ortune
 
 
@@ -28,6 +28,17 @@ def test_each_warning_is_collected_once() -> None:
         SessionWarning(text="Removing x.", n_sessions=3),
         SessionWarning(text="Removing y.", n_sessions=1),
     )
+
+
+def test_all_warnings_of_a_log_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    texts = [f"Removing initializer 'w{number}'." for number in range(40)]
+    path.write_text("\n".join([line(texts[0]), "chatter", *map(line, texts)]))
+    (log,) = [read_warnings(path)]
+    assert [each.text for each in collect_warnings([log])] == texts
+    path.write_text("\n".join(line(f"Warning {number}.") for number in range(1000)) + "\n" + "x" * 5_000_000)
+    assert len(read_warnings(path)) == MOST_WARNINGS
+    assert read_warnings(tmp_path / "none") == ()
 
 
 def test_ids_and_addresses_do_not_make_a_difference() -> None:

@@ -19,6 +19,7 @@ from ortune.worker.installed import require_runtime
 from ortune.worker.session import make_run_options, make_session, make_session_options, set_global_thread_pool
 
 if TYPE_CHECKING:
+    from ortune.planning.colocation.result import HostPlan
     from ortune.planning.result import Plan
     from ortune.worker.session import InferenceSession, RunOptions, SessionOptions
     from ortune.workload import Load
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 def create_session(
     model: str | Path,
-    config: str | Path | Record | Plan,
+    config: str | Path | Record | Plan | HostPlan,
     *,
     pick: int | str | None = None,
     any_model: bool = False,
@@ -107,7 +108,7 @@ def create_session(
 
 
 def session_options(
-    config: str | Path | Record | Plan,
+    config: str | Path | Record | Plan | HostPlan,
     *,
     model: str | Path | None = None,
     pick: int | str | None = None,
@@ -172,7 +173,7 @@ def session_options(
 
 
 def run_options(
-    config: str | Path | Record | Plan,
+    config: str | Path | Record | Plan | HostPlan,
     *,
     model: str | Path | None = None,
     pick: int | str | None = None,
@@ -230,7 +231,7 @@ def _load_of(clients: int | None, rate: str | float | None, sessions: int | None
 
 
 def _choose(
-    config: str | Path | Record | Plan,
+    config: str | Path | Record | Plan | HostPlan,
     pick: int | str | None,
     model: str | Path | None,
     *,

@@ -23,6 +23,7 @@ from ortune.console.widgets import (
 from ortune.gates.results import GateError, GateResult
 from ortune.numbers import format_digits
 from ortune.record.schema import Record
+from ortune.tuning.verdict import NEGLIGIBLE_GAIN
 from ortune.workload import FIGURES
 
 Explanation = tuple[str, str]
@@ -190,7 +191,9 @@ def explain_speedup(speedup: Speedup, objective: str) -> list[Explanation]:
         if name in FIGURES and FIGURES[name].larger_is_better
         else f"The default's {title} is {ratio} the other config's, which is {share}. Above 1 is better."
     )
-    if speedup.low > 1:
+    if speedup.low > 1 and speedup.high < 1 + NEGLIGIBLE_GAIN:
+        proven = f"The whole interval is above 1: there is a gain, but one below {NEGLIGIBLE_GAIN:.0%}."
+    elif speedup.low > 1:
         proven = "The whole interval is above 1: the gain is proven."
     elif speedup.high < 1:
         proven = "The whole interval is below 1: the default is better."

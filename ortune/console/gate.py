@@ -23,6 +23,7 @@ from ortune.console.widgets import (
     add_note,
     find_figure,
     format_count,
+    format_duration,
     format_figure,
     format_pairs,
     make_grid,
@@ -58,6 +59,9 @@ FIGURES_SHOWN = {
     "creation": "load-time",
 }
 """Figures of the table, by its titles."""
+
+WORST = "worst p99"
+"""Title of the 99th percentile of the slowest process, where there are several."""
 
 
 class GateDisplay:
@@ -301,6 +305,8 @@ def make_figures_table(result: GateResult, *, transposed: bool = False) -> Table
     summaries = [side.summary for _, side in sides if side.summary]
     for name, figure in FIGURES_SHOWN.items():
         columns.append((name, *(format_figure(figure, find_figure(summary, figure)) for summary in summaries)))
+        if figure == "p99" and all(summary.worst_p99_ns is not None for summary in summaries):
+            columns.append((WORST, *(format_duration(summary.worst_p99_ns or 0) for summary in summaries)))
     versions = [side.runtime.onnxruntime for _, side in sides if side.summary]
     if len(set(versions)) > 1:
         columns.append(("onnxruntime", *versions))

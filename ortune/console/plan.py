@@ -13,6 +13,7 @@ from rich.progress import BarColumn, TaskID, TextColumn
 from rich.table import Table
 from rich.text import Text
 
+from ortune.compare.interval import DEFAULT_CONFIDENCE
 from ortune.console.header import add_host, add_inputs, add_model, show_header
 from ortune.console.plan_lengths import show_lengths
 from ortune.console.progress import LIVE_INTERVAL_S, PLAIN_INTERVAL_S, STAGE_WIDTH, WIDE, LiveBar
@@ -40,7 +41,7 @@ from ortune.knobs import describe
 from ortune.planning.prepare import PreparedPlan
 from ortune.planning.result import AtRate, Estimate, Plan, PlannedDeployment
 from ortune.steps import end_steps
-from ortune.workload import Limit
+from ortune.workload import Limit, Objective
 
 UNLIMITED = 10_000
 """Columns in which every table fits."""
@@ -165,7 +166,7 @@ def make_plan_table(plan: Plan, parts: Sequence[Part]) -> Table:
         headings += [f"{name_unit(plan)}s/s", "ratio", *([f"within {plan.slo.text}"] if plan.slo else [])]
     headings += ["p50", "p99", "CPUs", "memory"] if "resources" in parts else []
     if "rate" in parts:
-        headings += ["replicas", "p99 at rate"] if has_rate else []
+        headings += ["replicas", f"{plan.slo.figure if plan.slo else 'p99'} at rate"] if has_rate else []
         headings += ["per million"] if has_price else []
     for heading in headings:
         table.add_column(heading, justify="right", overflow="fold")
@@ -183,7 +184,7 @@ def make_plan_table(plan: Plan, parts: Sequence[Part]) -> Table:
         if "rate" in parts:
             if has_rate:
                 cells.append("none is enough" if row.replicas is None else str(row.replicas))
-                cells.append(format_latency(row.at_rate) if row.at_rate else "")
+                cells.append(format_latency(find_latency(row.at_rate)) if row.at_rate else "")
             if has_price:
                 cells.append("" if row.price_of_million is None else format_number(row.price_of_million))
         table.add_row(str(number), *cells)
@@ -220,12 +221,23 @@ def format_capacity(capacity: Estimate | None) -> str:
     return f"{mark}{format_rate(capacity.estimate)} [{format_number(capacity.low)}, {high}]"
 
 
-def format_latency(found: AtRate) -> str:
-    """Return p99 at a rate with its interval. A tilde marks one that is predicted."""
+def find_latency(found: AtRate) -> Estimate:
+    """Return the latency at a rate in ns: the figure of the target, or p99 without one."""
+    return found.target or Estimate(
+        estimate=found.p99_ns,
+        low=found.p99_low_ns or 0.0,
+        high=found.p99_high_ns,
+        confidence=DEFAULT_CONFIDENCE,
+        source=found.source,
+    )
+
+
+def format_latency(found: Estimate) -> str:
+    """Return a latency with its interval. A tilde marks one that is predicted."""
     if found.source == "predicted":
-        return f"~{format_duration(found.p99_ns)}"
-    low, high = (format_duration(each) if each is not None else "" for each in (found.p99_low_ns, found.p99_high_ns))
-    return f"{format_duration(found.p99_ns)} [{low}, {high}]"
+        return f"~{format_duration(found.estimate)}"
+    low, high = (format_duration(each) if each is not None else "" for each in (found.low, found.high))
+    return f"{format_duration(found.estimate)} [{low}, {high}]"
 
 
 def show_choice(console: Console, plan: Plan) -> None:
@@ -238,8 +250,10 @@ def show_choice(console: Console, plan: Plan) -> None:
         each = plan.rate_per_s / choice.replicas
         hosts = format_count(choice.replicas, "host")
         console.print(Text(f"{format_rate(plan.rate_per_s)} need {hosts}: {format_rate(each)} each."))
-    for text in compare_predictions(choice):
+    for text in compare_predictions(choice, plan.slo.figure if plan.slo else "p99"):
         console.print(Text(text))
+    if choice.worst_p99_ns is not None:
+        console.print(Text(f"p99 of the slowest process: {format_duration(choice.worst_p99_ns)}."))
     if choice.deployment.cpus:
         cpus = "; ".join(map(format_cpus, choice.deployment.cpus))
         console.print(Text(f"CPUs of each process: {cpus}"))
@@ -282,16 +296,22 @@ def show_sources(console: Console, plan: Plan) -> None:
         console.print(Text(line, "dim"))
 
 
-def compare_predictions(row: PlannedDeployment) -> list[str]:
-    """Return what was measured of a deployment, and what had been predicted, in sentences."""
+def compare_predictions(row: PlannedDeployment, figure: Objective) -> list[str]:
+    """Return what was measured of a deployment, and what had been predicted, in sentences.
+
+    Args:
+        row: The deployment.
+        figure: The figure of the latency at the asked rate.
+    """
     lines = []
     if row.capacity and row.capacity.estimate > 0 and row.predicted_capacity:
         predicted = row.predicted_capacity.estimate
         lines.append(f"Capacity: {format_rate(row.capacity.estimate)} measured, {format_rate(predicted)} predicted.")
     if row.at_rate and row.predicted_at_rate:
-        measured, predicted = row.at_rate.p99_ns, row.predicted_at_rate.p99_ns
+        measured = format_duration(find_latency(row.at_rate).estimate)
+        expected = format_duration(find_latency(row.predicted_at_rate).estimate)
         rate = format_rate(row.at_rate.rate_per_s)
-        lines.append(f"p99 at {rate}: {format_duration(measured)} measured, {format_duration(predicted)} predicted.")
+        lines.append(f"{figure} at {rate}: {measured} measured, {expected} predicted.")
     return lines
 
 
@@ -315,14 +335,14 @@ def find_warnings(plan: Plan) -> list[str]:
         )
     if plan.choice.predicted_at_rate and not plan.choice.at_rate:
         warnings.append("At the required rate, requests arrived faster than they were served. Use a larger --headroom.")
-    elif plan.slo and exceeds(plan.slo, plan.choice.at_rate):
+    elif plan.slo and plan.choice.at_rate and exceeds(plan.slo, plan.choice.at_rate):
         warnings.append(f"At the required rate, {plan.slo.text} was not met. Use a larger --headroom.")
     return warnings
 
 
-def exceeds(slo: Limit, found: AtRate | None) -> bool:
-    """Return whether a p99 that was measured at a rate is certainly above a target."""
-    return slo.figure == "p99" and found is not None and (found.p99_low_ns or 0.0) > slo.bound
+def exceeds(slo: Limit, found: AtRate) -> bool:
+    """Return whether a latency that was measured at a rate is certainly above a target."""
+    return found.source == "measured" and find_latency(found).low > slo.bound
 
 
 class PlanProgress(LiveBar):

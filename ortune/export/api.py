@@ -13,12 +13,13 @@ from ortune.program_options import LoadOptions
 from ortune.record.select import Wanted
 
 if TYPE_CHECKING:
+    from ortune.planning.colocation.result import HostPlan
     from ortune.planning.result import Plan
     from ortune.record.schema import Record
 
 
 def export_config(
-    config: str | Path | Record | Plan,
+    config: str | Path | Record | Plan | HostPlan,
     to: str,
     *,
     model: str | Path | None = None,

@@ -9,7 +9,6 @@ from ortune.export.comments import make_comment
 from ortune.export.literals import YAML
 from ortune.export.serving import (
     CONFIG_IN_CONTAINER,
-    PORT,
     cache_comments,
     count_memory_mib,
     describe_memory,
@@ -21,7 +20,7 @@ from ortune.export.serving import (
     report_pinning,
     report_replicas,
 )
-from ortune.export.target import Job, Target
+from ortune.export.target import PORT, Job, Target
 from ortune.host import Cpus
 
 
@@ -37,10 +36,11 @@ def write(job: Job) -> str:
         lines.append(make_comment("#", describe_memory()))
     if not parts:
         report_pinning(job)
-        return "\n".join([*lines, "services:", *make_service(job, "model", PORT)])
+        return "\n".join([*lines, "services:", *make_service(job, job.name, job.first_port)])
     lines += ["# Put a load balancer before the services: each runs one process on its own CPUs.", "services:"]
     for number, cpus in enumerate(parts):
-        lines += make_service(job, f"model-{number + 1}", PORT + number, cpus)
+        name = job.name if len(parts) == 1 else f"{job.name}-{number + 1}"
+        lines += make_service(job, name, job.first_port + number, cpus)
     return "\n".join(lines)
 
 

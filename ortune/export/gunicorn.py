@@ -8,6 +8,7 @@ from __future__ import annotations
 from ortune.export.comments import make_comment
 from ortune.export.serving import (
     APP,
+    find_bind,
     join_words,
     make_apply_command,
     make_gunicorn_command,
@@ -49,6 +50,8 @@ def write(job: Job) -> str:
     lines += ["", f"workers = {deployment.processes}", f"threads = {deployment.clients}"]
     lines.append(f'worker_class = "{"gthread" if deployment.clients > 1 else "sync"}"')
     lines.append("preload_app = False")
+    if bind := find_bind(job):
+        lines.append(f'bind = "{bind}"')
     if parts:
         lines += ["", "PARTS = [", *(f"    {list(cpus)}," for cpus in parts), "]", "", "", PINNING]
     return "\n".join(lines)

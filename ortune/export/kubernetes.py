@@ -12,7 +12,6 @@ from ortune.export.environment import cpu_comments, take_variables
 from ortune.export.literals import YAML
 from ortune.export.serving import (
     CONFIG_IN_CONTAINER,
-    PORT,
     cache_comments,
     count_cpus,
     count_memory_mib,
@@ -23,7 +22,7 @@ from ortune.export.serving import (
     report_calls,
     report_gpu,
 )
-from ortune.export.target import Job, Target
+from ortune.export.target import PORT, Job, Target
 from ortune.knobs.ids import INTRA_OP_ALLOW_SPINNING
 from ortune.planning.pick import PickedDeployment
 
@@ -33,9 +32,6 @@ MEMORY_FACTOR = 1.5
 MEMORY_STEP_MIB = 64
 
 LARGEST_BYTES = 2**60
-
-NAME = "model"
-"""Name of all objects."""
 
 CONFIG_MAP = "ortune-config"
 
@@ -105,7 +101,7 @@ class PodShape:
         deployment = job.deployment
         self.n_processes = 1 if job.is_pinned else deployment.processes
         self.n_per_host = deployment.processes // self.n_processes
-        self.n_pods = self.n_per_host * (picked.row.replicas or 1)
+        self.n_pods = self.n_per_host * (picked.replicas or 1)
         self.cpus = count_cpus(job)
         if job.is_pinned:
             # With the static CPU manager policy, a container gets whole cores: all CPUs of as many as it has threads.
@@ -140,7 +136,7 @@ def write_manifests(job: Job, picked: PickedDeployment) -> str:
         ]
     if shape.memory_mib:
         lines.append(make_comment("#", describe_memory()))
-    manifests = [make_deployment(job, shape), make_service(), make_autoscaler(job, picked, shape)]
+    manifests = [make_deployment(job, shape), make_service(job.name), make_autoscaler(job, picked, shape)]
     return "\n".join(lines) + "\n" + "\n---\n".join("\n".join(each) for each in manifests if each)
 
 
@@ -156,20 +152,20 @@ def make_deployment(job: Job, shape: PodShape) -> list[str]:
         "apiVersion: apps/v1",
         "kind: Deployment",
         "metadata:",
-        f"  name: {NAME}",
+        f"  name: {job.name}",
         "spec:",
         "  # Remove this line before you apply the file again: the autoscaler sets it.",
         f"  replicas: {shape.n_pods}",
         "  selector:",
         "    matchLabels:",
-        f"      app: {NAME}",
+        f"      app: {job.name}",
         "  template:",
         "    metadata:",
         "      labels:",
-        f"        app: {NAME}",
+        f"        app: {job.name}",
         "    spec:",
         "      containers:",
-        f"        - name: {NAME}",
+        f"        - name: {job.name}",
         "          image: IMAGE",
         "          command:",
         *(f"            - {quote(word)}" for word in command),
@@ -192,16 +188,16 @@ def make_deployment(job: Job, shape: PodShape) -> list[str]:
     ]
 
 
-def make_service() -> list[str]:
+def make_service(name: str) -> list[str]:
     """Return the lines of the Service, which spreads connections over the pods at random."""
     return [
         "apiVersion: v1",
         "kind: Service",
         "metadata:",
-        f"  name: {NAME}",
+        f"  name: {name}",
         "spec:",
         "  selector:",
-        f"    app: {NAME}",
+        f"    app: {name}",
         "  ports:",
         "    - port: 80",
         f"      targetPort: {PORT}",
@@ -212,6 +208,9 @@ def make_autoscaler(job: Job, picked: PickedDeployment, shape: PodShape) -> list
     """Return the lines of the autoscaler, whose target is the CPU use at the highest planned rate; none without one."""
     if picked.most_per_s <= 0:
         job.pending.report("replicas", "unknown", "the deployment does not keep the target at any rate")
+        return []
+    if not picked.row.cpu_ns_per_call:
+        job.pending.report("replicas", "fixed", "how much CPU time a request needs was not measured: plan again")
         return []
     unit = "items" if job.record.config.batch > 1 else "requests"
     lines = [
@@ -231,12 +230,12 @@ def make_autoscaler(job: Job, picked: PickedDeployment, shape: PodShape) -> list
         "apiVersion: autoscaling/v2",
         "kind: HorizontalPodAutoscaler",
         "metadata:",
-        f"  name: {NAME}",
+        f"  name: {job.name}",
         "spec:",
         "  scaleTargetRef:",
         "    apiVersion: apps/v1",
         "    kind: Deployment",
-        f"    name: {NAME}",
+        f"    name: {job.name}",
         f"  minReplicas: {shape.n_pods}",
         f"  maxReplicas: {SCALE * shape.n_pods}",
         "  metrics:",

@@ -5,9 +5,6 @@ Source: https://onnxruntime.ai/docs/performance/model-optimizations/graph-optimi
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
-
 import msgspec
 
 from ortune.errors import ModelError
@@ -18,6 +15,7 @@ from ortune.model import read_model
 from ortune.sanitize import printable
 from ortune.worker import Failure
 from ortune.worker.installed import require_runtime
+from ortune.worker.owned_folder import OwnedFolder, remove_abandoned_folders
 
 GRAPH_ENTRIES = ("optimization.", "session.qdq", "session.disable_quant_qdq", "session.enable_quant_qdq")
 """Beginnings of the names of entries that change the optimized graph."""
@@ -52,8 +50,10 @@ def write(job: Job) -> str:
         # Variables act when a process starts: a record could name a library that the loader runs.
         environment={},
     )
-    with tempfile.TemporaryDirectory(dir=find_folder(job.output), prefix=f".{job.output.name}.") as folder:
-        complete = Path(folder) / job.output.name
+    parent = find_folder(job.output)
+    remove_abandoned_folders(parent)
+    with OwnedFolder(parent) as folder:
+        complete = folder.path / job.output.name
         saved = save_optimized(SaveRequest(model_path=info.path, config=config, output=str(complete)))
         if isinstance(saved, Failure):
             raise ModelError(f"ONNX Runtime cannot save {job.model}: {saved.message}.")

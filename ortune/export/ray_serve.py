@@ -63,7 +63,7 @@ def write(job: Job) -> str:
     actor = [f'"num_cpus": {count_cpus_of_replica(job):g}']
     if environment:
         actor.append(f'"runtime_env": {{"env_vars": {mapping(environment)}}}')
-    n_replicas = deployment.processes * ((job.picked and job.picked.row.replicas) or 1)
+    n_replicas = deployment.processes * ((job.picked and job.picked.replicas) or 1)
     if pending.config.provider in CUDA_BASED:
         actor.append(f'"num_gpus": {1 / deployment.processes:g}')
     rest = REST.format(

@@ -8,15 +8,13 @@ import shlex
 from ortune.export.checks import check_line
 from ortune.export.comments import make_comment
 from ortune.export.selection import CACHE_DIR
-from ortune.export.target import Job
+from ortune.export.target import PORT, Job
 from ortune.host import Cpus
 from ortune.knobs import ids
 from ortune.worker.session import CUDA_BASED
 
 APP = "app:app"
 """The application in commands: module and name."""
-
-PORT = 8000
 
 CONFIG_IN_CONTAINER = "/etc/ortune/config.json"
 """Path of the record or plan in a container."""
@@ -53,7 +51,7 @@ def make_apply_command(
 
 
 def make_gunicorn_command(
-    job: Job, *, workers: int | None = None, reuse_port: bool = False, bind: str = ""
+    job: Job, *, workers: int | None = None, reuse_port: bool = False, bind: str | None = None
 ) -> list[str]:
     """Return the command that starts gunicorn with the processes and callers of a deployment.
 
@@ -61,12 +59,18 @@ def make_gunicorn_command(
         job: The export.
         workers: Number of processes; None for that of the deployment.
         reuse_port: Whether several servers listen on the same port.
-        bind: Where to listen; empty for gunicorn's default.
+        bind: Where to listen; None for the port of the model on this host.
     """
     deployment = job.deployment
+    bind = find_bind(job) if bind is None else bind
     words = ["gunicorn", f"--workers={workers or deployment.processes}", f"--threads={deployment.clients}"]
     words += ["--reuse-port"] if reuse_port else []
     return [*words, *([f"--bind={bind}"] if bind else []), APP]
+
+
+def find_bind(job: Job) -> str:
+    """Return where gunicorn listens if its default, the first port, is that of another model; empty if it is not."""
+    return f"127.0.0.1:{job.first_port}" if job.first_port != PORT else ""
 
 
 def join_words(words: list[str]) -> str:
@@ -132,6 +136,12 @@ def report_pinning(job: Job, reason: str = "export on the host that was measured
         job.pending.report("pinned", True, reason)
 
 
+def report_sharing(job: Job) -> None:
+    """Note that the deployment was planned to share its cores with other models, if it was."""
+    if job.picked and job.picked.shared and not job.is_pinned:
+        job.pending.report("sharing", job.picked.shared, "start all models of the plan on the same host")
+
+
 def report_calls(job: Job) -> None:
     """Note how the program must put requests together, if the deployment does so."""
     if batching := job.deployment.batching:
@@ -142,6 +152,7 @@ def report_calls(job: Job) -> None:
             f"{batching.max_delay_us / 1000:g} ms",
         )
     report_grouping(job)
+    report_sharing(job)
 
 
 def report_grouping(job: Job) -> None:
@@ -159,8 +170,8 @@ def report_gpu(job: Job) -> None:
 
 def report_replicas(job: Job) -> None:
     """Note that the target starts the processes of one host."""
-    if job.picked and (job.picked.row.replicas or 1) > 1:
-        job.pending.report("replicas", job.picked.row.replicas or 1, "start this on each host, behind a load balancer")
+    if job.picked and (job.picked.replicas or 1) > 1:
+        job.pending.report("replicas", job.picked.replicas or 1, "start this on each host, behind a load balancer")
 
 
 def make_text_of_cpus(cpus: Cpus) -> str:

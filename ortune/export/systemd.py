@@ -32,8 +32,8 @@ def write(job: Job) -> str:
     report_replicas(job)
     parts = job.cpus
     n_processes = job.deployment.processes
-    name = "model@.service" if parts else "model.service"
-    unit = f"model@{{1..{n_processes}}}.service" if parts else name
+    name = f"{job.name}@.service" if parts else f"{job.name}.service"
+    unit = f"{job.name}@{{1..{n_processes}}}.service" if parts else name
     if not parts:
         report_pinning(job)
     lines = [

@@ -16,10 +16,13 @@ from ortune.export.literals import Language
 from ortune.export.pending_settings import PendingSettings
 from ortune.host import Cpus, HostClass, place_processes, read_host
 from ortune.planning.deployment import Deployment
+from ortune.planning.pick import MODEL
 
 if TYPE_CHECKING:
     from ortune.planning.pick import PickedDeployment
     from ortune.record.schema import Record
+
+PORT = 8000
 
 
 class Job:
@@ -64,7 +67,7 @@ class Job:
         A record does not contain the CPUs of its processes, which are known only on its class of host.
         """
         if self.picked:
-            return self.picked.row.deployment
+            return self.picked.deployment
         load = self.record.workload.load
         host = read_host(memory=False) if load.pinned else None
         is_same = host is not None and self.record.host.includes(HostClass.of(host))
@@ -76,12 +79,22 @@ class Job:
     @property
     def is_pinned(self) -> bool:
         """Whether each process was measured on CPUs that it was pinned to."""
-        return self.picked.row.deployment.pinned if self.picked else self.record.workload.load.pinned
+        return bool(self.picked.deployment.cpus) if self.picked else self.record.workload.load.pinned
+
+    @property
+    def name(self) -> str:
+        """Name of the server, which differs from those of other models on the same host."""
+        return self.picked.name if self.picked else MODEL
+
+    @property
+    def first_port(self) -> int:
+        """Port of the first server. Each process of each model may need one of its own."""
+        return PORT + (self.picked.n_before if self.picked else 0)
 
     @functools.cached_property
     def cpus(self) -> tuple[Cpus, ...]:
         """CPUs of each process; none if they are not pinned, or if this host is not like the one that was measured."""
-        if not self.deployment.pinned:
+        if not self.is_pinned:
             return ()
         host = read_host(memory=False)
         usable = {cpu for core in host.usable_cores for cpu in core}
@@ -136,22 +149,27 @@ class Job:
 
 def describe_deployment(picked: PickedDeployment) -> list[str]:
     """Return what a deployment is, and what it was planned for, a line each."""
-    row = picked.row
     what = "recommended" if picked.is_recommended else "not the recommended one"
-    lines = [f"Deployment {picked.number} of the plan, {what}: {row.deployment.title}."]
-    if row.capacity and picked.slo:
-        interval = f"[{row.capacity.low:.4g}, {'' if row.capacity.high is None else f'{row.capacity.high:.4g}'}]"
+    lines = [f"Deployment {picked.number} of the plan, {what}: {picked.deployment.title}."]
+    if picked.shared:
+        lines.append(f"Beside other models of the plan: {picked.shared}.")
+    sustained = picked.sustained
+    if picked.slo or picked.shared:
+        interval = f"[{sustained.low:.4g}, {'' if sustained.high is None else f'{sustained.high:.4g}'}]"
+        within = f" within {picked.slo.text}" if picked.slo else ""
         lines.append(
-            f"Capacity within {picked.slo.text}: {row.capacity.estimate:.4g}/s {interval}, {row.capacity.source}. "
+            f"Capacity{within}: {sustained.estimate:.4g}/s {interval}, {sustained.source}. "
             f"Planned for at most {picked.most_per_s:.4g}/s."
         )
     else:
-        lines.append(f"Throughput: {row.throughput.estimate:.4g}/s, measured.")
+        lines.append(f"Throughput: {sustained.estimate:.4g}/s, measured.")
     if picked.lengths:
         lines.append(f"Items of different lengths in a call: {picked.lengths.choice.title}.")
     if picked.rate_per_s:
         n_hosts = (
-            "no number of hosts is enough" if row.replicas is None else f"{row.replicas} hosts like the measured one"
+            "no number of hosts is enough"
+            if picked.replicas is None
+            else f"{picked.replicas} hosts like the measured one"
         )
         lines.append(f"For {picked.rate_per_s:.4g}/s: {n_hosts}.")
     return lines

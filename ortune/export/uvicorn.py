@@ -8,7 +8,6 @@ from __future__ import annotations
 from ortune.export.comments import make_comment
 from ortune.export.serving import (
     APP,
-    PORT,
     join_words,
     make_apply_command,
     make_text_of_cpus,
@@ -16,7 +15,7 @@ from ortune.export.serving import (
     report_pinning,
     report_replicas,
 )
-from ortune.export.target import Job, Target
+from ortune.export.target import PORT, Job, Target
 
 
 def write(job: Job) -> str:
@@ -47,12 +46,13 @@ def write(job: Job) -> str:
         for number, cpus in enumerate(parts):
             # ortune looks at the host before taskset leaves only a part of it.
             pinned = ["taskset", "--cpu-list", make_text_of_cpus(cpus)]
-            command = [*apply, *pinned, "uvicorn", f"--port={PORT + number}", APP]
+            command = [*apply, *pinned, "uvicorn", f"--port={job.first_port + number}", APP]
             lines.append(f"{join_words(command)} &")
         lines.append("wait")
     else:
         report_pinning(job)
-        lines.append(join_words([*apply, "uvicorn", f"--workers={deployment.processes}", APP]))
+        port = [f"--port={job.first_port}"] if job.first_port != PORT else []
+        lines.append(join_words([*apply, "uvicorn", f"--workers={deployment.processes}", *port, APP]))
     return "\n".join([*(make_comment("#", line[2:]) if line.startswith("# ") else line for line in lines)])
 
 

@@ -16,13 +16,14 @@ from numpy.typing import NDArray
 
 from ortune.compare.interval import DEFAULT_CONFIDENCE, Interval
 from ortune.planning.deployment import Deployment
-from ortune.planning.result import AtRate, Estimate
+from ortune.planning.result import AtRate, Estimate, describe_interval
 from ortune.queueing.capacity import Capacity, find_capacity, simulate_capacity
 from ortune.queueing.queue_model import Dispatch, Queue
+from ortune.queueing.replications import Latencies
 from ortune.queueing.services import resample
 from ortune.queueing.simulation import HIGHEST_UTILIZATION, simulate
 from ortune.queueing.theory import erlang_c
-from ortune.workload import Limit
+from ortune.workload import Limit, Objective
 from ortune.workload.objectives import FIGURES
 
 DISPATCH: Dispatch = "random"
@@ -149,9 +150,16 @@ def predict_capacity(
 
 
 def predict_latency(
-    deployment: Deployment, samples_ns: NDArray[np.int64], rate_per_s: float, *, seed: int
+    deployment: Deployment, samples_ns: NDArray[np.int64], rate_per_s: float, figure: Objective | None, *, seed: int
 ) -> AtRate | None:
     """Return the latency of a simulated queue at a rate of items.
+
+    Args:
+        deployment: The deployment.
+        samples_ns: Durations of calls while all callers are busy.
+        rate_per_s: The rate.
+        figure: The figure of the target, or None.
+        seed: Random seed.
 
     Returns:
         The latency; None if the queue would grow without bound, or almost.
@@ -162,10 +170,20 @@ def predict_latency(
     if utilization > HIGHEST_UTILIZATION:
         return None
     found = simulate(queue, calls_per_s, relative_error=RELATIVE_ERROR, seed=seed)
+    return describe_predicted(found, rate_per_s, utilization, figure)
+
+
+def describe_predicted(found: Latencies, rate_per_s: float, utilization: float, figure: Objective | None) -> AtRate:
+    """Return simulated latencies as they are recorded."""
+    target = None
+    if figure:
+        point = FIGURES[figure].percentile
+        target = describe_interval(found.mean() if point is None else found.percentile(point), "predicted")
     return AtRate(
         rate_per_s=rate_per_s,
         p50_ns=found.percentile(50).estimate,
         p99_ns=found.percentile(99).estimate,
+        target=target,
         utilization=utilization,
         source="predicted",
     )

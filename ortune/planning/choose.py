@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ortune.planning.result import PlannedDeployment, Resource
+from ortune.planning.result import MOST_REPLICAS, PlannedDeployment, Resource
 from ortune.queueing.cost import count_replicas, price_of_million
 
 DEFAULT_POSITION = 0
@@ -27,6 +27,8 @@ def add_cost(
     if sustained_per_s <= 0:
         return msgspec.structs.replace(row, replicas=None, price_of_million=None)
     replicas = count_replicas(rate_per_s, sustained_per_s, headroom) if rate_per_s else None
+    if replicas and replicas > MOST_REPLICAS:
+        return msgspec.structs.replace(row, replicas=None, price_of_million=None)
     price = None
     if price_per_hour is not None:
         served_per_s = rate_per_s or sustained_per_s * (1 - headroom)

@@ -16,14 +16,14 @@ import msgspec
 import numpy as np
 
 from ortune.compare.interval import DEFAULT_CONFIDENCE, Interval
-from ortune.planning.capacity import describe_capacity
+from ortune.planning.capacity import describe_capacity, describe_predicted
 from ortune.planning.deployment import LONGEST_DELAY_US, Batching, Deployment
 from ortune.planning.measuring import DeploymentRunner, Screened
 from ortune.planning.result import AtRate, Estimate, PlannedDeployment
 from ortune.queueing.batching import BatchedQueue, BatchTimes, make_batch_times, simulate_batches
 from ortune.queueing.capacity import Capacity, find_capacity
 from ortune.queueing.simulation import HIGHEST_UTILIZATION
-from ortune.workload import Limit
+from ortune.workload import Limit, Objective
 from ortune.workload.objectives import FIGURES
 
 MOST_REQUESTS = 32
@@ -236,18 +236,12 @@ def scale_capacity(found: Capacity, n_processes: int) -> Capacity:
 
 
 def predict_batched_latency(
-    deployment: Deployment, times: BatchTimes, rate_per_s: float, *, seed: int
+    deployment: Deployment, times: BatchTimes, rate_per_s: float, figure: Objective, *, seed: int
 ) -> AtRate | None:
-    """Return the latency at a rate; None if the queue would grow without bound, or almost."""
+    """Return the latency, with the figure of the target, at a rate; None if the queue would grow, or almost."""
     queue = make_batched_queue(deployment, times, deployment.batching)
     of_process_per_s = rate_per_s / deployment.processes
     if of_process_per_s > HIGHEST_UTILIZATION * queue.highest_per_s:
         return None
     found = simulate_batches(queue, of_process_per_s, n_kept=N_KEPT, seed=seed)
-    return AtRate(
-        rate_per_s=rate_per_s,
-        p50_ns=found.latencies.percentile(50).estimate,
-        p99_ns=found.latencies.percentile(99).estimate,
-        utilization=found.utilization,
-        source="predicted",
-    )
+    return describe_predicted(found.latencies, rate_per_s, found.utilization, figure)

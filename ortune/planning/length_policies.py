@@ -178,6 +178,7 @@ class _LengthPlanning:
         grid_s = self.start_s + GRID_SHARE * (self.end_s - self.start_s)
         # The longest one is padded further for the longer points.
         by_length = sorted(range(len(lengths)), key=lambda item: lengths[item])
+        peaks: dict[int, float] = {}
 
         @functools.cache
         def measure(size: int, length: int) -> float:
@@ -188,14 +189,17 @@ class _LengthPlanning:
             block = self.measure_block(live, job, POINT_NS, expected_ns, POINT_CALLS)
             self.n_points += 1
             self.observe("calls", self.n_points, self.n_points)
+            peaks[length] = block.memory.peak_bytes
             return float(np.median(block.samples_ns))
 
         self.token_ns = 1e6
+        measure(1, points[0])
         single_ns = measure(1, points[-1])
         self.token_ns = single_ns / points[-1]
         most_ns = self.slo.bound if self.slo else math.inf
         # A batch takes as long as its items one by one at most, and rarely less than a quarter of that.
         sizes = [size for size in list_points(1, min(MOST_BATCH, len(lengths))) if size * single_ns / 4 <= most_ns]
+        sizes = select_fitting(sizes, peaks[points[0]], peaks[points[-1]], self.runner.limit_bytes)
         times, _ = measure_call_times(measure, sizes or [1], points, lambda: self.runner.now_s() < grid_s)
         return times
 
@@ -301,6 +305,19 @@ class _LengthPlanning:
             n_calls=len(grouping.groups),
             longest_call_ns=float(np.diff(grouping.ends_ns, prepend=0.0).max()),
         )
+
+
+def select_fitting(sizes: Sequence[int], short_bytes: float, long_bytes: float, limit_bytes: float | None) -> list[int]:
+    """Return the sizes of batches of the longest items that fit into memory, which they take in proportion.
+
+    Args:
+        sizes: The sizes.
+        short_bytes: Resident memory after a call with the shortest item.
+        long_bytes: The same after one with the longest.
+        limit_bytes: Memory that may be used; None if it is not known.
+    """
+    of_item = max(long_bytes - short_bytes, 0.0)
+    return [size for size in sizes if limit_bytes is None or long_bytes + (size - 1) * of_item <= limit_bytes]
 
 
 def choose_live(groupings: Sequence[Grouping], reference_size: int) -> list[Grouping]:

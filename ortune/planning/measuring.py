@@ -21,7 +21,7 @@ from ortune.compare.paired_run import BASELINE_POSITION, PairedRun, Side
 from ortune.planning.deployment import Deployment
 from ortune.planning.memory import MemoryNeeds, count_items
 from ortune.planning.rate_latency import summarize_rate
-from ortune.planning.result import AtRate
+from ortune.planning.result import AtRate, describe_interval
 from ortune.worker import Block, Failure
 from ortune.worker.group import merge_services
 from ortune.workload import Load, Objective
@@ -81,6 +81,7 @@ class DeploymentRunner:
         default: The default deployment.
 
     Attributes:
+        limit_bytes: Memory that deployments may use together; None if it is not known.
         unfit: Deployments that were not measured because they do not fit into memory.
     """
 
@@ -89,8 +90,8 @@ class DeploymentRunner:
         self.default = default
         self.unfit: dict[str, Deployment] = {}
         calibration, free_bytes = opened.calibration, opened.free_bytes
-        limit_bytes = MEMORY_SHARE * free_bytes if free_bytes and calibration.peak_bytes else None
-        self._needs = MemoryNeeds(limit_bytes, count_on_gpu([calibration.gpu] if calibration.gpu else []))
+        self.limit_bytes = MEMORY_SHARE * free_bytes if free_bytes and calibration.peak_bytes else None
+        self._needs = MemoryNeeds(self.limit_bytes, count_on_gpu([calibration.gpu] if calibration.gpu else []))
         self._needs.add(default, calibration.peak_bytes)
 
     def now_s(self) -> float:
@@ -246,10 +247,16 @@ class DeploymentRunner:
         # A server that puts requests together is almost always busy, with batches that are not full.
         return summarize_rate([blocks], None if deployment.batching else load, figure, confidence)
 
-    def measure_latency(self, deployment: Deployment, rate_per_s: float, confidence: float) -> AtRate | None:
+    def measure_latency(
+        self, deployment: Deployment, rate_per_s: float, figure: Objective | None, confidence: float
+    ) -> AtRate | None:
         """Measure the latency where requests arrive, given their items per second, in a fresh launch.
 
-        The deployment does not put requests together.
+        Args:
+            deployment: The deployment. It does not put requests together.
+            rate_per_s: Items per second of all processes together.
+            figure: The figure of the target, or None.
+            confidence: Coverage of the intervals.
 
         Returns:
             The latency; None if requests arrive faster than they are served.
@@ -258,15 +265,17 @@ class DeploymentRunner:
             MeasureError: The deployment fails.
         """
         blocks, load = self._run_at_rate(deployment, rate_per_s, "p99", 1.0)
-        p50, p99 = (summarize_rate([blocks], load, figure, confidence) for figure in ("p50", "p99"))
+        p50, p99 = (summarize_rate([blocks], load, each, confidence) for each in ("p50", "p99"))
         if not math.isfinite(p99.estimate):
             return None
+        target = describe_interval(summarize_rate([blocks], load, figure, confidence)) if figure else None
         return AtRate(
             rate_per_s=rate_per_s,
             p50_ns=p50.estimate,
             p99_ns=p99.estimate,
             p99_low_ns=max(p99.low, 0.0),
             p99_high_ns=p99.high if math.isfinite(p99.high) else None,
+            target=target,
             utilization=load.utilization(merge_services(blocks)[0]),
             source="measured",
         )

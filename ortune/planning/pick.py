@@ -6,45 +6,65 @@ import msgspec
 
 from ortune.compare.comparison import Speedup
 from ortune.errors import RecordError
+from ortune.planning.colocation.result import ModelResult
+from ortune.planning.deployment import Deployment
 from ortune.planning.result import Estimate, LengthPlan, Plan, PlannedDeployment
 from ortune.record.schema import SCHEMA, Evidence, Record, Search, Tried, Verdict
 from ortune.workload import Limit, Load
 from ortune.workload.load import HIGHEST_RATE_PER_S
+
+MODEL = "model"
+"""Name of a server, where it is the only one on its host."""
 
 
 class PickedDeployment(msgspec.Struct, frozen=True, kw_only=True):
     """A deployment of a plan, with what it was planned for.
 
     Attributes:
-        row: The deployment with its figures.
+        row: The deployment with its figures, as the plan has it.
         number: Its number in the plan, counted from 1.
         is_recommended: Whether it is the one that the plan recommends.
         record: The settings of its sessions, as a record.
+        sustained: The rate that it can take: the capacity within the target, or the throughput without one.
+        replicas: With a rate: hosts like the one that was measured that it needs; None if that is not known.
         slo: The target for the latency, or None.
         rate_per_s: The rate that all replicas serve together, or None.
         headroom: Share of the capacity that is left unused.
         lengths: How its callers group items of different lengths; None if the plan says nothing about it.
+        name: Name of its server.
+        n_before: Processes of other models on the same host, whose servers have the first ports.
+        shared: How it shares the host with other models; empty for the only one.
     """
 
-    row: PlannedDeployment
+    row: PlannedDeployment | ModelResult
     number: int
     is_recommended: bool
     record: Record
+    sustained: Estimate
+    replicas: int | None = None
     slo: Limit | None = None
     rate_per_s: float | None = None
     headroom: float = 0.0
     lengths: LengthPlan | None = None
+    name: str = MODEL
+    n_before: int = 0
+    shared: str = ""
+
+    @property
+    def deployment(self) -> Deployment:
+        """The deployment."""
+        return self.row.deployment
 
     @property
     def most_per_s(self) -> float:
         """The highest rate that one replica is planned for: what it can take, without the headroom."""
-        return self.row.sustained_per_s * (1 - self.headroom)
+        return self.sustained.estimate * (1 - self.headroom)
 
     @property
     def rate_of_replica_per_s(self) -> float:
         """The rate that one replica gets: its part of the planned rate, or the highest one where there is none."""
-        if self.rate_per_s and self.row.replicas:
-            return self.rate_per_s / self.row.replicas
+        if self.rate_per_s and self.replicas:
+            return self.rate_per_s / self.replicas
         return self.most_per_s
 
 
@@ -66,6 +86,8 @@ def pick_deployment(plan: Plan, pick: int | str | None = None) -> PickedDeployme
         number=place + 1,
         is_recommended=place == plan.recommended and plan.meets_target,
         record=make_record(plan, place),
+        sustained=row.capacity or row.throughput,
+        replicas=row.replicas,
         slo=plan.slo,
         rate_per_s=plan.rate_per_s,
         headroom=plan.headroom,
@@ -109,7 +131,7 @@ def make_record(plan: Plan, place: int) -> Record:
             noise=plan.noise,
         ),
         model=plan.model,
-        workload=msgspec.structs.replace(plan.workload, load=find_load(row)),
+        workload=msgspec.structs.replace(plan.workload, load=find_load(row.deployment, row.sustained_per_s)),
         host=plan.host,
         runtime=plan.runtime,
         search=Search(
@@ -124,16 +146,15 @@ def make_record(plan: Plan, place: int) -> Record:
     )
 
 
-def find_load(row: PlannedDeployment) -> Load:
-    """Return the load that a deployment is for.
+def find_load(deployment: Deployment, sustained_per_s: float) -> Load:
+    """Return the load that a deployment is for, given the rate that it can take.
 
     With one caller, a program whose calls overlap does not fit, of which `ortune apply` warns. With several, they need
     not overlap: with a rate, `ortune apply` does not expect it.
     """
-    deployment = row.deployment
-    if deployment.clients == 1 or not 0 < row.sustained_per_s <= HIGHEST_RATE_PER_S:
+    if deployment.clients == 1 or not 0 < sustained_per_s <= HIGHEST_RATE_PER_S:
         return deployment.load
-    return deployment.load_at(row.sustained_per_s)
+    return deployment.load_at(sustained_per_s)
 
 
 def describe_speedup(ratio: Estimate | None) -> Speedup | None:

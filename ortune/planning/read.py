@@ -1,4 +1,4 @@
-"""Reads what `ortune apply` uses: records and plans, which are recognized by their content.
+"""Reads what `ortune apply` uses: records and plans of both kinds, which are recognized by their content.
 
 Every program that `ortune apply` starts loads this module. Modules that only plans need are therefore imported on use.
 """
@@ -13,11 +13,12 @@ import msgspec
 
 from ortune.errors import RecordError
 from ortune.record.check import check_files
-from ortune.record.files import is_plan, name_of_input, read_any
+from ortune.record.files import is_host_plan, is_plan, name_of_input, read_any
 from ortune.record.schema import Record
 from ortune.record.select import Sourced, Wanted, decode_sourced, select_record
 
 if TYPE_CHECKING:
+    from ortune.planning.colocation.result import HostPlan
     from ortune.planning.pick import PickedDeployment
     from ortune.planning.result import Plan
 
@@ -36,14 +37,17 @@ class SourcedDeployment(Sourced, frozen=True, kw_only=True):
 
 
 def read_configs(
-    given: Iterable[str | Path | Record | Plan], *, trust: bool = False, pick: int | str | None = None
+    given: Iterable[str | Path | Record | Plan | HostPlan], *, trust: bool = False, pick: int | str | None = None
 ) -> tuple[Sourced, ...]:
-    """Read all records of some files. A plan is the record of one of its deployments.
+    """Read all records of some files.
+
+    A plan is the record of one of its deployments. A plan for several models is a record for each of them.
 
     Args:
         given: Paths of records, bundles and plans; or the documents themselves.
         trust: Whether records may have settings that need trust; see `ortune.record.files.read_record`.
-        pick: The deployment of a plan; see `pick_deployment`.
+        pick: The deployment of a plan, or how the models of a plan share the host; see `pick_deployment` and
+            `pick_models`.
 
     Raises:
         RecordError: One of them holds no records, or has a setting that a record must not have, or a plan has no such
@@ -54,12 +58,17 @@ def read_configs(
         if isinstance(each, Record):
             found.append(Sourced(record=each, source="the record"))
         elif not isinstance(each, (str, Path)):
-            found.append(source_deployment(check_plan(each), pick, "plan.json"))
+            found += source_plan(each, pick, "plan.json")
         elif is_plan(data := read_any(each)):
             from ortune.planning.files import decode_plan
 
             name = name_of_input(each)
-            found.append(source_deployment(decode_plan(data, name, trust=trust), pick, name))
+            found += source_plan(decode_plan(data, name, trust=trust), pick, name)
+        elif is_host_plan(data):
+            from ortune.planning.colocation.files import decode_host_plan
+
+            name = name_of_input(each)
+            found += source_plan(decode_host_plan(data, name, trust=trust), pick, name)
         else:
             found += decode_sourced(data, name_of_input(each), trust=trust)
     return tuple(found)
@@ -90,33 +99,36 @@ def find_deployment(found: Sourced) -> PickedDeployment | None:
     return found.deployment if isinstance(found, SourcedDeployment) else None
 
 
-def check_plan(given: Any) -> Plan:
-    """Return a plan that was given as an object.
+def source_plan(plan: Any, pick: int | str | None, name: str) -> list[SourcedDeployment]:
+    """Return the picked deployment of a plan, or of each model of a plan, as a record that was read from a file.
 
     Raises:
-        RecordError: It is something else, such as a plan for several models.
+        RecordError: It is no plan, or has no such deployment.
     """
+    from ortune.planning.colocation.pick import pick_models
+    from ortune.planning.colocation.result import HostPlan
+    from ortune.planning.pick import pick_deployment
     from ortune.planning.result import Plan
 
-    if isinstance(given, Plan):
-        return given
-    raise RecordError(
-        f"A {type(given).__name__} was given, and a record or a plan for one model is needed here.",
-        "To create a plan for one model: ortune.plan(MODEL).",
-    )
-
-
-def source_deployment(plan: Plan, pick: int | str | None, name: str) -> SourcedDeployment:
-    """Return a deployment of a plan as a record that was read from a file."""
-    from ortune.planning.pick import pick_deployment
-
-    picked = pick_deployment(plan, pick)
-    check_files(picked.record, name, "$")
-    return SourcedDeployment(
-        record=picked.record,
-        source=name,
-        path=name,
-        is_picked=True,
-        shapes_vary=bool(picked.row.deployment.batching or picked.lengths),
-        deployment=picked,
-    )
+    if isinstance(plan, Plan):
+        found: tuple[PickedDeployment, ...] = (pick_deployment(plan, pick),)
+    elif isinstance(plan, HostPlan):
+        found = pick_models(plan, pick)
+    else:
+        raise RecordError(
+            f"{type(plan).__name__}: a record or a plan is needed here.",
+            "To create a plan: ortune.plan(MODEL).",
+        )
+    for each in found:
+        check_files(each.record, name, "$")
+    return [
+        SourcedDeployment(
+            record=picked.record,
+            source=name,
+            path=name,
+            is_picked=True,
+            shapes_vary=bool(picked.deployment.batching or picked.lengths),
+            deployment=picked,
+        )
+        for picked in found
+    ]

@@ -19,10 +19,11 @@ from ortune.queueing.policies import Policy, name_policy
 from ortune.worker import Runtime
 from ortune.workload import Limit, Workload
 
-SCHEMA = 5
+SCHEMA = 6
 """Version of the document. Documents of schema 1 have no batching, those of schemas 1 and 2 have a coarse host class,
-those before 4 have only predicted latencies at the asked rate, and those before 5 do not say why lengths were not
-measured. They are read unchanged."""
+those before 4 have only predicted latencies at the asked rate, those before 5 do not say why lengths were not measured,
+and those before 6 have neither the figure of the target at the asked rate nor that of the slowest process. They are
+read unchanged."""
 
 MOST_DEPLOYMENTS = 1000
 """Deployments that a document holds at most."""
@@ -76,14 +77,14 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             raise ValueError(f"the confidence is {self.confidence}, and not between 0 and 1")
 
 
-def describe_interval(interval: Interval) -> Estimate:
-    """Return a measured figure, which cannot be negative, as it is recorded."""
+def describe_interval(interval: Interval, source: Source = "measured") -> Estimate:
+    """Return a figure, which cannot be negative, as it is recorded."""
     return Estimate(
         estimate=interval.estimate,
         low=max(interval.low, 0.0) if math.isfinite(interval.low) else 0.0,
         high=interval.high if math.isfinite(interval.high) else None,
         confidence=interval.confidence,
-        source="measured",
+        source=source,
     )
 
 
@@ -96,6 +97,7 @@ class AtRate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         p99_ns: 99th percentile.
         p99_low_ns: Lower end of its 95% interval; None for a prediction.
         p99_high_ns: Upper end; None if there is no finite one, and for a prediction.
+        target: The figure of the target, in ns, with its interval; None without a target.
         utilization: Share of the callers' time that calls take.
         source: Where the figures come from.
     """
@@ -105,6 +107,7 @@ class AtRate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     p99_ns: float
     p99_low_ns: float | None = None
     p99_high_ns: float | None = None
+    target: Estimate | None = None
     utilization: float
     source: Source
 
@@ -118,6 +121,7 @@ class PlannedDeployment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         ratio: The same relative to the default deployment; None for that itself.
         p50_ns: Median duration of a call then.
         p99_ns: 99th percentile of it.
+        worst_p99_ns: With several processes: the same of the slowest process of each launch.
         cpu_cores: CPU cores that are in use then.
         cpu_ns_per_call: CPU time of all processes per call.
         memory_bytes: Largest resident memory of all processes. Pages that they share count in each.
@@ -137,6 +141,7 @@ class PlannedDeployment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     ratio: Estimate | None = None
     p50_ns: float
     p99_ns: float
+    worst_p99_ns: float | None = None
     cpu_cores: float
     cpu_ns_per_call: float
     memory_bytes: int
@@ -153,7 +158,8 @@ class PlannedDeployment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         """Reject numbers that no figure has, and options that are not for caches."""
         if self.cache_options:
             check_cache_options(self.deployment.config, self.cache_options)
-        check_figures(self.p50_ns, self.p99_ns, self.cpu_cores, self.cpu_ns_per_call, self.memory_bytes)
+        check_figures(self.p50_ns, self.p99_ns, self.worst_p99_ns or 0.0)
+        check_figures(self.cpu_cores, self.cpu_ns_per_call, self.memory_bytes)
         if self.replicas is not None and not 1 <= self.replicas <= MOST_REPLICAS:
             raise ValueError(f"{self.replicas} replicas: there must be 1 to {MOST_REPLICAS}")
 

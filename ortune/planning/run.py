@@ -332,6 +332,7 @@ class _Planning:
             ratio=describe_interval(speedup) if speedup else None,
             p50_ns=summary.p50_ns,
             p99_ns=summary.p99_ns,
+            worst_p99_ns=summary.worst_p99_ns,
             cpu_cores=summary.cpu_ns_per_call * summary.calls_per_s / 1e9,
             cpu_ns_per_call=summary.cpu_ns_per_call,
             memory_bytes=summary.peak_bytes or 0,
@@ -426,12 +427,15 @@ class _Planning:
         rate_per_s = self.options.rate_per_s
         if not rate_per_s or not row.replicas:
             return row
+        figure = self.options.slo.figure if self.options.slo else None
         if times := self.batch_times.get(row.deployment.key):
-            latency = predict_batched_latency(row.deployment, times, rate_per_s / row.replicas, seed=self.opened.seed)
+            assert figure
+            of_replica_per_s = rate_per_s / row.replicas
+            latency = predict_batched_latency(row.deployment, times, of_replica_per_s, figure, seed=self.opened.seed)
             return msgspec.structs.replace(row, at_rate=latency)
         position = [each.key for each in (self.space.default, *self.finalists)].index(row.deployment.key)
         samples_ns = self.samples_of(run, position)
-        at_rate = predict_latency(row.deployment, samples_ns, rate_per_s / row.replicas, seed=self.opened.seed)
+        at_rate = predict_latency(row.deployment, samples_ns, rate_per_s / row.replicas, figure, seed=self.opened.seed)
         return msgspec.structs.replace(row, at_rate=at_rate)
 
     def measure_latency(self, row: PlannedDeployment) -> PlannedDeployment:
@@ -447,7 +451,8 @@ class _Planning:
             return row
         self.observe("rate", 0, 1)
         with contextlib.suppress(MeasureError):
-            found = self.runner.measure_latency(row.deployment, predicted.rate_per_s, DEFAULT_CONFIDENCE)
+            figure = self.options.slo.figure if self.options.slo else None
+            found = self.runner.measure_latency(row.deployment, predicted.rate_per_s, figure, DEFAULT_CONFIDENCE)
             self.observe("rate", 1, 1)
             return msgspec.structs.replace(row, at_rate=found, predicted_at_rate=predicted)
         return row

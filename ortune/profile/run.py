@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
 from collections.abc import Iterator
 from os import PathLike, fspath
 from pathlib import Path
@@ -21,6 +20,7 @@ from ortune.record.select import Wanted, check_digest, read_sourced, select_reco
 from ortune.requests import ProfileRequest
 from ortune.worker import Failure
 from ortune.worker.installed import require_runtime
+from ortune.worker.owned_folder import OwnedFolder, remove_abandoned_folders
 from ortune.worker.working_inputs import explain_failed_run
 from ortune.workload import Feed, InputData, InputOptions, make_feed
 
@@ -135,13 +135,14 @@ def prepare_folder(folder: Path) -> Iterator[Path]:
     is_new = not folder.exists()
     try:
         folder.mkdir(exist_ok=True)
+        remove_abandoned_folders(folder)
         for path in sorted(folder.iterdir()):
             if not _is_trace(path):
                 raise UsageError(
                     f"{folder} contains {path.name}, which was not written by ortune profile.",
                     "Choose a new or an empty folder with {output=FOLDER}.",
                 )
-        scratch = tempfile.TemporaryDirectory(dir=folder, prefix=".ortune-")
+        scratch = OwnedFolder(folder)
     except FileNotFoundError:
         raise UsageError(f"Cannot create {folder}: there is no folder {folder.parent}.", hint) from None
     except FileExistsError:
@@ -149,8 +150,8 @@ def prepare_folder(folder: Path) -> Iterator[Path]:
     except OSError as error:
         raise UsageError(f"Cannot write to {folder}: {error.strerror}.", hint) from None
     try:
-        with scratch as name:
-            yield Path(name)
+        with scratch:
+            yield scratch.path
     except BaseException:
         if is_new:
             with contextlib.suppress(OSError):  # it may contain traces by now

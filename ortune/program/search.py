@@ -19,7 +19,7 @@ from ortune.program.identity import describe_program_identity
 from ortune.program.launcher import TunedModel
 from ortune.program.prepare import PreparedProgram
 from ortune.program.space import ProgramModel, resolve
-from ortune.record.files import list_records, path_of_trials
+from ortune.record.files import follow_link, list_records, path_of_trials
 from ortune.record.journal import Journal
 from ortune.record.leftovers import remove_leftovers
 from ortune.record.rescue import Saved, save_record
@@ -105,7 +105,7 @@ def search_program(prepared: PreparedProgram, observe: Observe = lambda progress
             saved = save_record(document, request.output, trials)
         if journal and request.output is not None:
             for path in (request.output, path_of_trials(request.output)):
-                remove_leftovers(path)
+                remove_leftovers(follow_link(path))
             if not outcome.interrupted and saved.fault is None:
                 journal.remove()
     if outcome.fault:

@@ -154,12 +154,7 @@ def parse_records(data: bytes, name: str) -> Document:
     Raises:
         RecordError: It holds no records that this version can read.
     """
-    if is_host_plan(data):
-        raise RecordError(
-            f"{name} is a plan for several models, and a record or a plan for one model is needed here.",
-            "To create a plan for one of the models: ortune plan MODEL -o FILE.",
-        )
-    if is_plan(data):
+    if is_plan(data) or is_host_plan(data):
         raise RecordError(
             f"{name} is a plan of deployments, and a record is needed here.",
             "`ortune apply` uses plans. To create a record: ortune search MODEL -o FILE.",
@@ -590,6 +585,8 @@ def check_writable(path: Path, option: str = "output", may_replace: Callable[[by
     """
     import tempfile
 
+    from ortune.record.leftovers import remove_leftovers
+
     if str(path) == STANDARD_STREAM:
         return
     another = "Name another file."
@@ -612,6 +609,7 @@ def check_writable(path: Path, option: str = "output", may_replace: Callable[[by
         raise UsageError(
             f"{path}: there is no folder {target.parent}.", "Create it, or name another file.", option=option
         )
+    remove_leftovers(target)
     try:
         with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.") as file:
             file.write(bytes(PROBE_BYTES))

@@ -9,7 +9,6 @@ import time
 from pathlib import Path
 
 from ortune.locks import try_to_lock
-from ortune.record.files import follow_link
 
 MIN_AGE_S = 3.0
 """Age below which a file may be that of a process that has not locked it yet."""
@@ -19,13 +18,12 @@ def remove_leftovers(path: Path) -> list[Path]:
     """Remove what killed processes left when they wrote a file, and return it.
 
     Args:
-        path: The file that they wrote. Links are followed.
+        path: The file that they wrote. A link must be followed before.
     """
-    target = follow_link(path)
-    pattern = re.compile(rf"\.{re.escape(target.name)}\.[a-z0-9_]{{8}}", re.ASCII)
+    pattern = re.compile(rf"\.{re.escape(path.name)}\.[a-z0-9_]{{8}}", re.ASCII)
     removed = []
     with contextlib.suppress(OSError):
-        for each in sorted(target.parent.iterdir()):
+        for each in sorted(path.parent.iterdir()):
             if pattern.fullmatch(each.name) and _is_abandoned(each):
                 each.unlink()
                 removed.append(each)

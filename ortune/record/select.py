@@ -135,7 +135,8 @@ def select_per_model(records: Sequence[Sourced], wanted: Wanted, *, one_model: b
 
     Args:
         records: To select from.
-        wanted: What they are needed for. A point of a front can only be picked for a single model.
+        wanted: What they are needed for. A point of a front can only be picked for a single model, unless records are
+            already picked.
         one_model: Whether all records must be for the same model.
 
     Raises:
@@ -146,14 +147,15 @@ def select_per_model(records: Sequence[Sourced], wanted: Wanted, *, one_model: b
     models: dict[str, list[Sourced]] = {}
     for each in records:
         models.setdefault(each.record.model.digest, []).append(each)
-    if len(models) > 1 and (one_model or wanted.pick is not None):
+    is_picked = all(each.is_picked for each in records)
+    if len(models) > 1 and (one_model or (wanted.pick is not None and not is_picked)):
         paths = ", ".join(found[0].record.model.path for found in models.values())
         raise RecordError(
             f"There are records for several models: {paths}.", "Name the model, or pass the records of one model alone."
         )
     host = HostClass.of(read_host(memory=False))
     choices = tuple(choose(each, host, wanted.load, any_host=wanted.any_host) for each in models.values())
-    if wanted.pick is None:
+    if wanted.pick is None or is_picked:
         return choices
     (choice,) = choices
     if choice.is_picked:

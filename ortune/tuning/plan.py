@@ -183,15 +183,23 @@ def reserve_confirmation(
     """
     if not is_simple(goal):
         return plan.confirmation_s
+    needed_s = find_proof_s(plan, pace, gain=gain, launch_sigma=launch_sigma, round_sigma=round_sigma)
+    return min(max(needed_s, SMALLEST_CONFIRMATION_SHARE * plan.left_s), plan.confirmation_s)
+
+
+def find_proof_s(plan: Plan, pace: Pace, *, gain: float, launch_sigma: float, round_sigma: float) -> float:
+    """Return the time in seconds that a confirmation needs to prove a gain; see `reserve_confirmation`.
+
+    Returns:
+        The time with the fewest launches; infinite if no number of launches is enough.
+    """
     block = plan_block(pace, longest_ns=SHORT_BLOCK_NS)
     for launches in range(MIN_LAUNCHES, MAX_LAUNCHES + 1):
         left = launches * (gain / PROOF_FACTOR) ** 2 - launch_sigma**2
-        if left <= 0:
-            continue
-        rounds = max(fewest_rounds(block), math.ceil(round_sigma**2 / left))
-        needed_s = paired_run_s(RunPlan(block=block, launches=launches, rounds=rounds), pace, plan.launch_s, 2)
-        return min(max(needed_s, SMALLEST_CONFIRMATION_SHARE * plan.left_s), plan.confirmation_s)
-    return plan.confirmation_s
+        if left > 0:
+            rounds = max(fewest_rounds(block), math.ceil(round_sigma**2 / left))
+            return paired_run_s(RunPlan(block=block, launches=launches, rounds=rounds), pace, plan.launch_s, 2)
+    return math.inf
 
 
 def shortest_confirmation_s(plan: Plan, goal: Goal, pace: Pace) -> float:
@@ -212,10 +220,17 @@ def is_simple(goal: Goal) -> bool:
     return is_pair and not is_pooled(goal.objective) and goal.load.rate_per_s is None
 
 
-def shorten_confirmation(
-    plan: Plan, goal: Goal, pace: Pace, left_s: float, sigmas: tuple[float, float] | None = None
+def resize_confirmation(
+    plan: Plan,
+    goal: Goal,
+    pace: Pace,
+    left_s: float,
+    sigmas: tuple[float, float] | None = None,
+    gain: float = 0.0,
 ) -> Plan:
     """Return the plan with a confirmation that fits the time that is left, if it can prove something.
+
+    It is shorter than planned if less time is left, and longer if more is left and the gain needs it.
 
     Args:
         plan: The plan.
@@ -223,10 +238,16 @@ def shorten_confirmation(
         pace: How fast calls follow each other.
         left_s: The time that is left, in seconds.
         sigmas: Standard deviations of a log-ratio due to its two launches, and in one round; None if unknown.
+        gain: The expected gain, as a log-ratio; 0 for none that is relevant.
     """
     if is_simple(goal):
         time_s = max(left_s, shortest_confirmation_s(plan, goal, pace))
-        return with_confirmation(plan, goal, pace, min(time_s, plan.confirmation_s), sigmas)
+        longest_s = plan.confirmation_s
+        if sigmas and gain > 0:
+            launch_sigma, round_sigma = sigmas
+            proof_s = find_proof_s(plan, pace, gain=gain, launch_sigma=launch_sigma, round_sigma=round_sigma)
+            longest_s = max(longest_s, proof_s)
+        return with_confirmation(plan, goal, pace, min(time_s, longest_s), sigmas)
     time_s = max(left_s, SHORTEST_CONFIRMATION_SHARE * plan.confirmation_s)
     if time_s >= plan.confirmation_s:
         return plan
@@ -238,7 +259,7 @@ def shorten_confirmation(
 def with_confirmation(
     plan: Plan, goal: Goal, pace: Pace, time_s: float, sigmas: tuple[float, float] | None = None
 ) -> Plan:
-    """Return the plan with a confirmation of another duration; see `shorten_confirmation` for the arguments."""
+    """Return the plan with a confirmation of another duration; see `resize_confirmation` for the arguments."""
     confirmation = plan_paired_run(time_s, goal, pace, plan.launch_s, count_sides(goal))
     if sigmas:
         launch_sigma, round_sigma = sigmas

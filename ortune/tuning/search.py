@@ -13,7 +13,7 @@ from ortune.compare.open import Launch, OpenComparison, open_comparison
 from ortune.errors import UsageError
 from ortune.host import HostClass
 from ortune.knobs import Config
-from ortune.record.files import encode_record, path_of_trials
+from ortune.record.files import encode_record, follow_link, path_of_trials
 from ortune.record.journal import Journal
 from ortune.record.leftovers import remove_leftovers
 from ortune.record.rescue import Saved, save_record
@@ -129,7 +129,7 @@ def search(prepared: PreparedSearch, observe: Observe = lambda progress: None) -
             remember(history, describe_result(prepared, outcome, best))
         if journal and request.output is not None:
             for path in (request.output, path_of_trials(request.output)):
-                remove_leftovers(path)
+                remove_leftovers(follow_link(path))
             if not outcome.interrupted and saved.fault is None:
                 journal.remove()
     if outcome.fault:

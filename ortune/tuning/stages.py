@@ -33,7 +33,7 @@ from ortune.tuning.plan import (
     RACING_SHARE,
     is_simple,
     make_plan,
-    shorten_confirmation,
+    resize_confirmation,
     shortest_confirmation_s,
     spread_rounds,
     usual_budget_s,
@@ -297,7 +297,15 @@ def confirm_ranked(
         if not state.check_finalist(finalist):
             continue
         left_s = QUICK_SHARE * state.plan.left_s if state.is_unpromising else state.end_s - state.now_s()
-        state.plan = shorten_confirmation(state.plan, state.goal, opened.calibration.pace, left_s, state.sigmas)
+        gain = 0.0 if state.is_unpromising or finalist.log_ratio is None else -finalist.log_ratio
+        state.plan = resize_confirmation(
+            state.plan,
+            state.goal,
+            opened.calibration.pace,
+            left_s,
+            state.sigmas,
+            gain if gain >= math.log1p(NEGLIGIBLE_GAIN) else 0.0,
+        )
         racing_log_ratio = finalist.log_ratio
         comparison = confirm(state, finalist, speedup_confidence=confidence)
         confirmed.comparison = comparison

@@ -128,7 +128,10 @@ class CandidateSession:
         session_info = msgspec.structs.replace(session_info, threads=cpu.read_threads(self.pool))
         path = Path(request.reference_path)
         if request.is_reference:
-            save_outputs(path, outputs)
+            try:
+                save_outputs(path, outputs)
+            except OSError as error:
+                return Failure(kind="exception", stage="files", message=error.strerror or f"{error}")
             reference, outputs = outputs, self.run_checked_samples()
         else:
             reference = load_outputs(path)

@@ -50,14 +50,14 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 def make_environment(folder: Path | None = None) -> dict[str, str]:
-    """Return the environment of a child process that imports onnxruntime.
+    """Return the environment of a child process that imports onnxruntime, and that may call `die_with_parent`.
 
     Args:
         folder: Folder for its temporary files; None for the usual one.
     """
     temporary = dict.fromkeys(TEMPORARY, str(folder)) if folder else {}
     # Users who want to send usage data may set the variable.
-    return {**TELEMETRY_OFF, **inherit_environment(), **APPLY_OFF, **temporary}
+    return {**TELEMETRY_OFF, **inherit_environment(), **APPLY_OFF, **name_parent(), **temporary}
 
 
 def ask_child(
@@ -87,7 +87,7 @@ def ask_child(
                     input=msgspec.json.encode(request),
                     stdout=log,
                     stderr=log,
-                    env={**make_environment(folder.path), **name_parent(), **(environment or {})},
+                    env={**make_environment(folder.path), **(environment or {})},
                     timeout=deadline_s,
                     check=False,
                 )

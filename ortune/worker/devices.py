@@ -18,6 +18,8 @@ from ortune.worker.runtime import explain_provider_fault
 
 LIST_DEVICES = """
 import sys, msgspec
+from ortune.prctl import die_with_parent
+die_with_parent()
 from ortune.worker.devices import list_devices
 sys.stdout.write("\\n" + msgspec.json.encode(list_devices(sys.argv[1] or None)).decode())
 """

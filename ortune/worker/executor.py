@@ -395,6 +395,11 @@ def launch_reference(
     kind = first.title
     if first.stage == "start":
         raise HostError(f"{first.message[0].upper()}{first.message[1:]}.", "Check the limits of processes and memory.")
+    if first.stage == "files":
+        raise HostError(
+            f"Cannot write the outputs of the model to a temporary file: {first.message}.",
+            "Set the variable TMPDIR to a folder with free space.",
+        )
     if not base.is_default:
         raise UsageError(
             f"The settings that are fixed for all candidates, {describe(base)}, do not work on this host ({kind}): "

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import re
 import subprocess
 from pathlib import Path
 
 from ortune.interrupts import name_signal
 from ortune.worker.failure import Failure
+from ortune.worker.session_log import read_log
 
 EXIT_TIMEOUT_S = 10.0
 """Time to wait for the end of a process that has closed its pipe."""
-
-LOG_TAIL_BYTES = 4096
-LOG_TAIL_LINES = 8
-LONGEST_LINE = 400
-"""Characters of a line of the log that are kept."""
 
 
 def count_oom_kills(root: Path = Path("/")) -> int | None:
@@ -81,21 +75,3 @@ def explain_exit(status: int, log_path: Path, stage: str, *, n_oom_kills: int | 
         message = "ended by SIGKILL while the kernel was killing processes because memory ran out"
         return Failure(kind="out_of_memory", stage=stage, message=message)
     return Failure(kind="out_of_memory" if "bad_alloc" in tail else "crash", stage=stage, message=message)
-
-
-def read_log(path: Path) -> tuple[str, ...]:
-    """Return the last lines of a child's log, without repeated lines and color codes."""
-    try:
-        with path.open("rb") as log:
-            log.seek(0, os.SEEK_END)
-            log.seek(max(log.tell() - LOG_TAIL_BYTES, 0))
-            text = log.read().decode("utf-8", "replace")
-    except OSError:
-        return ()
-    lines = (line.strip() for line in remove_colors(text).splitlines())
-    return tuple(dict.fromkeys(line[:LONGEST_LINE] for line in lines if line))[-LOG_TAIL_LINES:]
-
-
-def remove_colors(text: str) -> str:
-    """Return a text without the codes that set colors on a terminal."""
-    return re.sub(r"\x1b\[[0-9;]*m", "", text)

@@ -36,7 +36,8 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         kind: "exception" (ONNX Runtime raised one), "crash" (a signal ended the process), "exit" (the process exited),
             "timeout", "out_of_memory", "wrong_output" (the outputs differ from the baseline's), or "not_applied"
             (ONNX Runtime accepted a setting that did not take effect).
-        stage: What the worker was doing: "start", "build", "load", "check" or "measure".
+        stage: What the worker was doing: "start", "build", "load", "check", "files" (it wrote a file for other workers)
+            or "measure".
         message: Human-readable cause.
     """
 

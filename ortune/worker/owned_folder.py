@@ -27,6 +27,9 @@ MAX_START_S = 3600.0
 class OwnedFolder:
     """A new temporary folder, which this process owns. As a context manager, it is removed on exit.
 
+    Args:
+        parent: Folder to create it in; None for the system's folder of temporary files. In others it is hidden.
+
     The system releases the lock of an owner that was killed. Process ids would not do: those of other containers, which
     may share the folder of temporary files, mean nothing here.
 
@@ -37,8 +40,8 @@ class OwnedFolder:
         OSError: It cannot be made.
     """
 
-    def __init__(self) -> None:
-        self.path = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
+    def __init__(self, parent: Path | None = None) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix=f"{_find_prefix(parent)}{os.getpid()}-", dir=parent))
         fresh = self.path / f"{OWNER}.new"
         descriptor = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         try_to_lock(descriptor)
@@ -61,6 +64,10 @@ class OwnedFolder:
         self._finalizer()
 
 
+def _find_prefix(parent: Path | None) -> str:
+    return f".{PREFIX}" if parent else PREFIX
+
+
 def _remove(path: Path, descriptor: int) -> None:
     if sys.platform == "win32":  # pragma: no cover  (an open file cannot be removed there)
         os.close(descriptor)
@@ -70,10 +77,14 @@ def _remove(path: Path, descriptor: int) -> None:
     os.close(descriptor)
 
 
-def remove_abandoned_folders() -> list[Path]:
-    """Remove the folders of this user whose owners were killed, and return them."""
+def remove_abandoned_folders(parent: Path | None = None) -> list[Path]:
+    """Remove the folders of this user whose owners were killed, and return them.
+
+    Args:
+        parent: Folder that they are in; None for the system's folder of temporary files.
+    """
     removed = []
-    for path in sorted(Path(tempfile.gettempdir()).glob(f"{PREFIX}[0-9]*-*")):
+    for path in sorted((parent or Path(tempfile.gettempdir())).glob(f"{_find_prefix(parent)}[0-9]*-*")):
         try:
             if not _is_abandoned(path):
                 continue

@@ -11,14 +11,14 @@ import psutil
 
 from ortune.knobs.config import Config
 from ortune.knobs.environment import variables_of
-from ortune.prctl import name_parent
 from ortune.worker import protocol
 from ortune.worker.block import Block, BlockPlan
 from ortune.worker.child_process import make_environment
 from ortune.worker.clocks import Clocks
-from ortune.worker.exit_status import count_oom_kills, explain_closed_pipe, read_log
+from ortune.worker.exit_status import count_oom_kills, explain_closed_pipe
 from ortune.worker.failure import Failure, find_cause
 from ortune.worker.session_info import Runtime, SessionInfo
+from ortune.worker.session_log import read_log, read_warnings
 
 TIMEOUTS = {
     "load": "the session was not created within {} s",
@@ -70,7 +70,7 @@ class WorkerProcess:
         self._failed: Failure | None = None
         self._n_oom_kills = count_oom_kills()
         with log_path.open("wb") as log:
-            inherited = {**make_environment(temporary), **name_parent(), **environment}
+            inherited = {**make_environment(temporary), **environment}
             self._process, self.pipe = protocol.spawn(
                 command, environment={**inherited, **variables_of(config, inherited)}, log=log
             )
@@ -107,7 +107,7 @@ class WorkerProcess:
         if self.stage != "check" or not isinstance(reply, protocol.LoadedReply):
             return self.fail(self.refuse(self.stage, "it is not the result of loading"))
         self.stage = "measure"
-        self.session_info = msgspec.structs.replace(reply.session_info, log=read_log(self._log_path))
+        self.session_info = msgspec.structs.replace(reply.session_info, log=read_warnings(self._log_path))
         self.runtime = reply.runtime
         self.suspend()
         return None

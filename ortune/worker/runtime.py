@@ -15,13 +15,15 @@ import msgspec
 
 from ortune.knobs.config import Config
 from ortune.worker.child_process import TELEMETRY_OFF, make_environment
-from ortune.worker.exit_status import remove_colors
 from ortune.worker.owned_folder import OwnedFolder
 from ortune.worker.plugins import find_plugin_versions, list_built_in
 from ortune.worker.session_info import Runtime
+from ortune.worker.session_log import remove_colors
 
 READ_RUNTIME = """
 import sys, msgspec
+from ortune.prctl import die_with_parent
+die_with_parent()
 from ortune.worker.runtime import read_runtime
 sys.stdout.write("\\n" + msgspec.json.encode(read_runtime()).decode())
 """
@@ -30,6 +32,8 @@ READ_RUNTIME_TIMEOUT_S = 60.0
 PROBE = """
 import sys
 import msgspec
+from ortune.prctl import die_with_parent
+die_with_parent()
 from ortune.knobs.config import Config
 from ortune.worker.session import make_session
 config = msgspec.json.decode(sys.argv[2], type=Config)

@@ -1,11 +1,24 @@
-"""Warnings that ONNX Runtime printed in workers: each once, however many sessions printed it."""
+"""Logs of child processes: their last lines, and the warnings that ONNX Runtime printed, each once."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import msgspec
+
+LOG_TAIL_BYTES = 4096
+LOG_TAIL_LINES = 8
+LONGEST_LINE = 400
+"""Characters of a line of the log that are kept."""
+
+MOST_LOG_BYTES = 1 << 20
+"""Size of the part of a log that is read, from its begin."""
+
+MOST_WARNINGS = 100
+"""Different warnings of a worker that are kept."""
 
 LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+ \[[WEF]:[^\]]*\] (.+)")
 """A warning or an error in a log of ONNX Runtime: time, severity, logger and place in its code, then the message."""
@@ -24,6 +37,38 @@ class SessionWarning(msgspec.Struct, frozen=True, kw_only=True):
 
     text: str
     n_sessions: int
+
+
+def read_log(path: Path) -> tuple[str, ...]:
+    """Return the last lines of a child's log, without repeated lines and color codes."""
+    try:
+        with path.open("rb") as log:
+            log.seek(0, os.SEEK_END)
+            log.seek(max(log.tell() - LOG_TAIL_BYTES, 0))
+            text = log.read().decode("utf-8", "replace")
+    except OSError:
+        return ()
+    lines = (line.strip() for line in remove_colors(text).splitlines())
+    return tuple(dict.fromkeys(line[:LONGEST_LINE] for line in lines if line))[-LOG_TAIL_LINES:]
+
+
+def remove_colors(text: str) -> str:
+    """Return a text without the codes that set colors on a terminal."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
+def read_warnings(path: Path) -> tuple[str, ...]:
+    """Return the lines with warnings and errors in the log of a worker, each once."""
+    try:
+        with path.open("rb") as log:
+            text = log.read(MOST_LOG_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return ()
+    found: dict[str, str] = {}
+    for line in remove_colors(text).splitlines():
+        if match := LINE.fullmatch(shortened := line.strip()[:LONGEST_LINE]):
+            found.setdefault(VARYING.sub("#", match[1]), shortened)
+    return tuple(found.values())[:MOST_WARNINGS]
 
 
 def collect_warnings(logs: Iterable[Sequence[str]]) -> tuple[SessionWarning, ...]:

@@ -11,13 +11,14 @@ from ortune.host import HostClass
 from ortune.model.identity import ModelIdentity
 from ortune.planning.colocation.sharing import Demand, Kind, describe_kind
 from ortune.planning.deployment import Deployment
-from ortune.planning.result import Estimate
+from ortune.planning.result import Estimate, check_figures
 from ortune.worker import Runtime
 from ortune.workload import Workload
 from ortune.workload.objectives import Objective
 
-SCHEMA = 2
-"""Version of the document. Documents of schema 1 have a coarse host class, and are read unchanged."""
+SCHEMA = 3
+"""Version of the document. Documents of schema 1 have a coarse host class, and those before 3 do not say how much CPU
+time and memory each model needs. They are read unchanged."""
 
 MOST_MODELS = 64
 MOST_SHARINGS = 1000
@@ -54,6 +55,8 @@ class ModelResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         served_per_s: Requests that were served per second.
         utilization: Share of the callers' time that calls took.
         n_requests: Requests that the figure rests on.
+        cpu_ns_per_call: CPU time of all its processes per call; 0 if it is not known.
+        memory_bytes: Largest resident memory of all its processes; 0 if it is not known.
     """
 
     deployment: Deployment
@@ -64,6 +67,12 @@ class ModelResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     served_per_s: float
     utilization: float
     n_requests: int
+    cpu_ns_per_call: float = 0.0
+    memory_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        """Reject numbers that no figure has."""
+        check_figures(self.served_per_s, self.utilization, self.cpu_ns_per_call, self.memory_bytes)
 
 
 class PlannedSharing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

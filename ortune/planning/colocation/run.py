@@ -340,6 +340,8 @@ class _Planning:
                     served_per_s=1e9 * sum(block.n_calls for block in own) / sum(block.wall_ns for block in own),
                     utilization=measuring.find_utilization(own, load),
                     n_requests=sum(len(block.samples_ns) for block in own),
+                    cpu_ns_per_call=sum(block.cpu_ns for block in own) / sum(block.n_calls for block in own),
+                    memory_bytes=max(block.memory.peak_bytes for block in own),
                 )
             )
         wall_ns = sum(block.wall_ns for block in blocks)

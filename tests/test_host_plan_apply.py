@@ -1,0 +1,221 @@
+"""`ortune apply HOSTPLAN`: the models of a plan for one host, each with its own processes, CPUs, name and port."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+import ortune
+from ortune.errors import RecordError
+from ortune.export import render
+from ortune.host import HostClass, ProcessPlacement, read_host
+from ortune.knobs import Config
+from ortune.planning.colocation.pick import name_servers, pick_models
+from ortune.planning.colocation.result import HostPlan, PlannedModel
+from ortune.planning.colocation.sharing import Demand
+from ortune.planning.deployment import Deployment
+from ortune.planning.files import encode_plan
+from ortune.planning.read import SourcedDeployment, read_configs
+from ortune.record.select import Wanted, select_per_model, select_record
+from ortune.workload import parse_limit
+from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
+from tests.plans import QUIET, make_estimate
+from tests.records import make_record
+from tests.test_colocation import make_example, make_result, make_row
+
+USABLE = sorted(cpu for core in read_host(memory=False).usable_cores for cpu in core)
+
+PROGRAM = """
+import json
+import onnxruntime
+found = [onnxruntime.InferenceSession(path).get_session_options().intra_op_num_threads for path in {paths!r}]
+print(json.dumps(found))
+"""
+
+
+def make_host_plan(**changes: Any) -> HostPlan:
+    """Return a plan for both small models on this host: the default misses a target, and divided cores meet both."""
+    deployments = (
+        Deployment(config=QUIET, placement=ProcessPlacement(unit="cores", cpus=((USABLE[0],),))),
+        Deployment(
+            processes=2, config=QUIET, placement=ProcessPlacement(unit="cores", cpus=((USABLE[-1],), (USABLE[-1],)))
+        ),
+    )
+    models = [make_result(each, cpu_ns_per_call=4e6, memory_bytes=80_000_000) for each in deployments]
+    divided = msgspec.structs.replace(make_row("divided"), models=tuple(models))
+    demands = (
+        Demand(name="shop/Images v2", rate_per_s=50.0, slo=parse_limit("p99<50ms")),
+        Demand(name="9.encoder", rate_per_s=10.0),
+    )
+    records = [make_record(path, QUIET) for path in (TINY_CNN, TINY_ENCODER)]
+    plan = make_example(
+        models=tuple(
+            PlannedModel(demand=demand, model=record.model, workload=record.workload)
+            for demand, record in zip(demands, records, strict=True)
+        ),
+        rows=(make_row("default", "broken"), divided, make_row("unpinned", "unclear")),
+        recommended=1,
+        host=HostClass.of(read_host()),
+        runtime=records[0].runtime,
+    )
+    return msgspec.structs.replace(plan, **changes)
+
+
+def write_host_plan(folder: Path, **changes: Any) -> Path:
+    path = folder / "host.json"
+    path.write_bytes(encode_plan(make_host_plan(**changes)))
+    return path
+
+
+class TestPick:
+    def test_each_model_has_its_deployment(self) -> None:
+        first, second = pick_models(make_host_plan())
+        assert first.is_recommended
+        assert first.number == 2
+        assert (first.name, second.name) == ("shop-images-v2", "model-9-encoder")
+        assert (first.n_before, second.n_before) == (0, 1)
+        # 50/s can be multiplied by 1.5, of which 20 % are left unused.
+        assert first.sustained.estimate == pytest.approx(75)
+        assert first.most_per_s == pytest.approx(60)
+        assert first.rate_of_replica_per_s == 50
+        assert first.record.config == QUIET
+        assert first.record.evidence.verdict == "within_limits"
+        assert first.record.is_proven
+        assert second.record.workload.load.processes == 2
+
+    def test_what_proves_nothing_says_so(self) -> None:
+        plan = make_host_plan()
+        (first, _) = pick_models(plan, 1)
+        assert not first.is_recommended
+        assert first.record.evidence.verdict == "default_is_best"
+        kept = (make_row("default"), *plan.rows[1:])
+        assert pick_models(msgspec.structs.replace(plan, rows=kept))[0].record.evidence.verdict == "inconclusive"
+        unclear = msgspec.structs.replace(
+            plan.rows[1], models=tuple(msgspec.structs.replace(each, verdict="unclear") for each in plan.rows[1].models)
+        )
+        rows = (plan.rows[0], unclear)
+        assert pick_models(msgspec.structs.replace(plan, rows=rows))[0].record.evidence.verdict == "inconclusive"
+
+    def test_a_plan_that_recommends_nothing(self) -> None:
+        plan = make_host_plan(recommended=None)
+        with pytest.raises(RecordError, match="recommends no way to share the host"):
+            pick_models(plan)
+        assert pick_models(plan, 2)[0].number == 2
+        for wrong in (0, 4, "memory"):
+            with pytest.raises(RecordError, match="ways to share the host from 1 to 3"):
+                pick_models(plan, wrong)
+
+    def test_names_of_servers(self) -> None:
+        names = ["a.b", "a b", "A-B", "", "é", "x" * 90, "y/" + "x" * 90, "7"]
+        found = name_servers(names)
+        assert len(set(found)) == len(names)
+        for name in found:
+            assert name[0].isalpha() and len(name) <= 60
+            assert set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789-") and name[-1] != "-"
+
+
+class TestRead:
+    def test_the_model_decides(self, tmp_path: Path) -> None:
+        records = read_configs([write_host_plan(tmp_path)])
+        assert [type(each) for each in records] == [SourcedDeployment] * 2
+        found = select_record(records, Wanted(), TINY_ENCODER)
+        assert found.record.model.path == str(TINY_ENCODER)
+        with pytest.raises(RecordError, match="records for several models"):
+            select_record(records, Wanted())
+
+    def test_a_picked_row_is_that_of_all_models(self, tmp_path: Path) -> None:
+        records = read_configs([write_host_plan(tmp_path)], pick=1)
+        choices = select_per_model(records, Wanted(pick=1))
+        assert [choice.record.config for choice in choices] == [Config(), Config()]
+
+    def test_the_api(self) -> None:
+        plan = make_host_plan()
+        options = ortune.session_options(plan, model=str(TINY_CNN))
+        assert options.intra_op_num_threads == 1
+
+    def test_older_documents_have_no_resources(self) -> None:
+        document = json.loads(encode_plan(make_host_plan()))
+        document["schema"] = 2
+        for row in document["rows"]:
+            for each in row["models"]:
+                del each["cpu_ns_per_call"], each["memory_bytes"]
+        plan = msgspec.convert(document, HostPlan)
+        text = render_for(plan, "kubernetes", 0).text
+        assert "HorizontalPodAutoscaler" not in text
+        assert "memory:" not in text
+
+
+def render_for(plan: HostPlan, target: str, number: int) -> ortune.Export:
+    picked = pick_models(plan)[number]
+    return render(target, picked.record, "model.onnx", "host.json", None, picked)
+
+
+class TestExports:
+    def test_compose_files_go_together(self) -> None:
+        services: dict[str, Any] = {}
+        for number in range(2):
+            services |= yaml.safe_load(render_for(make_host_plan(), "compose", number).text)["services"]
+        assert list(services) == ["shop-images-v2", "model-9-encoder-1", "model-9-encoder-2"]
+        assert [each["ports"] for each in services.values()] == [["8000:8000"], ["8001:8000"], ["8002:8000"]]
+        assert [each["cpuset"] for each in services.values()] == [str(USABLE[0]), *[str(USABLE[-1])] * 2]
+
+    def test_manifests_go_together(self) -> None:
+        names = []
+        for number in range(2):
+            manifests = list(yaml.safe_load_all(render_for(make_host_plan(), "kubernetes", number).text))
+            assert len(manifests) == 3
+            names.append({each["metadata"]["name"] for each in manifests})
+        assert names == [{"shop-images-v2"}, {"model-9-encoder"}]
+
+    @pytest.mark.parametrize(("target", "port"), [("gunicorn", ":8001"), ("uvicorn", "--port=8001")])
+    def test_each_server_has_a_port_of_its_own(self, target: str, port: str) -> None:
+        assert "800" not in render_for(make_host_plan(), target, 0).text.replace("--port=8000", "")
+        assert port in render_for(make_host_plan(), target, 1).text
+
+    def test_it_is_said_that_cores_are_shared(self) -> None:
+        plan = make_host_plan(recommended=2)
+        assert any(line.startswith("sharing=") for line in render_for(plan, "gunicorn", 0).unsupported)
+        assert not any(line.startswith("sharing=") for line in render_for(make_host_plan(), "gunicorn", 0).unsupported)
+
+    def test_the_header_says_what_was_planned(self) -> None:
+        text = render_for(make_host_plan(), "gunicorn", 0).text
+        assert "# Deployment 2 of the plan, recommended: 1 process" in text
+        assert "# Beside other models of the plan: cores divided among the models" in text
+        assert "# Capacity within p99<50ms: 75/s" in text
+
+
+@pytest.mark.slow
+class TestCommand:
+    def test_exports(self, tmp_path: Path) -> None:
+        path = write_host_plan(tmp_path)
+        done = run_ortune("apply", path, TINY_CNN, "--to", "systemd", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert "/etc/systemd/system/shop-images-v2@.service" in done.stdout
+        done = run_ortune("apply", path, "--to", "systemd", cwd=tmp_path)
+        assert done.returncode == 2
+        assert "records for several models" in done.stderr
+
+    def test_a_program_gets_the_settings_of_each_model(self, tmp_path: Path) -> None:
+        path = write_host_plan(tmp_path)
+        (tmp_path / "app.py").write_text(PROGRAM.format(paths=[str(TINY_CNN), str(TINY_ENCODER)]))
+        done = run_ortune("apply", path, "--", sys.executable, "app.py", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout.splitlines()[-1]) == [1, 1]
+
+    def test_it_is_checked_here(self, tmp_path: Path) -> None:
+        done = run_ortune("apply", write_host_plan(tmp_path), TINY_CNN, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert "Deployment 2 of the plan, recommended" in done.stdout
+
+
+def test_a_rate_that_was_served_stands_for_a_scale_that_is_not_known() -> None:
+    plan = make_host_plan()
+    rows = (plan.rows[0], msgspec.structs.replace(plan.rows[1], scale=None))
+    (first, _) = pick_models(msgspec.structs.replace(plan, rows=rows))
+    assert first.sustained == make_estimate(50.0, low=0.0, high=None)
