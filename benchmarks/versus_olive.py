@@ -73,7 +73,7 @@ RUN_S = 40.0
 
 RATIOS = ("ortune_over_olive", "ortune_over_default", "olive_over_default")
 
-BUDGET_SHARE = 0.28
+BUDGET_SHARE = 0.32
 """Budget of ortune as a share of Olive's time. The target is a third of Olive's time from start to result."""
 
 
