@@ -1,6 +1,9 @@
 """Compare several processes of one model with a single one: by default, with one thread each, and without spinning.
 
-    python -m benchmarks.processes [--processes 2] [--launches 8] [--rounds 8] [--block 0.5] [MODEL ...]
+    python -m benchmarks.processes [--processes 2] [--batch 4] [--launches 8] [--rounds 8] [--block 0.5] [MODEL ...]
+
+MODEL is a model of models/manifest.toml, or `encoder`: one of the size of MiniLM-L3, with random weights. With --batch,
+processes whose calls have several items are measured as well. Throughput and CPU time are then those of items.
 
 All are measured in interleaved blocks, by the executor that `ortune search` uses. The throughput of each is that of all
 of its processes together, divided by the throughput of the single process in the same round. On hosts with enough
@@ -11,14 +14,16 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 import numpy as np
 
 from benchmarks.host import describe_host
 from benchmarks.inputs import shapes_of
-from models.build import build
+from benchmarks.lengths import find_model
 from ortune.compare.block_runner import BlockRunner
 from ortune.compare.figures import compute_figure, compute_worst_percentile
 from ortune.compare.open import find_cpus
@@ -29,6 +34,7 @@ from ortune.model import read_model
 from ortune.worker import Block, BlockPlan, Failure
 from ortune.worker.executor import ProcessExecutor, launch_reference
 from ortune.workload import InputOptions, Load, Tolerance, make_feed, make_load
+from ortune.workload.batching import list_batches
 
 LEAD_IN_SHARE = 0.1
 DEADLINE_S = 300.0
@@ -51,7 +57,7 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     config: Config = DEFAULT
 
 
-def list_deployments(host: Host, n_processes: int) -> list[Deployment]:
+def list_deployments(host: Host, n_processes: int, n_items: int = 1) -> list[Deployment]:
     """Return what is compared, the single process first."""
     several = make_load(processes=n_processes)
     found = [
@@ -66,19 +72,23 @@ def list_deployments(host: Host, n_processes: int) -> list[Deployment]:
         config = Config(session_options={"intra_op_num_threads": share})
         title = f"{n_processes} x {share} thread{'s' * (share > 1)}, pinned apart"
         found.append(Deployment(title=title, load=pinned, config=config))
+    if n_items > 1:
+        title = f"{n_processes} x 1 thread, batch {n_items}"
+        found.append(Deployment(title=title, load=several, config=msgspec.structs.replace(ONE_THREAD, batch=n_items)))
     return found
 
 
 def measure(
-    name: str, deployments: Sequence[Deployment], host: Host, arguments: argparse.Namespace
+    name: str, folder: Path, deployments: Sequence[Deployment], host: Host, arguments: argparse.Namespace
 ) -> list[list[list[Block]]]:
     """Return the blocks of each launch and round, one for each deployment.
 
     Raises:
         SystemExit: A deployment fails.
     """
-    model = read_model(build(name))
-    feed = make_feed(model, InputOptions(shapes=shapes_of(name)))
+    model = read_model(find_model(name, folder))
+    shapes = {} if name == "encoder" else shapes_of(name)
+    feed = make_feed(model, InputOptions(shapes=shapes), list_batches(1, arguments.batch))
     rng = np.random.default_rng(arguments.seed)
     duration_ns = int(arguments.block * 1e9)
     launches = []
@@ -159,6 +169,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", default=["minilm_l6_int8", "squeezenet"], metavar="MODEL")
     parser.add_argument("--processes", type=int, default=2, help="number of processes")
+    parser.add_argument("--batch", type=int, default=1, help="items in a call of further processes; 1 for none")
     parser.add_argument("--launches", type=int, default=8, help="launches of each")
     parser.add_argument("--rounds", type=int, default=8, help="rounds of each launch")
     parser.add_argument("--block", type=float, default=0.5, help="duration of a block in seconds")
@@ -168,9 +179,10 @@ def main() -> None:
     print(describe_host())
     rounds = f"{arguments.launches} launches of {arguments.rounds} rounds"
     print(f"{rounds}, blocks of {arguments.block:g} s, one client for each process")
-    deployments = list_deployments(host, arguments.processes)
+    deployments = list_deployments(host, arguments.processes, arguments.batch)
     for name in arguments.models:
-        report(name, deployments, measure(name, deployments, host, arguments))
+        with tempfile.TemporaryDirectory() as folder:
+            report(name, deployments, measure(name, Path(folder), deployments, host, arguments))
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from ortune.console.widgets import (
     show_note,
     show_warning,
 )
+from ortune.errors import spell_as_flag
 from ortune.host import HostClass
 from ortune.planning.colocation.prepare import PreparedHostPlan
 from ortune.planning.colocation.result import HostPlan, ModelResult, PlannedSharing
@@ -83,6 +84,9 @@ def show_host_plan(console: Console, plan: HostPlan, path: Path | None) -> None:
         show_warning(console, warning)
     if path is not None and str(path) != "-":
         show_note(console, "written", str(path), "bold green", fold=False)
+        if plan.choice:
+            usage = f"ortune apply {path} MODEL {spell_as_flag('to', 'TARGET')}"
+            console.print(Text(f"To write a model's server for gunicorn, Kubernetes and others: {usage}", "dim"))
 
 
 def make_models_table(plan: HostPlan, row: PlannedSharing) -> Table:
