@@ -292,7 +292,7 @@ def measure_model(name: str, arguments: argparse.Namespace) -> Row:
     rate = picked.rate_of_replica_per_s
     row: Row = {"model": name, "slo": plan.slo.text, "rate_per_s": rate, "title": picked.deployment.title}
     row |= {"headroom": plan.headroom, "planned_bytes": picked.row.memory_bytes, "targets": {}}
-    source = f"{picked.sustained.estimate:.4g}/s, {picked.sustained.source}"
+    source = f"{picked.capacity.estimate:.4g}/s, {picked.capacity.source}" if picked.capacity else "unknown"
     print(f"{name}: {plan.slo.text} at {rate:.4g}/s (capacity {source}; headroom {plan.headroom:.0%})", flush=True)
     print(f"    {picked.deployment.title}; {len(file.getvalue()) / 1024:.0f} KiB in a request")
     if rate <= 0:

@@ -135,11 +135,17 @@ class TestLeftovers:
 
     def test_those_of_killed_processes_are_removed(self, tmp_path: Path) -> None:
         record = tmp_path / "a [1].json"
-        left = self.make(tmp_path, ".a [1].json.ab_c1234")
+        left = self.make(tmp_path, ".a [1].json.ortune-ab_c1234")
         others = [
-            self.make(tmp_path, name) for name in (".a [1].json.swp", ".b.json.abcd1234", ".a [1].json.ab_c12345")
+            self.make(tmp_path, name)
+            for name in (
+                ".a [1].json.swp",
+                ".a [1].json.20260101",
+                ".b.json.ortune-abcd1234",
+                ".a [1].json.ortune-ab_c12345",
+            )
         ]
-        others.append(self.make(tmp_path, ".a [1].json.fresh123", age_s=0.0))
+        others.append(self.make(tmp_path, ".a [1].json.ortune-fresh123", age_s=0.0))
         assert remove_leftovers(record) == [left]
         assert all(other.exists() for other in others)
 
@@ -162,7 +168,7 @@ class TestLeftovers:
         assert record.read_bytes() == b"whole"
 
     def test_the_next_check_of_the_file_removes_them(self, tmp_path: Path) -> None:
-        left = self.make(tmp_path, ".a.json.ab_c1234")
+        left = self.make(tmp_path, ".a.json.ortune-ab_c1234")
         check_writable(tmp_path / "a.json")
         assert not left.exists()
 

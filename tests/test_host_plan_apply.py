@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,22 +13,28 @@ import pytest
 import yaml
 
 import ortune
-from ortune.errors import RecordError
+from ortune.errors import RecordError, UsageError
 from ortune.export import render
+from ortune.export.target import describe_deployment
 from ortune.host import HostClass, ProcessPlacement, read_host
 from ortune.knobs import Config
+from ortune.options import make_request
+from ortune.planning.colocation.files import decode_host_plan
 from ortune.planning.colocation.pick import name_servers, pick_models
+from ortune.planning.colocation.prepare import prepare_host_plan
 from ortune.planning.colocation.result import HostPlan, PlannedModel
 from ortune.planning.colocation.sharing import Demand
 from ortune.planning.deployment import Deployment
 from ortune.planning.files import encode_plan
 from ortune.planning.read import SourcedDeployment, read_configs
 from ortune.record.select import Wanted, select_per_model, select_record
+from ortune.requests import HostPlanRequest
 from ortune.workload import parse_limit
 from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
-from tests.plans import QUIET, make_estimate
-from tests.records import make_record
+from tests.plans import QUIET
+from tests.records import ONE_THREAD, make_local_record, make_record, write
 from tests.test_colocation import make_example, make_result, make_row
+from tests.test_plan_exports import SERVERS
 
 USABLE = sorted(cpu for core in read_host(memory=False).usable_cores for cpu in core)
 
@@ -78,10 +85,10 @@ class TestPick:
         first, second = pick_models(make_host_plan())
         assert first.is_recommended
         assert first.number == 2
-        assert (first.name, second.name) == ("shop-images-v2", "model-9-encoder")
+        assert (first.name, second.name) == ("model-shop-images-v2", "model-9-encoder")
         assert (first.n_before, second.n_before) == (0, 1)
         # 50/s can be multiplied by 1.5, of which 20 % are left unused.
-        assert first.sustained.estimate == pytest.approx(75)
+        assert first.sustained_per_s == pytest.approx(75)
         assert first.most_per_s == pytest.approx(60)
         assert first.rate_of_replica_per_s == 50
         assert first.record.config == QUIET
@@ -108,16 +115,17 @@ class TestPick:
             pick_models(plan)
         assert pick_models(plan, 2)[0].number == 2
         for wrong in (0, 4, "memory"):
-            with pytest.raises(RecordError, match="ways to share the host from 1 to 3"):
+            with pytest.raises(RecordError, match="this plan has rows 1 to 3"):
                 pick_models(plan, wrong)
 
     def test_names_of_servers(self) -> None:
-        names = ["a.b", "a b", "A-B", "", "é", "x" * 90, "y/" + "x" * 90, "7"]
+        names = ["a.b", "a b", "A-B", "", "é", "x" * 90, "y/" + "x" * 90, "7", "no", "ssh", "a b-2", "a-b-2"]
         found = name_servers(names)
         assert len(set(found)) == len(names)
         for name in found:
-            assert name[0].isalpha() and len(name) <= 60
-            assert set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789-") and name[-1] != "-"
+            assert name.startswith("model") and len(name) <= 50 and name[-1] != "-"
+            assert set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789-")
+        assert found[-4:-2] == ["model-no", "model-ssh"]
 
 
 class TestRead:
@@ -161,7 +169,7 @@ class TestExports:
         services: dict[str, Any] = {}
         for number in range(2):
             services |= yaml.safe_load(render_for(make_host_plan(), "compose", number).text)["services"]
-        assert list(services) == ["shop-images-v2", "model-9-encoder-1", "model-9-encoder-2"]
+        assert list(services) == ["model-shop-images-v2", "model-9-encoder.1", "model-9-encoder.2"]
         assert [each["ports"] for each in services.values()] == [["8000:8000"], ["8001:8000"], ["8002:8000"]]
         assert [each["cpuset"] for each in services.values()] == [str(USABLE[0]), *[str(USABLE[-1])] * 2]
 
@@ -171,32 +179,47 @@ class TestExports:
             manifests = list(yaml.safe_load_all(render_for(make_host_plan(), "kubernetes", number).text))
             assert len(manifests) == 3
             names.append({each["metadata"]["name"] for each in manifests})
-        assert names == [{"shop-images-v2"}, {"model-9-encoder"}]
+        assert names == [{"model-shop-images-v2"}, {"model-9-encoder"}]
 
     @pytest.mark.parametrize(("target", "port"), [("gunicorn", ":8001"), ("uvicorn", "--port=8001")])
     def test_each_server_has_a_port_of_its_own(self, target: str, port: str) -> None:
         assert "800" not in render_for(make_host_plan(), target, 0).text.replace("--port=8000", "")
         assert port in render_for(make_host_plan(), target, 1).text
 
-    def test_it_is_said_that_cores_are_shared(self) -> None:
+    @pytest.mark.parametrize("target", SERVERS)
+    def test_it_is_said_that_cores_are_shared(self, target: str) -> None:
         plan = make_host_plan(recommended=2)
-        assert any(line.startswith("sharing=") for line in render_for(plan, "gunicorn", 0).unsupported)
-        assert not any(line.startswith("sharing=") for line in render_for(make_host_plan(), "gunicorn", 0).unsupported)
+        assert any(line.startswith("sharing=") for line in render_for(plan, target, 0).unsupported)
+        assert not any(line.startswith("sharing=") for line in render_for(make_host_plan(), target, 0).unsupported)
 
     def test_the_header_says_what_was_planned(self) -> None:
         text = render_for(make_host_plan(), "gunicorn", 0).text
         assert "# Deployment 2 of the plan, recommended: 1 process" in text
-        assert "# Beside other models of the plan: cores divided among the models" in text
+        assert "# It shares the host with the other models of the plan (cores divided among the models" in text
         assert "# Capacity within p99<50ms: 75/s" in text
 
 
 @pytest.mark.slow
 class TestCommand:
+    def test_it_cannot_be_verified(self, tmp_path: Path) -> None:
+        done = run_ortune("apply", write_host_plan(tmp_path), TINY_CNN, "--verify", cwd=tmp_path)
+        assert done.returncode == 2
+        assert "is a plan, and only records can be verified" in " ".join(done.stderr.split())
+
+    def test_a_model_on_another_host(self, tmp_path: Path) -> None:
+        path = write_host_plan(tmp_path)
+        document = json.loads(path.read_bytes())
+        document["models"][1]["model"]["path"] = "/srv/models/encoder.onnx"
+        path.write_text(json.dumps(document))
+        done = run_ortune("apply", path, "/srv/models/encoder.onnx", "--to", "gunicorn", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert "workers = 2" in done.stdout
+
     def test_exports(self, tmp_path: Path) -> None:
         path = write_host_plan(tmp_path)
         done = run_ortune("apply", path, TINY_CNN, "--to", "systemd", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
-        assert "/etc/systemd/system/shop-images-v2@.service" in done.stdout
+        assert "/etc/systemd/system/model-shop-images-v2@.service" in done.stdout
         done = run_ortune("apply", path, "--to", "systemd", cwd=tmp_path)
         assert done.returncode == 2
         assert "records for several models" in done.stderr
@@ -218,4 +241,56 @@ def test_a_rate_that_was_served_stands_for_a_scale_that_is_not_known() -> None:
     plan = make_host_plan()
     rows = (plan.rows[0], msgspec.structs.replace(plan.rows[1], scale=None))
     (first, _) = pick_models(msgspec.structs.replace(plan, rows=rows))
-    assert first.sustained == make_estimate(50.0, low=0.0, high=None)
+    assert first.capacity is None
+    assert first.sustained_per_s == 50
+    assert "Throughput: 50/s, measured." in describe_deployment(first)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        (("started",), "", "Invalid isoformat"),
+        (("seed",), -1, "below 0"),
+        (("headroom",), 1.5, "headroom"),
+        (("headroom",), -1e308, "headroom"),
+        (("models", 0, "demand", "rate_per_s"), -1, "must be positive"),
+        (("rows", 0, "replicas"), -3, "replicas"),
+        (("rows", 0, "price_per_hour"), 1e300, "figures"),
+        (("rows", 0, "models", 0, "cpu_ns_per_call"), -1, "figures"),
+    ],
+)
+def test_numbers_that_no_plan_has(place: tuple[Any, ...], value: Any, message: str) -> None:
+    document = json.loads(encode_plan(make_host_plan()))
+    target = document
+    for key in place[:-1]:
+        target = target[key]
+    target[place[-1]] = value
+    with pytest.raises(RecordError, match=message):
+        decode_host_plan(json.dumps(document).encode())
+
+
+def test_several_hosts(tmp_path: Path) -> None:
+    plan = make_host_plan()
+    rows = (plan.rows[0], msgspec.structs.replace(plan.rows[1], replicas=3))
+    plan = msgspec.structs.replace(plan, rows=rows)
+    (first, _) = pick_models(plan)
+    assert first.rate_of_replica_per_s == pytest.approx(50 / 3)
+    (deployment, *_) = yaml.safe_load_all(render_for(plan, "kubernetes", 1).text)
+    assert deployment["spec"]["replicas"] == 6
+    assert any(line.startswith("replicas=3") for line in render_for(plan, "systemd", 0).unsupported)
+
+
+def test_a_plan_and_a_record_together(tmp_path: Path) -> None:
+    """A picked row is that of the plan, and what is picked of the record is a point of its front."""
+    path = write_host_plan(tmp_path)
+    record = write(make_local_record(TINY_CNN, ONE_THREAD), tmp_path / "r.json")
+    records = read_configs([path, record], pick=1)
+    with pytest.raises(RecordError, match="records for several models"):
+        select_per_model(records, Wanted(pick=1))
+
+
+def test_the_same_model_twice_is_refused(tmp_path: Path) -> None:
+    shutil.copy(TINY_CNN, tmp_path / "copy.onnx")
+    request = make_request(HostPlanRequest, {"models": {str(TINY_CNN): "50/s", str(tmp_path / "copy.onnx"): "10/s"}})
+    with pytest.raises(UsageError, match=r"copy.onnx are the same model"):
+        prepare_host_plan(request)

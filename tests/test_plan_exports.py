@@ -344,7 +344,7 @@ def test_values_stay_values(target: str, config: Config, name: str) -> None:
         record = hostile_record(config, name)
         deployment = Deployment(processes=2, clients=2, config=config)
         row = make_row(deployment, 100.0)
-        picked = PickedDeployment(row=row, number=2, is_recommended=True, record=record, sustained=row.throughput)
+        picked = PickedDeployment(row=row, number=2, is_recommended=True, record=record, throughput=row.throughput)
         text = render(target, record, "folder/model.onnx", "plan.json", None, picked).text
         if target == "kubernetes":
             return list(yaml.safe_load_all(text))

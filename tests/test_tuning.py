@@ -24,7 +24,7 @@ from ortune.knobs import DEFAULT, Config, build_space
 from ortune.tuning.confirmation import start_run
 from ortune.tuning.outcome import Outcome, Progress
 from ortune.tuning.pareto import find_front, find_knee
-from ortune.tuning.plan import Plan, make_plan, reserve_confirmation, warn_of_small_budget
+from ortune.tuning.plan import Plan, make_plan, reserve_confirmation, resize_confirmation, warn_of_small_budget
 from ortune.tuning.results import CandidateResult
 from ortune.tuning.stages import SearchSettings, run_search
 from ortune.tuning.state import SearchState
@@ -962,6 +962,28 @@ class TestPlan:
         p99 = goal(objective="p99")
         needed_s = reserve_confirmation(plan, p99, pace, gain=0.5, launch_sigma=0.01, round_sigma=0.01)
         assert needed_s == plan.confirmation_s
+
+    @pytest.mark.parametrize(
+        ("gain", "luck", "left_s", "is_longer"),
+        [
+            (0.04, 0.03, 200.0, True),
+            (0.04, 0.03, 30.0, True),
+            (0.4, 0.01, 200.0, False),  # the planned time is enough
+            (0.02, 0.2, 200.0, False),  # no number of launches is
+            (0.0, 0.03, 200.0, False),
+        ],
+    )
+    def test_a_confirmation_takes_what_is_left_if_the_gain_needs_it(
+        self, gain: float, luck: float, left_s: float, is_longer: bool
+    ) -> None:
+        plan = self.plan(launch_s=0.2, one_at_a_time=False)
+        pace = Pace(gap_ns=5e6, call_ns=5e6)
+        found = resize_confirmation(plan, P50, pace, left_s, (luck, 0.01), gain)
+        if is_longer:
+            assert found.confirmation_s == left_s
+            assert found.confirmation.n_rounds > plan.confirmation.n_rounds
+        else:
+            assert found.confirmation_s == plan.confirmation_s
 
     @pytest.mark.parametrize("call_s", [0.2, 0.7, 2.0])
     @pytest.mark.parametrize("launch_s", [0.0, 1.4, 5.0])

@@ -161,11 +161,13 @@ def find_config(request: ApplyRequest, configs: list[str], model: str | None, wa
             if find_deployment(each):
                 raise UsageError(
                     f"{each.source} is a plan, and only records can be verified.",
-                    f"Plan again: ortune plan {each.record.model.path}.",
+                    "Plan again, with `ortune plan`.",
                     option="verify",
                 )
     # The path may be that on another host, where the exported config will be used.
     present = model if model is not None and Path(model).is_file() else None
+    if model is not None and present is None:
+        records = tuple(each for each in records if each.record.model.path == model) or records
     found = select_config(records, wanted, present)
     return found if request.verify else use_cache_dir(found, request.cache_dir)
 

@@ -49,7 +49,7 @@ UNLIMITED = 10_000
 Part = Literal["capacity", "resources", "rate"]
 
 PARTS: tuple[Part, ...] = get_args(Part)
-"""What a table of deployments shows: how much each can take, what it needs for a call, and at the asked rate."""
+"""What a table of deployments shows: how much each can take, what it needs for a call, and at the requested rate."""
 
 TITLES = {"throughput": "most throughput", "memory": "least memory", "cpu": "least CPU time"}
 
@@ -166,7 +166,7 @@ def make_plan_table(plan: Plan, parts: Sequence[Part]) -> Table:
         headings += [f"{name_unit(plan)}s/s", "ratio", *([f"within {plan.slo.text}"] if plan.slo else [])]
     headings += ["p50", "p99", "CPUs", "memory"] if "resources" in parts else []
     if "rate" in parts:
-        headings += ["replicas", f"{plan.slo.figure if plan.slo else 'p99'} at rate"] if has_rate else []
+        headings += ["replicas", f"{name_latency(plan)} at rate"] if has_rate else []
         headings += ["per million"] if has_price else []
     for heading in headings:
         table.add_column(heading, justify="right", overflow="fold")
@@ -221,8 +221,14 @@ def format_capacity(capacity: Estimate | None) -> str:
     return f"{mark}{format_rate(capacity.estimate)} [{format_number(capacity.low)}, {high}]"
 
 
+def name_latency(plan: Plan) -> Objective:
+    """Return the figure of the latency at the requested rate: that of the target, or p99 without one."""
+    has_target = any(row.at_rate and row.at_rate.target for row in plan.rows)
+    return plan.slo.figure if plan.slo and has_target else "p99"
+
+
 def find_latency(found: AtRate) -> Estimate:
-    """Return the latency at a rate in ns: the figure of the target, or p99 without one."""
+    """Return the latency at a rate in ns; see `name_latency`."""
     return found.target or Estimate(
         estimate=found.p99_ns,
         low=found.p99_low_ns or 0.0,
@@ -250,7 +256,7 @@ def show_choice(console: Console, plan: Plan) -> None:
         each = plan.rate_per_s / choice.replicas
         hosts = format_count(choice.replicas, "host")
         console.print(Text(f"{format_rate(plan.rate_per_s)} need {hosts}: {format_rate(each)} each."))
-    for text in compare_predictions(choice, plan.slo.figure if plan.slo else "p99"):
+    for text in compare_predictions(choice, name_latency(plan)):
         console.print(Text(text))
     if choice.worst_p99_ns is not None:
         console.print(Text(f"p99 of the slowest process: {format_duration(choice.worst_p99_ns)}."))
@@ -289,7 +295,7 @@ def show_sources(console: Console, plan: Plan) -> None:
         )
     if plan.rate_per_s:
         lines.append(
-            "p99 at rate: ~ marks predictions from the durations of calls, the others are measured "
+            f"{name_latency(plan)} at rate: ~ marks predictions from the durations of calls, the others are measured "
             f"({DISPATCHES[plan.dispatch]})."
         )
     for line in lines:
@@ -301,7 +307,7 @@ def compare_predictions(row: PlannedDeployment, figure: Objective) -> list[str]:
 
     Args:
         row: The deployment.
-        figure: The figure of the latency at the asked rate.
+        figure: The figure of the latency at the requested rate.
     """
     lines = []
     if row.capacity and row.capacity.estimate > 0 and row.predicted_capacity:
@@ -342,7 +348,8 @@ def find_warnings(plan: Plan) -> list[str]:
 
 def exceeds(slo: Limit, found: AtRate) -> bool:
     """Return whether a latency that was measured at a rate is certainly above a target."""
-    return found.source == "measured" and find_latency(found).low > slo.bound
+    is_known = found.target is not None or slo.figure == "p99"
+    return found.source == "measured" and is_known and find_latency(found).low > slo.bound
 
 
 class PlanProgress(LiveBar):

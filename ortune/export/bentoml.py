@@ -7,7 +7,14 @@ from __future__ import annotations
 
 from ortune.export.literals import PYTHON
 from ortune.export.python import create_session_lines, indent, run_options_lines
-from ortune.export.serving import count_cpus, count_memory_mib, report_grouping, report_pinning, report_replicas
+from ortune.export.serving import (
+    count_cpus,
+    count_memory_mib,
+    report_grouping,
+    report_pinning,
+    report_replicas,
+    report_sharing,
+)
 from ortune.export.target import Job, Target
 from ortune.worker.session import CUDA_BASED
 
@@ -27,6 +34,7 @@ def write(job: Job) -> str:
     """Return the module."""
     pending, deployment = job.pending, job.deployment
     report_grouping(job)
+    report_sharing(job)
     report_replicas(job)
     if deployment.batching:
         reason = "BentoML chooses batch sizes itself, and rejects requests that would exceed its configured latency"

@@ -38,8 +38,10 @@ def write(job: Job) -> str:
         report_pinning(job)
         return "\n".join([*lines, "services:", *make_service(job, job.name, job.first_port)])
     lines += ["# Put a load balancer before the services: each runs one process on its own CPUs.", "services:"]
+    # No name of another model contains a dot.
+    separator = "." if job.picked and job.picked.shared else "-"
     for number, cpus in enumerate(parts):
-        name = job.name if len(parts) == 1 else f"{job.name}-{number + 1}"
+        name = job.name if len(parts) == 1 else f"{job.name}{separator}{number + 1}"
         lines += make_service(job, name, job.first_port + number, cpus)
     return "\n".join(lines)
 

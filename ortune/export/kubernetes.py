@@ -136,12 +136,19 @@ def write_manifests(job: Job, picked: PickedDeployment) -> str:
         ]
     if shape.memory_mib:
         lines.append(make_comment("#", describe_memory()))
-    manifests = [make_deployment(job, shape), make_service(job.name), make_autoscaler(job, picked, shape)]
+    autoscaler = make_autoscaler(job, picked, shape)
+    manifests = [make_deployment(job, shape, scales=bool(autoscaler)), make_service(job.name), autoscaler]
     return "\n".join(lines) + "\n" + "\n---\n".join("\n".join(each) for each in manifests if each)
 
 
-def make_deployment(job: Job, shape: PodShape) -> list[str]:
-    """Return the lines of the Deployment."""
+def make_deployment(job: Job, shape: PodShape, *, scales: bool) -> list[str]:
+    """Return the lines of the Deployment.
+
+    Args:
+        job: The export.
+        shape: What a pod has.
+        scales: Whether there is an autoscaler.
+    """
     apply = make_apply_command(
         job, source=CONFIG_IN_CONTAINER, program="ortune-apply", any_host=job.record.host.cpu_quota != shape.cpus
     )
@@ -154,7 +161,7 @@ def make_deployment(job: Job, shape: PodShape) -> list[str]:
         "metadata:",
         f"  name: {job.name}",
         "spec:",
-        "  # Remove this line before you apply the file again: the autoscaler sets it.",
+        *(["  # Remove this line before you apply the file again: the autoscaler sets it."] if scales else []),
         f"  replicas: {shape.n_pods}",
         "  selector:",
         "    matchLabels:",

@@ -8,7 +8,12 @@ from __future__ import annotations
 import math
 
 from ortune.export.python import create_session_lines, indent, mapping, run_options_lines
-from ortune.export.serving import count_cpus, report_grouping, report_pinning
+from ortune.export.serving import (
+    count_cpus,
+    report_grouping,
+    report_pinning,
+    report_sharing,
+)
 from ortune.export.target import Job, Target
 from ortune.worker.session import CUDA_BASED
 
@@ -46,6 +51,7 @@ def write(job: Job) -> str:
     """Return the module."""
     pending, deployment = job.pending, job.deployment
     report_grouping(job)
+    report_sharing(job)
     report_pinning(job, "Ray does not pin its replicas")
     environment = pending.take_environment()
     create = create_session_lines(job)

@@ -139,11 +139,16 @@ def report_pinning(job: Job, reason: str = "export on the host that was measured
 def report_sharing(job: Job) -> None:
     """Note that the deployment was planned to share its cores with other models, if it was."""
     if job.picked and job.picked.shared and not job.is_pinned:
-        job.pending.report("sharing", job.picked.shared, "start all models of the plan on the same host")
+        job.pending.report(
+            "sharing",
+            job.picked.shared,
+            "start all models of the plan on the same host, and divide CPUs that are requested or limited here among "
+            "them",
+        )
 
 
 def report_calls(job: Job) -> None:
-    """Note how the program must put requests together, if the deployment does so."""
+    """Note how the program must put requests together, if the deployment does so, and which models run beside it."""
     if batching := job.deployment.batching:
         job.pending.report(
             "batching",

@@ -152,25 +152,21 @@ def describe_deployment(picked: PickedDeployment) -> list[str]:
     what = "recommended" if picked.is_recommended else "not the recommended one"
     lines = [f"Deployment {picked.number} of the plan, {what}: {picked.deployment.title}."]
     if picked.shared:
-        lines.append(f"Beside other models of the plan: {picked.shared}.")
-    sustained = picked.sustained
-    if picked.slo or picked.shared:
-        interval = f"[{sustained.low:.4g}, {'' if sustained.high is None else f'{sustained.high:.4g}'}]"
+        lines.append(f"It shares the host with the other models of the plan ({picked.shared}).")
+    if capacity := picked.capacity:
+        interval = f" [{capacity.low:.4g}, {'' if capacity.high is None else f'{capacity.high:.4g}'}]"
         within = f" within {picked.slo.text}" if picked.slo else ""
         lines.append(
-            f"Capacity{within}: {sustained.estimate:.4g}/s {interval}, {sustained.source}. "
+            f"Capacity{within}: {capacity.estimate:.4g}/s{interval if capacity.low > 0 else ''}, {capacity.source}. "
             f"Planned for at most {picked.most_per_s:.4g}/s."
         )
-    else:
-        lines.append(f"Throughput: {sustained.estimate:.4g}/s, measured.")
+    elif picked.throughput:
+        lines.append(f"Throughput: {picked.throughput.estimate:.4g}/s, measured.")
     if picked.lengths:
         lines.append(f"Items of different lengths in a call: {picked.lengths.choice.title}.")
     if picked.rate_per_s:
-        n_hosts = (
-            "no number of hosts is enough"
-            if picked.replicas is None
-            else f"{picked.replicas} hosts like the measured one"
-        )
+        hosts = "1 host" if picked.replicas == 1 else f"{picked.replicas} hosts"
+        n_hosts = "no number of hosts is enough" if picked.replicas is None else f"{hosts} like the measured one"
         lines.append(f"For {picked.rate_per_s:.4g}/s: {n_hosts}.")
     return lines
 

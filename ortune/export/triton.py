@@ -11,7 +11,13 @@ from collections.abc import Mapping
 from ortune.export.checks import read_number
 from ortune.export.comments import make_comment
 from ortune.export.literals import quote_protobuf
-from ortune.export.serving import make_text_of_cpus, report_grouping, report_pinning, report_replicas
+from ortune.export.serving import (
+    make_text_of_cpus,
+    report_grouping,
+    report_pinning,
+    report_replicas,
+    report_sharing,
+)
 from ortune.export.target import Job, Target
 from ortune.knobs.config import CPU, alias_of
 
@@ -154,6 +160,7 @@ def _deployment_lines(job: Job, device: str) -> list[str]:
         )
     report_replicas(job)
     report_grouping(job)
+    report_sharing(job)
     lines = []
     if parts := job.cpus:
         options = [

@@ -19,7 +19,7 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         slo: The target for the latency, or None.
-        rate_per_s: The asked rate, or None.
+        rate_per_s: The requested rate, or None.
         headroom: Share of the capacity that is left unused.
         price_per_hour: Price of a replica, or None.
         budget_s: Time to spend; None for the usual time.

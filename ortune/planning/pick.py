@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from ortune.compare.comparison import Speedup
 from ortune.errors import RecordError
-from ortune.planning.colocation.result import ModelResult
+from ortune.knobs import Config
+from ortune.planning.colocation.result import HostPlan, ModelResult
 from ortune.planning.deployment import Deployment
 from ortune.planning.result import Estimate, LengthPlan, Plan, PlannedDeployment
 from ortune.record.schema import SCHEMA, Evidence, Record, Search, Tried, Verdict
@@ -25,7 +28,8 @@ class PickedDeployment(msgspec.Struct, frozen=True, kw_only=True):
         number: Its number in the plan, counted from 1.
         is_recommended: Whether it is the one that the plan recommends.
         record: The settings of its sessions, as a record.
-        sustained: The rate that it can take: the capacity within the target, or the throughput without one.
+        capacity: The highest rate that keeps the target; None if it is not known, or without a target.
+        throughput: Calls per second with all callers busy, or those that were served; None if neither was measured.
         replicas: With a rate: hosts like the one that was measured that it needs; None if that is not known.
         slo: The target for the latency, or None.
         rate_per_s: The rate that all replicas serve together, or None.
@@ -40,7 +44,8 @@ class PickedDeployment(msgspec.Struct, frozen=True, kw_only=True):
     number: int
     is_recommended: bool
     record: Record
-    sustained: Estimate
+    capacity: Estimate | None = None
+    throughput: Estimate | None = None
     replicas: int | None = None
     slo: Limit | None = None
     rate_per_s: float | None = None
@@ -56,9 +61,15 @@ class PickedDeployment(msgspec.Struct, frozen=True, kw_only=True):
         return self.row.deployment
 
     @property
+    def sustained_per_s(self) -> float:
+        """The rate that it can take: the capacity, or the throughput where there is none."""
+        found = self.capacity or self.throughput
+        return found.estimate if found else 0.0
+
+    @property
     def most_per_s(self) -> float:
         """The highest rate that one replica is planned for: what it can take, without the headroom."""
-        return self.sustained.estimate * (1 - self.headroom)
+        return self.sustained_per_s * (1 - self.headroom)
 
     @property
     def rate_of_replica_per_s(self) -> float:
@@ -86,7 +97,8 @@ def pick_deployment(plan: Plan, pick: int | str | None = None) -> PickedDeployme
         number=place + 1,
         is_recommended=place == plan.recommended and plan.meets_target,
         record=make_record(plan, place),
-        sustained=row.capacity or row.throughput,
+        capacity=row.capacity,
+        throughput=row.throughput,
         replicas=row.replicas,
         slo=plan.slo,
         rate_per_s=plan.rate_per_s,
@@ -134,15 +146,26 @@ def make_record(plan: Plan, place: int) -> Record:
         workload=msgspec.structs.replace(plan.workload, load=find_load(row.deployment, row.sustained_per_s)),
         host=plan.host,
         runtime=plan.runtime,
-        search=Search(
-            started=plan.started,
-            budget_s=plan.budget_s,
-            seed=plan.seed,
-            strategy="plan",
-            n_candidates=len(plan.screened),
-            n_tried=len(plan.screened),
-            tried=Tried.of(*tried),
-        ),
+        search=describe_search(plan, tried, n_tried=len(plan.screened)),
+    )
+
+
+def describe_search(plan: Plan | HostPlan, tried: Sequence[Config], *, n_tried: int) -> Search:
+    """Return how the settings of a plan were found.
+
+    Args:
+        plan: The plan.
+        tried: The configs of all deployments of the model.
+        n_tried: Number of deployments that were measured.
+    """
+    return Search(
+        started=plan.started,
+        budget_s=plan.budget_s,
+        seed=plan.seed,
+        strategy="plan",
+        n_candidates=n_tried,
+        n_tried=n_tried,
+        tried=Tried.of(*tried),
     )
 
 

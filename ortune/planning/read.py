@@ -119,8 +119,8 @@ def source_plan(plan: Any, pick: int | str | None, name: str) -> list[SourcedDep
             f"{type(plan).__name__}: a record or a plan is needed here.",
             "To create a plan: ortune.plan(MODEL).",
         )
-    for each in found:
-        check_files(each.record, name, "$")
+    for number, each in enumerate(found):
+        check_files(each.record, name, f"$.models[{number}]" if isinstance(plan, HostPlan) else "$")
     return [
         SourcedDeployment(
             record=picked.record,

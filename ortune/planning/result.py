@@ -21,9 +21,9 @@ from ortune.workload import Limit, Workload
 
 SCHEMA = 6
 """Version of the document. Documents of schema 1 have no batching, those of schemas 1 and 2 have a coarse host class,
-those before 4 have only predicted latencies at the asked rate, those before 5 do not say why lengths were not measured,
-and those before 6 have neither the figure of the target at the asked rate nor that of the slowest process. They are
-read unchanged."""
+those before 4 have only predicted latencies at the requested rate, those before 5 do not say why lengths were not
+measured, and those before 6 have neither the figure of the target at the requested rate nor that of the slowest
+process. They are read unchanged."""
 
 MOST_DEPLOYMENTS = 1000
 """Deployments that a document holds at most."""
@@ -49,6 +49,37 @@ def check_figures(*figures: float) -> None:
     """
     if not all(0 <= each <= LARGEST_FIGURE for each in figures):
         raise ValueError(f"the figures must be finite, and from 0 to {LARGEST_FIGURE:.0g}")
+
+
+def check_replicas(replicas: int | None) -> None:
+    """Check that a number may be one of hosts.
+
+    Raises:
+        ValueError: It is not positive, or too large.
+    """
+    if replicas is not None and not 1 <= replicas <= MOST_REPLICAS:
+        raise ValueError(f"{replicas} replicas: there must be 1 to {MOST_REPLICAS}")
+
+
+def check_headroom(headroom: float) -> None:
+    """Check that a number may be a headroom.
+
+    Raises:
+        ValueError: It is not a share below 1.
+    """
+    if not 0 <= headroom < 1:
+        raise ValueError(f"the headroom is {headroom}, and not from 0 to below 1")
+
+
+def check_origin(started: str, seed: int) -> None:
+    """Check when a plan began, and its random seed.
+
+    Raises:
+        ValueError: The one is not in ISO 8601, or the other is negative.
+    """
+    if seed < 0:
+        raise ValueError(f"seed is {seed}, below 0")
+    datetime.datetime.fromisoformat(started)
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -89,7 +120,7 @@ def describe_interval(interval: Interval, source: Source = "measured") -> Estima
 
 
 class AtRate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The latency of a deployment at the part of the asked rate that each replica gets.
+    """The latency of a deployment at the part of the requested rate that each replica gets.
 
     Attributes:
         rate_per_s: That rate.
@@ -160,8 +191,7 @@ class PlannedDeployment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             check_cache_options(self.deployment.config, self.cache_options)
         check_figures(self.p50_ns, self.p99_ns, self.worst_p99_ns or 0.0)
         check_figures(self.cpu_cores, self.cpu_ns_per_call, self.memory_bytes)
-        if self.replicas is not None and not 1 <= self.replicas <= MOST_REPLICAS:
-            raise ValueError(f"{self.replicas} replicas: there must be 1 to {MOST_REPLICAS}")
+        check_replicas(self.replicas)
 
     @property
     def sustained_per_s(self) -> float:
@@ -266,7 +296,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         best: Places of the best ones in each respect, among those that keep the target.
         screened: All deployments that were tried.
         slo: The target, or None.
-        rate_per_s: The asked rate, or None.
+        rate_per_s: The requested rate, or None.
         headroom: Share of the capacity that is left unused.
         price_per_hour: Price of a replica, or None.
         dispatch: Which process a request waits for, in predictions and in measurements at a rate.
@@ -320,11 +350,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         if len(self.rows) > MOST_DEPLOYMENTS or len(self.screened) > MOST_DEPLOYMENTS:
             raise ValueError(f"it has more than {MOST_DEPLOYMENTS} deployments")
         check_figures(self.rate_per_s or 0.0, self.price_per_hour or 0.0, self.budget_s, self.spent_s)
-        if not 0 <= self.headroom < 1:
-            raise ValueError(f"the headroom is {self.headroom}, and not from 0 to below 1")
-        if self.seed < 0:
-            raise ValueError(f"seed is {self.seed}, below 0")
-        datetime.datetime.fromisoformat(self.started)
+        check_headroom(self.headroom)
+        check_origin(self.started, self.seed)
 
     @property
     def choice(self) -> PlannedDeployment:

@@ -392,7 +392,7 @@ class _Planning:
         n_measurements = int(left_s / each_s)
         if n_measurements < FEWEST_MEASUREMENTS:
             return None
-        # The capacity comes first. If there is time for more, the latency at the asked rate gets its share of it.
+        # The capacity comes first. If there is time for more, the latency at the requested rate gets its share of it.
         (planned,) = self.add_costs([row])
         if self.options.rate_per_s and planned.replicas:
             rate_time_s = self.runner.find_rate_time_s(deployment, self.options.rate_per_s / planned.replicas, "p99")
@@ -422,7 +422,7 @@ class _Planning:
         return [add_cost(row, options.rate_per_s, options.headroom, options.price_per_hour) for row in rows]
 
     def add_latency(self, row: PlannedDeployment, run: PairedRun) -> PlannedDeployment:
-        """Return a row with replicas, prices, and the latency at the asked rate."""
+        """Return a row with replicas, prices, and the latency at the requested rate."""
         (row,) = self.add_costs([row])
         rate_per_s = self.options.rate_per_s
         if not rate_per_s or not row.replicas:
@@ -439,7 +439,7 @@ class _Planning:
         return msgspec.structs.replace(row, at_rate=at_rate)
 
     def measure_latency(self, row: PlannedDeployment) -> PlannedDeployment:
-        """Return a row with the measured latency at its part of the asked rate, if there is time, and if it works.
+        """Return a row with the measured latency at its part of the requested rate, if there is time, and if it works.
 
         Of servers that put requests together, a queue that grows would not be noticed: theirs stays predicted.
         """

@@ -36,6 +36,9 @@ MOST_BYTES = 16 << 20
 Empty lists and dictionaries take twenty times the memory of their text.
 """
 
+TEMPORARY = "ortune-"
+"""Part of the names of temporary files, which tells them from the user's hidden files."""
+
 PROBE_BYTES = 64 << 10
 """Bytes that must be free at the start for each file to be written. A small search needs fewer."""
 
@@ -451,7 +454,7 @@ def write_atomically(path: Path, data: bytes) -> None:
                 file.write(data)
             return
         target = follow_link(path)
-        descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.{TEMPORARY}")
         try:
             with os.fdopen(descriptor, "wb") as file:
                 try_to_lock(descriptor)  # so that it is not taken for a leftover
@@ -609,9 +612,8 @@ def check_writable(path: Path, option: str = "output", may_replace: Callable[[by
         raise UsageError(
             f"{path}: there is no folder {target.parent}.", "Create it, or name another file.", option=option
         )
-    remove_leftovers(target)
     try:
-        with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.") as file:
+        with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.{TEMPORARY}") as file:
             file.write(bytes(PROBE_BYTES))
             file.flush()
             os.fsync(file.fileno())  # some file systems notice only then that they are full
@@ -624,3 +626,4 @@ def check_writable(path: Path, option: str = "output", may_replace: Callable[[by
             "Name another file, or remove it.",
             option=option,
         )
+    remove_leftovers(target)

@@ -20,7 +20,7 @@ def remove_leftovers(path: Path) -> list[Path]:
     Args:
         path: The file that they wrote. A link must be followed before.
     """
-    pattern = re.compile(rf"\.{re.escape(path.name)}\.[a-z0-9_]{{8}}", re.ASCII)
+    pattern = re.compile(rf"\.{re.escape(path.name)}\.ortune-[a-z0-9_]{{8}}", re.ASCII)
     removed = []
     with contextlib.suppress(OSError):
         for each in sorted(path.parent.iterdir()):

@@ -230,7 +230,7 @@ def resize_confirmation(
 ) -> Plan:
     """Return the plan with a confirmation that fits the time that is left, if it can prove something.
 
-    It is shorter than planned if less time is left, and longer if more is left and the gain needs it.
+    It is shorter than planned if less time is left, and longer if more is left and the gain needs it to be proven.
 
     Args:
         plan: The plan.
@@ -246,7 +246,10 @@ def resize_confirmation(
         if sigmas and gain > 0:
             launch_sigma, round_sigma = sigmas
             proof_s = find_proof_s(plan, pace, gain=gain, launch_sigma=launch_sigma, round_sigma=round_sigma)
-            longest_s = max(longest_s, proof_s)
+            # Where the most launches do not make the gain as certain as is wanted, they may still prove it, unless it
+            # is smaller than what single launches differ by.
+            if proof_s < math.inf or gain > launch_sigma:
+                longest_s = max(longest_s, proof_s)
         return with_confirmation(plan, goal, pace, min(time_s, longest_s), sigmas)
     time_s = max(left_s, SHORTEST_CONFIRMATION_SHARE * plan.confirmation_s)
     if time_s >= plan.confirmation_s:

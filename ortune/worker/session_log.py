@@ -15,7 +15,7 @@ LONGEST_LINE = 400
 """Characters of a line of the log that are kept."""
 
 MOST_LOG_BYTES = 1 << 20
-"""Size of the part of a log that is read, from its begin."""
+"""Size of the part of a log that is read, from its beginning."""
 
 MOST_WARNINGS = 100
 """Different warnings of a worker that are kept."""

@@ -17,7 +17,7 @@ def choose_sharing(rows: Sequence[PlannedSharing], scale: float) -> tuple[int | 
 
     Args:
         rows: What was measured.
-        scale: By what the asked rates were multiplied.
+        scale: By what the requested rates were multiplied.
     """
     at = "at the requested rates" if scale == 1 else f"at {scale:.3g} of the requested rates"
     candidates = [place for place, row in enumerate(rows) if row.is_estimated_to_keep]
@@ -44,7 +44,7 @@ def choose_sharing(rows: Sequence[PlannedSharing], scale: float) -> tuple[int | 
 
 
 def count_hosts(row: PlannedSharing) -> float:
-    """Return the hosts that the asked rates need; infinite if no number is enough."""
+    """Return the hosts that the requested rates need; infinite if no number is enough."""
     return math.inf if row.replicas is None else row.replicas
 
 

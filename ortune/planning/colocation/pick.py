@@ -10,11 +10,12 @@ import msgspec
 from ortune.errors import RecordError
 from ortune.knobs.config import DEFAULT, Config
 from ortune.planning.colocation.result import HostPlan, ModelResult, PlannedSharing
-from ortune.planning.pick import MODEL, PickedDeployment, find_load
+from ortune.planning.pick import MODEL, PickedDeployment, describe_search, find_load
 from ortune.planning.result import LARGEST_FIGURE, Estimate
-from ortune.record.schema import SCHEMA, Evidence, Record, Search, Tried, Verdict
+from ortune.record.schema import SCHEMA, Evidence, Record, Verdict
 
-LONGEST_NAME = 40
+LONGEST_NAME = 30
+"""Characters of the name of a server, without its prefix and its number."""
 
 
 def pick_models(plan: HostPlan, pick: int | str | None = None) -> tuple[PickedDeployment, ...]:
@@ -33,13 +34,15 @@ def pick_models(plan: HostPlan, pick: int | str | None = None) -> tuple[PickedDe
     picked = []
     n_before = 0
     for number, (planned, found) in enumerate(zip(plan.models, row.models, strict=True)):
+        capacity = scale_rate(row.scale, planned.demand.rate_per_s)
         picked.append(
             PickedDeployment(
                 row=found,
                 number=place + 1,
                 is_recommended=place == plan.recommended,
-                record=make_record(plan, place, number),
-                sustained=find_sustained(row, found, planned.demand.rate_per_s),
+                record=make_record(plan, place, number, capacity),
+                capacity=capacity,
+                throughput=describe_served(found),
                 replicas=row.replicas,
                 slo=planned.demand.slo,
                 rate_per_s=planned.demand.rate_per_s,
@@ -65,44 +68,61 @@ def find_place(plan: HostPlan, pick: int | str | None) -> int:
             )
         return plan.recommended
     if isinstance(pick, str) or not 1 <= pick <= len(plan.rows):
-        raise RecordError(f"{pick}: the plan has ways to share the host from {numbers}.", option="pick")
+        raise RecordError(f"{pick}: this plan has rows {numbers}.", "Pick one of them.", option="pick")
     return pick - 1
 
 
-def find_sustained(row: PlannedSharing, found: ModelResult, rate_per_s: float) -> Estimate:
-    """Return the rate that a model can take while the rates of the others grow as its own."""
-    if not row.scale:
-        per_s = found.served_per_s
-        return Estimate(estimate=per_s, low=0.0, high=None, confidence=0.95, source="measured")
-    high = None if row.scale.high is None else min(rate_per_s * row.scale.high, LARGEST_FIGURE)
-    return msgspec.structs.replace(
-        row.scale,
-        estimate=min(rate_per_s * row.scale.estimate, LARGEST_FIGURE),
-        low=min(rate_per_s * row.scale.low, LARGEST_FIGURE),
-        high=high,
+def scale_rate(scale: Estimate | None, rate_per_s: float) -> Estimate | None:
+    """Return the rate that a model can take while the rates of the others grow as its own; None if it is not known.
+
+    Args:
+        scale: By how much all rates can be multiplied.
+        rate_per_s: The requested rate of the model.
+    """
+    if scale is None:
+        return None
+    estimate, low, high = (
+        None if each is None else min(rate_per_s * each, LARGEST_FIGURE)
+        for each in (scale.estimate, scale.low, scale.high)
     )
+    return msgspec.structs.replace(scale, estimate=estimate, low=low, high=high)
+
+
+def describe_served(found: ModelResult) -> Estimate:
+    """Return the rate that was served."""
+    return Estimate(estimate=found.served_per_s, low=0.0, high=None, confidence=0.95, source="measured")
 
 
 def name_servers(names: Sequence[str]) -> list[str]:
-    """Return a name for the server of each model, which is legal for services of all systems."""
+    """Return a name for the server of each model.
+
+    It is legal for services of all systems. With its prefix, it is the name of no other service, and no other word of
+    YAML.
+    """
     found: list[str] = []
     for name in names:
-        own = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[-LONGEST_NAME:].strip("-")
-        own = own if own[:1].isalpha() else f"{MODEL}-{own}".rstrip("-")
-        while own in found:
-            own = f"{own[: LONGEST_NAME - 4]}-{len(found) + 1}"
-        found.append(own)
+        own = re.sub(r"[^a-z0-9]+", "-", name.lower())[-LONGEST_NAME:].strip("-")
+        first = f"{MODEL}-{own}".rstrip("-")
+        candidates = [first, *(f"{first}-{number}" for number in range(2, len(names) + 2))]
+        found.append(next(each for each in candidates if each not in found))
     return found
 
 
-def make_record(plan: HostPlan, place: int, number: int) -> Record:
-    """Return the settings of a model in one of the ways to share the host, as a record."""
+def make_record(plan: HostPlan, place: int, number: int, capacity: Estimate | None) -> Record:
+    """Return the settings of a model in one of the ways to share the host, as a record.
+
+    Args:
+        plan: The plan.
+        place: Place of the row.
+        number: Place of the model.
+        capacity: The rate that the model can take.
+    """
     row, planned = plan.rows[place], plan.models[number]
     found = row.models[number]
     base, config = find_base(plan, number), found.deployment.config
     tried = [each.models[number].deployment.config for each in plan.rows]
     tried += [each.deployments[number].config for each in plan.rejected]
-    sustained = find_sustained(row, found, planned.demand.rate_per_s).estimate
+    sustained_per_s = capacity.estimate if capacity else found.served_per_s
     return Record(
         schema=SCHEMA,
         config=config,
@@ -114,18 +134,10 @@ def make_record(plan: HostPlan, place: int, number: int) -> Record:
             noise=plan.noise,
         ),
         model=planned.model,
-        workload=msgspec.structs.replace(planned.workload, load=find_load(found.deployment, sustained)),
+        workload=msgspec.structs.replace(planned.workload, load=find_load(found.deployment, sustained_per_s)),
         host=plan.host,
         runtime=plan.runtime,
-        search=Search(
-            started=plan.started,
-            budget_s=plan.budget_s,
-            seed=plan.seed,
-            strategy="plan",
-            n_candidates=len(tried),
-            n_tried=len(plan.rows),
-            tried=Tried.of(*tried),
-        ),
+        search=describe_search(plan, tried, n_tried=len(plan.rows)),
     )
 
 
@@ -136,8 +148,9 @@ def find_base(plan: HostPlan, number: int) -> Config:
 
 
 def find_verdict(plan: HostPlan, row: PlannedSharing, config: Config, base: Config) -> Verdict:
-    """Return what the plan has shown of a config: that with those of the others, targets are met that are missed
-    without them.
+    """Return what the plan has shown of a config.
+
+    That is, with those of the other models, that targets are met that are missed with the defaults.
     """
     if config == base:
         return "default_is_best"

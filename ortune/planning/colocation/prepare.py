@@ -12,7 +12,7 @@ from ortune.compare.open import ComparisonSetup, prepare_comparison
 from ortune.errors import InputsError, UsageError
 from ortune.host import Host
 from ortune.knobs import CPU, SpaceOptions, build_space
-from ortune.model import ModelInfo, read_model
+from ortune.model import ModelInfo, compute_digest, read_model
 from ortune.planning.colocation.sharing import Demand
 from ortune.planning.space import DeploymentSpace, make_deployment_space
 from ortune.record.files import check_writable, is_host_plan
@@ -72,7 +72,9 @@ def prepare_host_plan(request: HostPlanRequest) -> PreparedHostPlan:
     paths = [path for path, _ in request.models]
     names = name_models(paths)
     targets = assign_targets(request.slo, paths, names)
-    inputs = choose_inputs([read_model(path) for path in paths], request.input_options)
+    models = [read_model(path) for path in paths]
+    check_different(paths, [compute_digest(model.files) for model in models])
+    inputs = choose_inputs(models, request.input_options)
     setups, spaces = [], []
     for path, own in zip(paths, inputs, strict=True):
         setup = prepare_comparison(path, Goal(objectives=("throughput",)), own, seed=request.seed)
@@ -119,6 +121,23 @@ def name_models(paths: Sequence[str]) -> list[str]:
         if len(set(names)) == len(names):
             return names
     return list(paths)
+
+
+def check_different(paths: Sequence[str], digests: Sequence[str]) -> None:
+    """Check that all models differ: settings of a session are chosen by the content of its model.
+
+    Raises:
+        UsageError: Two are the same.
+    """
+    first: dict[str, str] = {}
+    for path, digest in zip(paths, digests, strict=True):
+        if digest in first:
+            raise UsageError(
+                f"{first[digest]} and {path} are the same model.",
+                "Name it once, with both rates together.",
+                option="models",
+            )
+        first[digest] = path
 
 
 def assign_targets(

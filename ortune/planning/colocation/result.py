@@ -11,7 +11,7 @@ from ortune.host import HostClass
 from ortune.model.identity import ModelIdentity
 from ortune.planning.colocation.sharing import Demand, Kind, describe_kind
 from ortune.planning.deployment import Deployment
-from ortune.planning.result import Estimate, check_figures
+from ortune.planning.result import Estimate, check_figures, check_headroom, check_origin, check_replicas
 from ortune.worker import Runtime
 from ortune.workload import Workload
 from ortune.workload.objectives import Objective
@@ -97,6 +97,11 @@ class PlannedSharing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     predicted_scale: Estimate | None = None
     replicas: int | None = None
     price_per_hour: float | None = None
+
+    def __post_init__(self) -> None:
+        """Reject numbers that no figure has."""
+        check_figures(self.cpu_cores, self.memory_bytes, self.price_per_hour or 0.0)
+        check_replicas(self.replicas)
 
     @property
     def title(self) -> str:
@@ -192,6 +197,9 @@ class HostPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             raise ValueError("a row has another number of models than the plan")
         if not self.measured_scale > 0:
             raise ValueError("the rates that were measured must be positive")
+        check_figures(self.price_per_hour or 0.0, self.budget_s, self.spent_s)
+        check_headroom(self.headroom)
+        check_origin(self.started, self.seed)
 
     @property
     def choice(self) -> PlannedSharing | None:

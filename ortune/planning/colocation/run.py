@@ -31,7 +31,7 @@ from ortune.planning.colocation.result import (
 from ortune.planning.colocation.search import Proposal, SharingSearch
 from ortune.planning.colocation.sharing import Demand, Sharing
 from ortune.planning.colocation.timings import Size, Timing
-from ortune.planning.result import Estimate, describe_interval
+from ortune.planning.result import MOST_REPLICAS, Estimate, describe_interval
 from ortune.planning.space import DeploymentSpace
 from ortune.queueing.capacity import find_capacity
 from ortune.queueing.cost import count_replicas
@@ -46,7 +46,7 @@ N_FINALISTS = 3
 """Sharings that are measured together with the default deployment, at most."""
 
 WORTH_TRYING = 0.75
-"""Predicted scale from which the asked rates are measured as they are: predictions are rather too low."""
+"""Predicted scale from which the requested rates are measured as they are: predictions are rather too low."""
 
 FEWEST_SCALES, MOST_SCALES = 5, 16
 """Measurements at one scale each, for a measured scale."""
@@ -76,7 +76,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         rows: The sharings, the default first if it was measured.
         recommended: Place of the recommended one, or None.
         reason: Why.
-        measured_scale: By what the asked rates were multiplied.
+        measured_scale: By what the requested rates were multiplied.
         rejected: What was not measured, or failed.
         contended: Whether other processes used the CPUs.
         interrupted: Whether the user ended it early.
@@ -259,7 +259,7 @@ class _Planning:
         return count_replicas(1.0, scale, self.options.headroom) if scale > 0 else 1
 
     def choose_scale(self, proposals: Sequence[Proposal]) -> float:
-        """Return by what the asked rates are multiplied in measurements: 1, or the part of one of several hosts."""
+        """Return by what the requested rates are multiplied in measurements: 1, or the part of one of several hosts."""
         best = max(each.scale for each in proposals)
         return 1.0 if best >= WORTH_TRYING or best <= 0 else 1 / self.count_hosts(best)
 
@@ -362,10 +362,12 @@ class _Planning:
         return Estimate(estimate=found, low=0.0, high=None, confidence=DEFAULT_CONFIDENCE, source="predicted")
 
     def add_cost(self, row: PlannedSharing) -> PlannedSharing:
-        """Return a row with the hosts that the asked rates need, and their price."""
+        """Return a row with the hosts that the requested rates need, and their price."""
         if not row.scale or row.scale.estimate <= 0:
             return msgspec.structs.replace(row, replicas=None, price_per_hour=None)
         replicas = self.count_hosts(row.scale.estimate)
+        if replicas > MOST_REPLICAS:
+            return msgspec.structs.replace(row, replicas=None, price_per_hour=None)
         price = self.options.price_per_hour
         return msgspec.structs.replace(
             row, replicas=replicas, price_per_hour=None if price is None else price * replicas
@@ -432,7 +434,7 @@ def correct_scale(predicted: Estimate, row: PlannedSharing, measured: float) -> 
     Args:
         predicted: The prediction.
         row: What was measured.
-        measured: By what the asked rates were multiplied then.
+        measured: By what the requested rates were multiplied then.
     """
     scale = predicted.estimate
     scale = max(scale, measured) if row.is_estimated_to_keep else min(scale, JUST_BELOW * measured)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -34,6 +35,11 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     name: str
     rate_per_s: float
     slo: Limit | None = None
+
+    def __post_init__(self) -> None:
+        """Reject rates that no requests have."""
+        if not 0 < self.rate_per_s < math.inf:
+            raise ValueError(f"a rate of {self.rate_per_s}: it must be positive")
 
     @property
     def figure(self) -> Objective:
