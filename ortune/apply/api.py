@@ -50,8 +50,9 @@ def create_session(
     Args:
         model: Path of the ONNX file.
         config: A record or plan, or the path of a record, bundle or plan.
-        pick: Point of the record's Pareto front or deployment of the plan, counted from 1; "throughput", "memory" or
-            "cpu" for the deployment that is the best in it; None for the recommended one.
+        pick: Point of the record's Pareto front, deployment of the plan, or row of a plan for several models, counted
+            from 1; "throughput", "memory" or "cpu" for the deployment that is the best in it; None for the recommended
+            one.
         any_model: Whether to skip the check that the record is for this model, which reads all files of the model.
         any_host: Whether to use a record for another class of host.
         trust: Whether the record may name files, libraries and other environment variables.
@@ -133,9 +134,10 @@ def session_options(
 
     Args:
         config: A record or plan, or the path of a record, bundle or plan.
-        model: Path of the ONNX file, required for a bundle for several models.
-        pick: Point of the record's Pareto front or deployment of the plan, counted from 1; "throughput", "memory" or
-            "cpu" for the deployment that is the best in it; None for the recommended one.
+        model: Path of the ONNX file, required for a bundle or a plan for several models.
+        pick: Point of the record's Pareto front, deployment of the plan, or row of a plan for several models, counted
+            from 1; "throughput", "memory" or "cpu" for the deployment that is the best in it; None for the recommended
+            one.
         session: Index of the session, counted from 0, if the config is for several sessions in one process.
         any_host: Whether to use a record for another class of host.
         trust: Whether the record may name files, libraries and other environment variables.
@@ -190,9 +192,10 @@ def run_options(
 
     Args:
         config: A record or plan, or the path of a record, bundle or plan.
-        model: Path of the ONNX file, required for a bundle for several models.
-        pick: Point of the record's Pareto front or deployment of the plan, counted from 1; "throughput", "memory" or
-            "cpu" for the deployment that is the best in it; None for the recommended one.
+        model: Path of the ONNX file, required for a bundle or a plan for several models.
+        pick: Point of the record's Pareto front, deployment of the plan, or row of a plan for several models, counted
+            from 1; "throughput", "memory" or "cpu" for the deployment that is the best in it; None for the recommended
+            one.
         any_host: Whether to use a record for another class of host.
         trust: Whether the record may name files, libraries and other environment variables.
         clients: Number of concurrent callers that the session will have. With the next three, selects among the

@@ -41,8 +41,9 @@ def install(
 
     Args:
         config: Path of a record, bundle or plan, or several paths; None for those that ORTUNE_CONFIG names.
-        pick: Point of the record's Pareto front or deployment of the plan, counted from 1; "throughput", "memory" or
-            "cpu" for the deployment that is the best in it; None for the recommended one.
+        pick: Point of the record's Pareto front, deployment of the plan, or row of a plan for several models, counted
+            from 1; "throughput", "memory" or "cpu" for the deployment that is the best in it; None for the recommended
+            one.
         any_model: Whether sessions of all models get the tuned options.
         any_host: Whether a record for another class of host is used.
         trust: Whether records may name files, libraries and other environment variables.

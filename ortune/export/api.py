@@ -40,8 +40,9 @@ def export_config(
         to: The target, such as "gunicorn" or "kubernetes"; `ortune apply --list` shows all.
         model: Path of the model, as the program that uses the export will find it; None for the recorded one.
         output: The file to write; None to return the text only.
-        pick: Point of the record's Pareto front or deployment of the plan, counted from 1; "throughput", "memory" or
-            "cpu" for the deployment that is the best in it; None for the recommended one.
+        pick: Point of the record's Pareto front, deployment of the plan, or row of a plan for several models, counted
+            from 1; "throughput", "memory" or "cpu" for the deployment that is the best in it; None for the recommended
+            one.
         any_host: Whether a record for another class of host may be selected from a bundle.
         trust: Whether the record may name files, libraries and other environment variables.
         cache_dir: Folder in which execution providers will keep compiled models; None for no cache.
