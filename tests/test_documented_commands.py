@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 import msgspec
+import onnx
 import pytest
 
 from docs.commands import Command, check_call, find_calls, find_commands, find_pages, read_rules
@@ -24,6 +25,7 @@ from tests.conftest import ROOT, TINY_CNN, run_ortune
 from tests.metrics import make_rollout, write_metrics
 from tests.plans import DEPLOYMENTS, make_plan
 from tests.records import ONE_THREAD, make_local_record, write
+from tests.test_host_plan_apply import make_host_plan
 
 RULES = read_rules()
 COMMANDS = {page.relative_to(ROOT).as_posix(): [*find_commands(page, RULES)] for page in find_pages()}
@@ -98,6 +100,10 @@ def folder(tmp_path: Path) -> Path:
         (tmp_path / name).write_text(PROGRAM)
     plan = make_plan(DEPLOYMENTS["processes"], tmp_path / "model.onnx")
     write_plan(plan, tmp_path / "plan.json")
+    other = onnx.load(tmp_path / "b.onnx")
+    other.doc_string = "another model"
+    onnx.save(other, tmp_path / "b.onnx")
+    write_plan(make_host_plan([tmp_path / "a.onnx", tmp_path / "b.onnx"]), tmp_path / "host.json")
     write_metrics(tmp_path / "metrics", *make_rollout(0.8, luck=0.01))
     (tmp_path / "lengths.txt").write_text("8\n29\n256\n")
     (tmp_path / "ortune.toml").write_text(GATES)

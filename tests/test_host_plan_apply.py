@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +47,8 @@ print(json.dumps(found))
 """
 
 
-def make_host_plan(**changes: Any) -> HostPlan:
-    """Return a plan for both small models on this host: the default misses a target, and divided cores meet both."""
+def make_host_plan(paths: Sequence[Path] = (TINY_CNN, TINY_ENCODER), **changes: Any) -> HostPlan:
+    """Return a plan for two models on this host: the default misses a target, and divided cores meet both."""
     deployments = (
         Deployment(config=QUIET, placement=ProcessPlacement(unit="cores", cpus=((USABLE[0],),))),
         Deployment(
@@ -60,7 +61,7 @@ def make_host_plan(**changes: Any) -> HostPlan:
         Demand(name="shop/Images v2", rate_per_s=50.0, slo=parse_limit("p99<50ms")),
         Demand(name="9.encoder", rate_per_s=10.0),
     )
-    records = [make_record(path, QUIET) for path in (TINY_CNN, TINY_ENCODER)]
+    records = [make_record(path, QUIET) for path in paths]
     plan = make_example(
         models=tuple(
             PlannedModel(demand=demand, model=record.model, workload=record.workload)
