@@ -30,6 +30,10 @@ DEPLOYMENTS = {
 """Deployments of all kinds."""
 
 
+SERVERS = ("gunicorn", "uvicorn", "ray-serve", "bentoml", "triton", "kubernetes", "compose", "systemd")
+"""Targets of exports that express deployments."""
+
+
 def make_estimate(value: float, spread: float = 0.05, **fields: Any) -> Estimate:
     values = {"estimate": value, "low": value * (1 - spread), "high": value * (1 + spread), "confidence": 0.95}
     return Estimate(**{**values, "source": "measured", **fields})

@@ -20,7 +20,6 @@ from ortune.export.target import describe_deployment
 from ortune.host import HostClass, ProcessPlacement, read_host
 from ortune.knobs import Config
 from ortune.options import make_request
-from ortune.planning.colocation.files import decode_host_plan
 from ortune.planning.colocation.pick import name_servers, pick_models
 from ortune.planning.colocation.prepare import prepare_host_plan
 from ortune.planning.colocation.result import HostPlan, PlannedModel
@@ -32,10 +31,9 @@ from ortune.record.select import Wanted, select_per_model, select_record
 from ortune.requests import HostPlanRequest
 from ortune.workload import parse_limit
 from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
-from tests.plans import QUIET
+from tests.plans import QUIET, SERVERS
 from tests.records import ONE_THREAD, make_local_record, make_record, write
 from tests.test_colocation import make_example, make_result, make_row
-from tests.test_plan_exports import SERVERS
 
 USABLE = sorted(cpu for core in read_host(memory=False).usable_cores for cpu in core)
 
@@ -245,29 +243,6 @@ def test_a_rate_that_was_served_stands_for_a_scale_that_is_not_known() -> None:
     assert first.capacity is None
     assert first.sustained_per_s == 50
     assert "Throughput: 50/s, measured." in describe_deployment(first)
-
-
-@pytest.mark.parametrize(
-    ("place", "value", "message"),
-    [
-        (("started",), "", "Invalid isoformat"),
-        (("seed",), -1, "below 0"),
-        (("headroom",), 1.5, "headroom"),
-        (("headroom",), -1e308, "headroom"),
-        (("models", 0, "demand", "rate_per_s"), -1, "must be positive"),
-        (("rows", 0, "replicas"), -3, "replicas"),
-        (("rows", 0, "price_per_hour"), 1e300, "figures"),
-        (("rows", 0, "models", 0, "cpu_ns_per_call"), -1, "figures"),
-    ],
-)
-def test_numbers_that_no_plan_has(place: tuple[Any, ...], value: Any, message: str) -> None:
-    document = json.loads(encode_plan(make_host_plan()))
-    target = document
-    for key in place[:-1]:
-        target = target[key]
-    target[place[-1]] = value
-    with pytest.raises(RecordError, match=message):
-        decode_host_plan(json.dumps(document).encode())
 
 
 def test_several_hosts(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ from ortune.record.schema import FrontPoint
 from ortune.record.select import Wanted
 from tests.conftest import ROOT, TINY_CNN, run_ortune
 from tests.hostile import ALL_TEXTS, CONFIGS, hostile_record
-from tests.plans import DEPLOYMENTS, QUIET, make_estimate, make_plan, make_row, pick
+from tests.plans import DEPLOYMENTS, QUIET, SERVERS, make_estimate, make_plan, make_row, pick
 from tests.records import ELSEWHERE, make_record
 from tests.simulation import make_host
 from tests.test_hostile_exports import PARSERS, make_twin
@@ -47,8 +47,6 @@ from tests.test_hostile_exports import PARSERS, make_twin
 pytestmark = pytest.mark.usefixtures("models_read_here")
 
 GOLDEN = ROOT / "tests" / "data" / "plan_exports"
-
-SERVERS = ("gunicorn", "uvicorn", "ray-serve", "bentoml", "triton", "kubernetes", "compose", "systemd")
 
 HOST = make_host(4)
 

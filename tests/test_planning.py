@@ -656,7 +656,7 @@ def show_latency(found: AtRate | None, **changes: Any) -> str:
     return " ".join(console.export_text().split())
 
 
-def test_the_latency_at_the_asked_rate_is_compared_with_the_prediction() -> None:
+def test_the_latency_at_the_requested_rate_is_compared_with_the_prediction() -> None:
     measured = AtRate(
         rate_per_s=66.0, p50_ns=9e6, p99_ns=40e6, p99_low_ns=35e6, p99_high_ns=45e6, utilization=0.5, source="measured"
     )
@@ -678,7 +678,7 @@ def test_a_rate_that_no_number_of_hosts_can_take() -> None:
     assert row.price_of_million is None
 
 
-def test_the_latency_at_the_asked_rate_is_that_of_the_target() -> None:
+def test_the_latency_at_the_requested_rate_is_that_of_the_target() -> None:
     measured = AtRate(
         rate_per_s=66.0,
         p50_ns=9e6,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from ortune.planning.length_policies import LengthSample
-from ortune.workload import Limit
+from ortune.workload import Limit, Objective
 
 USUAL_BUDGET_S = 120.0
 USUAL_BUDGET_WITH_TARGET_S = 240.0
@@ -34,6 +34,11 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
     budget_s: float | None = None
     lengths: LengthSample | None = None
     dynamic_batching: bool = False
+
+    @property
+    def figure(self) -> Objective | None:
+        """The figure of the target, or None."""
+        return self.slo.figure if self.slo else None
 
     @property
     def usual_deployments_s(self) -> float:

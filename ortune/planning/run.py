@@ -427,7 +427,7 @@ class _Planning:
         rate_per_s = self.options.rate_per_s
         if not rate_per_s or not row.replicas:
             return row
-        figure = self.options.slo.figure if self.options.slo else None
+        figure = self.options.figure
         if times := self.batch_times.get(row.deployment.key):
             assert figure
             of_replica_per_s = rate_per_s / row.replicas
@@ -451,8 +451,9 @@ class _Planning:
             return row
         self.observe("rate", 0, 1)
         with contextlib.suppress(MeasureError):
-            figure = self.options.slo.figure if self.options.slo else None
-            found = self.runner.measure_latency(row.deployment, predicted.rate_per_s, figure, DEFAULT_CONFIDENCE)
+            found = self.runner.measure_latency(
+                row.deployment, predicted.rate_per_s, self.options.figure, DEFAULT_CONFIDENCE
+            )
             self.observe("rate", 1, 1)
             return msgspec.structs.replace(row, at_rate=found, predicted_at_rate=predicted)
         return row

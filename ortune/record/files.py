@@ -36,9 +36,6 @@ MOST_BYTES = 16 << 20
 Empty lists and dictionaries take twenty times the memory of their text.
 """
 
-TEMPORARY = "ortune-"
-"""Part of the names of temporary files, which tells them from the user's hidden files."""
-
 PROBE_BYTES = 64 << 10
 """Bytes that must be free at the start for each file to be written. A small search needs fewer."""
 
@@ -442,6 +439,8 @@ def write_atomically(path: Path, data: bytes) -> None:
     """
     import tempfile
 
+    from ortune.record.leftovers import find_prefix
+
     try:
         if str(path) == STANDARD_STREAM:
             sys.stdout.buffer.write(data)
@@ -454,7 +453,7 @@ def write_atomically(path: Path, data: bytes) -> None:
                 file.write(data)
             return
         target = follow_link(path)
-        descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.{TEMPORARY}")
+        descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=find_prefix(target))
         try:
             with os.fdopen(descriptor, "wb") as file:
                 try_to_lock(descriptor)  # so that it is not taken for a leftover
@@ -588,7 +587,7 @@ def check_writable(path: Path, option: str = "output", may_replace: Callable[[by
     """
     import tempfile
 
-    from ortune.record.leftovers import remove_leftovers
+    from ortune.record.leftovers import find_prefix, remove_leftovers
 
     if str(path) == STANDARD_STREAM:
         return
@@ -613,7 +612,7 @@ def check_writable(path: Path, option: str = "output", may_replace: Callable[[by
             f"{path}: there is no folder {target.parent}.", "Create it, or name another file.", option=option
         )
     try:
-        with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.{TEMPORARY}") as file:
+        with tempfile.NamedTemporaryFile(dir=target.parent, prefix=find_prefix(target)) as file:
             file.write(bytes(PROBE_BYTES))
             file.flush()
             os.fsync(file.fileno())  # some file systems notice only then that they are full

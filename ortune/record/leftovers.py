@@ -10,8 +10,16 @@ from pathlib import Path
 
 from ortune.locks import try_to_lock
 
+TEMPORARY = "ortune-"
+"""Part of the names of temporary files, which distinguishes them from hidden files of the user."""
+
 MIN_AGE_S = 3.0
 """Age below which a file may be that of a process that has not locked it yet."""
+
+
+def find_prefix(path: Path) -> str:
+    """Return how the names of temporary files begin that replace a file when they are complete."""
+    return f".{path.name}.{TEMPORARY}"
 
 
 def remove_leftovers(path: Path) -> list[Path]:
@@ -20,7 +28,7 @@ def remove_leftovers(path: Path) -> list[Path]:
     Args:
         path: The file that they wrote. A link must be followed before.
     """
-    pattern = re.compile(rf"\.{re.escape(path.name)}\.ortune-[a-z0-9_]{{8}}", re.ASCII)
+    pattern = re.compile(rf"{re.escape(find_prefix(path))}[a-z0-9_]{{8}}", re.ASCII)
     removed = []
     with contextlib.suppress(OSError):
         for each in sorted(path.parent.iterdir()):

@@ -147,19 +147,17 @@ def select_per_model(records: Sequence[Sourced], wanted: Wanted, *, one_model: b
     models: dict[str, list[Sourced]] = {}
     for each in records:
         models.setdefault(each.record.model.digest, []).append(each)
-    is_picked = all(each.is_picked for each in records)
-    if len(models) > 1 and (one_model or (wanted.pick is not None and not is_picked)):
+    must_pick = wanted.pick is not None and not all(each.is_picked for each in records)
+    if len(models) > 1 and (one_model or must_pick):
         paths = ", ".join(found[0].record.model.path for found in models.values())
         raise RecordError(
             f"There are records for several models: {paths}.", "Name the model, or pass the records of one model alone."
         )
     host = HostClass.of(read_host(memory=False))
     choices = tuple(choose(each, host, wanted.load, any_host=wanted.any_host) for each in models.values())
-    if wanted.pick is None or is_picked:
+    if wanted.pick is None or all(choice.is_picked for choice in choices):
         return choices
     (choice,) = choices
-    if choice.is_picked:
-        return choices
     return (msgspec.structs.replace(choice, record=choice.record.point(wanted.pick)),)
 
 

@@ -24,9 +24,6 @@ def plan_seeds() -> tuple[bytes, ...]:
     return (encode_plan(test_planning.make_example()), encode_plan(test_colocation.make_example()))
 
 
-TARGETS = ("gunicorn", "uvicorn", "ray-serve", "bentoml", "triton", "kubernetes", "compose", "systemd")
-
-
 def run_plan(data: bytes) -> None:
     """Read a plan, show it, and write its deployments for a system."""
     from ortune.console.host_plan import show_host_plan
@@ -37,12 +34,13 @@ def run_plan(data: bytes) -> None:
     from ortune.planning.colocation.pick import pick_models
     from ortune.planning.files import decode_plan
     from ortune.planning.pick import pick_deployment
+    from tests.plans import SERVERS
 
     number = zlib.crc32(data)
     console = SafeConsole(file=io.StringIO(), width=60 + number % 60)
 
     def write(picked: PickedDeployment) -> None:
-        attempt(render, TARGETS[number % len(TARGETS)], picked.record, "m.onnx", "plan.json", None, picked)
+        attempt(render, SERVERS[number % len(SERVERS)], picked.record, "m.onnx", "plan.json", None, picked)
 
     if (plan := attempt(decode_plan, data)) is not None:
         show_plan(console, plan, None)

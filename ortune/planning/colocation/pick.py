@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from ortune.compare.interval import DEFAULT_CONFIDENCE
 from ortune.errors import RecordError
 from ortune.knobs.config import DEFAULT, Config
 from ortune.planning.colocation.result import HostPlan, ModelResult, PlannedSharing
@@ -90,7 +91,7 @@ def scale_rate(scale: Estimate | None, rate_per_s: float) -> Estimate | None:
 
 def describe_served(found: ModelResult) -> Estimate:
     """Return the rate that was served."""
-    return Estimate(estimate=found.served_per_s, low=0.0, high=None, confidence=0.95, source="measured")
+    return Estimate(estimate=found.served_per_s, low=0.0, high=None, confidence=DEFAULT_CONFIDENCE, source="measured")
 
 
 def name_servers(names: Sequence[str]) -> list[str]:
