@@ -13,7 +13,7 @@ to a supervisor, to a process of the program, or to the search and a supervisor.
 
 - two seconds after the search ended, none of its processes is left, and nothing listens on a port that one of them had.
   Processes are recognized by a variable in their environment;
-- a search that was not hit goes on after the end of its program or its supervisor, or ends with a message;
+- a search whose supervisor was ended goes on. One whose program was ended goes on, too, or ends with a message;
 - a search that was hit ends by the signal if it is SIGKILL, and with status 130 otherwise, unless Python had just
   started or was about to exit. If it had begun to measure, it then writes a record that says that it was interrupted;
 - the output is absent or valid, and no message is a traceback;
@@ -231,12 +231,10 @@ def judge_end(
     if code in {0, 3}:  # it had ended, or it went on
         return [] if finished else [f"status {code} without a finished record"]
     if "search" not in hit:
-        return [] if code == 2 and hit else [f"a search that was not hit ended with {code}"]
+        return [] if code == 2 and hit == "program" else [f"a search that was not hit ended with {code}"]
     if number == signal.SIGKILL:
         return [] if code == -signal.SIGKILL else [f"a search that was killed ended with {code}"]
     if alone and -code in {number, signal.SIGINT}:  # Python starts or exits: there is nothing to clean up
-        return []
-    if code == 2 and "supervisor" in hit:  # it saw the end of its supervisor first
         return []
     if code != 130:
         return [f"a search that was interrupted ended with {code}"]

@@ -52,7 +52,8 @@ from benchmarks.wire import Wire, open_wire
 from ortune.host import read_host
 from ortune.knobs import DEFAULT
 from ortune.options import make_request
-from ortune.program.executor import FEW_CALLS, RunCandidate
+from ortune.program.candidates import RunCandidate
+from ortune.program.executor import FEW_CALLS
 from ortune.program.http_load import HttpLoad
 from ortune.program.prepare import prepare_program
 from ortune.program.search import open_program

@@ -66,7 +66,7 @@ def test_right_ends(finished: Record) -> None:
         (-9, "search", kill, [], True),
         (130, "search", term, [], False),
         (130, "search and supervisor", term, [interrupt(finished)], True),
-        (2, "supervisor", kill, [], True),
+        (0, "supervisor", kill, [finished], True),
         (2, "program", kill, [interrupt(finished)], True),
     ]:
         assert judge_end(code, hit, number, records, measured=measured) == []
@@ -79,7 +79,8 @@ def test_wrong_ends(finished: Record) -> None:
         (0, "", term, [], True),
         (0, "search", term, [interrupt(finished)], True),
         (2, "", term, [], False),
-        (1, "supervisor", kill, [], False),
+        (2, "supervisor", kill, [], True),
+        (2, "search and supervisor", term, [], True),
         (0, "supervisor", kill, [], False),
         (2, "search", term, [], False),
         (130, "search", kill, [], False),

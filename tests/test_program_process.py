@@ -15,7 +15,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ortune.errors import HostError
 from ortune.program.process import Ended, ProgramProcess
 from ortune.program.tree import list_descendants
 
@@ -229,10 +228,19 @@ time.sleep(600)
             process.suspend()
         supervisor = psutil.Process(process.supervisor_pid)
         os.kill(supervisor.pid if which == "supervisor" else supervisor.ppid(), number)
-        with pytest.raises(HostError, match="was ended"):
-            process.wait(30)
+        ended = process.wait(30)
+        assert ended
+        assert ended.is_lost
+        process.suspend()
+        process.resume()
+        assert process.end() == ended
         psutil.wait_procs(open_processes(find_marked(tmp_path)), timeout=10)
         assert find_marked(tmp_path) == []
+        start(process, tmp_path, "print('again')")
+        ended = process.wait(30)
+        assert ended
+        assert (ended.status, ended.is_lost) == (0, False)
+        assert (tmp_path / "out").read_text() == "again\n"
 
     def test_the_supervisor_is_terminated_in_a_destructor(self) -> None:
         """Where Python ignores exceptions."""

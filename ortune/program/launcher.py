@@ -18,7 +18,7 @@ from ortune.knobs import Config
 from ortune.knobs.environment import variables_of
 from ortune.model.info import ModelFile
 from ortune.program.gate import Gate
-from ortune.program.process import ProgramProcess
+from ortune.program.process import SUPERVISOR_ENDED, Ended, ProgramProcess
 from ortune.program.task import ProgramTask, make_environment
 from ortune.program_options import ProgramRequest
 from ortune.record.schema import Tried
@@ -79,9 +79,11 @@ class Run:
             return None
         return self.stdout.read_bytes()
 
-    def explain_end(self, status: int, stage: str) -> Failure:
+    def explain_end(self, ended: Ended, stage: str) -> Failure:
         """Return the end of the program as a failure."""
-        return explain_exit(status, self.stderr, stage)
+        if ended.is_lost:
+            return Failure(kind="crash", stage=stage, message=SUPERVISOR_ENDED)
+        return explain_exit(ended.status, self.stderr, stage)
 
     def remove(self) -> None:
         """Remove its files."""

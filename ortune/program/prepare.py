@@ -17,7 +17,7 @@ import msgspec
 
 from ortune import __version__
 from ortune.apply.exec import find_program
-from ortune.errors import OrtuneError, ProgramError, UsageError
+from ortune.errors import HostError, OrtuneError, ProgramError, UsageError
 from ortune.host import Host, read_host
 from ortune.host.allocators import find_allocators
 from ortune.knobs import DEFAULT, KNOBS, Config, SpaceOptions
@@ -37,7 +37,7 @@ from ortune.program.observation import (
     read_processes,
     sum_models,
 )
-from ortune.program.process import ProgramProcess
+from ortune.program.process import SUPERVISOR_ENDED, ProgramProcess
 from ortune.program.server import Server, ServerLoad
 from ortune.program.space import NOT_OFFERED, ProgramModel, ProgramSpace, build_program_space, is_default
 from ortune.program.task import ProgramTask, parse_call, parse_metric
@@ -51,6 +51,9 @@ from ortune.worker.installed import find_installed_version
 from ortune.worker.owned_folder import OwnedFolder
 from ortune.workload import Goal
 from ortune.workload.program import MeasureKind, ProgramRun, digest_command
+
+OBSERVE_ATTEMPTS = 3
+"""Times that a program is observed, at most, if its supervisor is ended meanwhile."""
 
 OBSERVE_POLL_S = 0.05
 
@@ -397,34 +400,50 @@ def observe_program(task: ProgramTask, server: Server | None, observe_s: float) 
             loaded later, and other shapes, are not seen.
 
     Raises:
+        HostError: Its supervisor is ended again and again.
         ProgramError: The program fails, or does not do what is to be measured.
     """
-    with OwnedFolder() as folder, closing(ProgramProcess()) as process:
-        launcher = Launcher(task, (), "", folder, os.environ)
-        port = server.choose_port() if server else 0
-        run = launcher.start(process, DEFAULT, port=port, observe=True)
-        if isinstance(run, Failure):
-            raise ProgramError(f"{run.message[0].upper()}{run.message[1:]}.")
-        if server:
-            _request_some(process, run, server, port, folder, observe_s)
-        elif task.call:
-            _wait_for_calls(process, run, task, observe_s)
-        else:
-            process.wait(FIRST_DEADLINE_S)
-        run_s = process.ended.wall_ns / 1e9 if process.ended else None
-        if process.ended is None:
-            process.end()
-        elif process.ended.status:
-            failure = run.explain_end(process.ended.status, "measure")
-            raise ProgramError(
-                f"{Path(task.command[0]).name} fails: {failure.message}.",
-                "Run the command without ortune. Its stdin is empty unless {stdin=FILE} names a file.",
-            )
-        return ObservedRun(
-            reading=read_processes(run.folder),
-            n_calls=len(CallLog(run.folder).read()) if task.call else 0,
-            run_s=run_s,
+    for _ in range(OBSERVE_ATTEMPTS):
+        with OwnedFolder() as folder, closing(ProgramProcess()) as process:
+            try:
+                return _observe(process, folder, task, server, observe_s)
+            except ProgramError:
+                if not (process.ended and process.ended.is_lost):
+                    raise
+    raise HostError(
+        f"The program cannot be observed: {SUPERVISOR_ENDED}, {OBSERVE_ATTEMPTS} times.",
+        "Check what ends processes on this host.",
+    )
+
+
+def _observe(
+    process: ProgramProcess, folder: OwnedFolder, task: ProgramTask, server: Server | None, observe_s: float
+) -> ObservedRun:
+    launcher = Launcher(task, (), "", folder, os.environ)
+    port = server.choose_port() if server else 0
+    run = launcher.start(process, DEFAULT, port=port, observe=True)
+    if isinstance(run, Failure):
+        raise ProgramError(f"{run.message[0].upper()}{run.message[1:]}.")
+    if server:
+        _request_some(process, run, server, port, folder, observe_s)
+    elif task.call:
+        _wait_for_calls(process, run, task, observe_s)
+    else:
+        process.wait(FIRST_DEADLINE_S)
+    run_s = process.ended.wall_ns / 1e9 if process.ended else None
+    if process.ended is None:
+        process.end()
+    elif process.ended.status:
+        failure = run.explain_end(process.ended, "measure")
+        raise ProgramError(
+            f"{Path(task.command[0]).name} fails: {failure.message}.",
+            "Run the command without ortune. Its stdin is empty unless {stdin=FILE} names a file.",
         )
+    return ObservedRun(
+        reading=read_processes(run.folder),
+        n_calls=len(CallLog(run.folder).read()) if task.call else 0,
+        run_s=run_s,
+    )
 
 
 def has_calls(run: Run) -> bool:
@@ -486,7 +505,7 @@ def _request_some(
         if ended is None:
             return None
         if ended.status:
-            return run.explain_end(ended.status, "load")
+            return run.explain_end(ended, "load")
         return Failure(kind="exit", stage="load", message="it exited with status 0 before it answered")
 
     n_bodies = max(len(server.bodies), 1)

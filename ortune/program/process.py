@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from typing import Any
 import msgspec
 
 from ortune.errors import HostError
+from ortune.interrupts import uninterrupted
 from ortune.prctl import name_parent
 from ortune.secret_variables import inherit_environment
 
@@ -27,6 +29,8 @@ REPLY_TIMEOUT_S = 60.0
 PATIENCE_S = 5.0
 """Time that a program has to end after it was asked to."""
 
+SUPERVISOR_ENDED = "the process that supervises it was ended"
+
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
     """The end of a program.
@@ -36,12 +40,14 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
         wall_ns: Time from its start to its end.
         cpu_ns: CPU time of all of its processes.
         peak_bytes: Peak resident memory of its largest process.
+        is_lost: Whether its supervisor was ended, and the program with it. CPU time and memory are then unknown.
     """
 
     status: int
     wall_ns: int
     cpu_ns: int
     peak_bytes: int
+    is_lost: bool = False
 
 
 class _Answer(msgspec.Struct, frozen=True):
@@ -52,7 +58,8 @@ class _Answer(msgspec.Struct, frozen=True):
 class ProgramProcess:
     """A program under a supervisor of its own. It can be started again after it has ended.
 
-    All processes of the program end with this object, and also if this process is killed.
+    All processes of the program end with this object, and also if this process is killed. If the supervisor is killed,
+    the program ends with it, and its next start has a new supervisor.
 
     Attributes:
         supervisor_pid: Id of the supervisor, the ancestor of all processes of the program; 0 before it was started.
@@ -64,6 +71,13 @@ class ProgramProcess:
     """
 
     def __init__(self) -> None:
+        self.supervisor_pid = 0
+        self.pid = 0
+        self.ended: Ended | None = None
+        self._started_s = 0.0
+        self._start_supervisor()
+
+    def _start_supervisor(self) -> None:
         here, there = socket.socketpair()
         try:
             with there:
@@ -79,9 +93,7 @@ class ProgramProcess:
             raise HostError(f"Cannot start a process: {error.strerror}.", "Check the limit of processes.") from None
         self._connection = here
         self._buffer = b""
-        self.supervisor_pid = 0
-        self.pid = 0
-        self.ended: Ended | None = None
+        self._is_lost = False
 
     def start(
         self,
@@ -106,7 +118,10 @@ class ProgramProcess:
         Raises:
             OSError: It cannot be started.
         """
-        self.ended = None
+        if self._is_lost:
+            with uninterrupted():
+                self._start_supervisor()
+        self.ended, self._started_s = None, time.monotonic()
         reply = self._request(
             "start",
             command=list(command),
@@ -118,7 +133,8 @@ class ProgramProcess:
         )
         if "error" in reply:
             raise OSError(0, reply["error"])
-        self.pid, self.supervisor_pid = reply["pid"], reply["supervisor_pid"]
+        if reply:  # else the supervisor was ended in the meantime, which `ended` says
+            self.pid, self.supervisor_pid = reply["pid"], reply["supervisor_pid"]
 
     def wait(self, timeout_s: float) -> Ended | None:
         """Sleep until the program ends, for at most this time. Return its end, or None if it still runs."""
@@ -150,6 +166,10 @@ class ProgramProcess:
     def close(self) -> None:
         """Kill all processes of the program, and end the supervisor. It may be called more than once."""
         self._connection.close()
+        self._wait_for_supervisor()
+
+    def _wait_for_supervisor(self) -> None:
+        """Wait until the supervisor and its guard have killed the program and have ended."""
         try:
             self._process.wait(REPLY_TIMEOUT_S)
         except subprocess.TimeoutExpired:  # pragma: no cover  (the supervisor hangs)
@@ -157,28 +177,26 @@ class ProgramProcess:
             self._process.wait()
 
     def _request(self, do: str, *, timeout_s: float = REPLY_TIMEOUT_S, **arguments: Any) -> dict[str, Any]:
-        with contextlib.suppress(OSError):  # it has ended, which reading the reply reports
+        """Make a request and return the reply, which is empty if the supervisor has ended."""
+        with contextlib.suppress(OSError):  # it has ended, which reading the reply notices
             self._connection.settimeout(timeout_s)
             self._connection.sendall(json.dumps({"do": do, **arguments}).encode() + b"\n")
         end_s = time.monotonic() + timeout_s
-        while True:
+        while not self._is_lost:
             answer = self._receive(end_s - time.monotonic())
             if answer is None:
                 raise HostError("The process that supervises the program does not answer.")
             if answer.reply is not None:
                 return answer.reply
             self._take(answer)
+        return {}
 
     def _take(self, answer: _Answer) -> None:
         if answer.ended:
             self.ended = answer.ended
 
     def _receive(self, timeout_s: float) -> _Answer | None:
-        """Return the next message, or None if there is none in time.
-
-        Raises:
-            HostError: The supervisor has ended.
-        """
+        """Return the next message, or None if there is none in time. The supervisor's end is that of the program."""
         end_s = time.monotonic() + timeout_s
         while b"\n" not in self._buffer:
             self._connection.settimeout(max(end_s - time.monotonic(), 0.0))
@@ -189,9 +207,16 @@ class ProgramProcess:
             except OSError:
                 data = b""
             if not data:
-                raise HostError(
-                    "The process that supervises the program was ended.", "Check what ends processes on this host."
-                )
+                return self._lose()
             self._buffer += data
         line, _, self._buffer = self._buffer.partition(b"\n")
         return msgspec.json.decode(line, type=_Answer)
+
+    def _lose(self) -> _Answer:
+        """Return the end of a program whose supervisor has ended, after nothing of it is left."""
+        self._is_lost = True
+        self._connection.close()
+        self._wait_for_supervisor()
+        wall_ns = round((time.monotonic() - self._started_s) * 1e9)
+        ended = Ended(status=-signal.SIGKILL, wall_ns=wall_ns, cpu_ns=0, peak_bytes=0, is_lost=True)
+        return _Answer(ended=self.ended or ended)

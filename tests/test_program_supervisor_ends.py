@@ -1,0 +1,115 @@
+"""A supervisor that is killed ends its program, which is launched again as after any other sudden end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from ortune.errors import HostError
+from ortune.knobs import DEFAULT
+from ortune.options import make_request
+from ortune.program import prepare as preparing
+from ortune.program.prepare import PreparedProgram, prepare_program
+from ortune.program.process import SUPERVISOR_ENDED, ProgramProcess
+from ortune.program.search import open_program
+from ortune.requests import ProgramSearchRequest
+from ortune.worker import Block, BlockPlan, Failure
+from tests.conftest import TINY_CNN
+
+PROGRAM = Path(__file__).parent / "programs" / "worker.py"
+
+PLAN = BlockPlan(duration_ns=100_000_000, lead_in_ns=0, min_calls=2, deadline_s=60)
+
+WAYS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
+    "runs": (("run", "3"), {}),
+    "calls": (("forever", "0"), {"call": "__main__:work"}),
+    "server": (("serve", "{port}"), {"url": "http://127.0.0.1:{port}/"}),
+}
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has guards that adopt what is left")
+
+
+def prepare(way: str) -> PreparedProgram:
+    arguments, options = WAYS[way]
+    command = (sys.executable, str(PROGRAM), str(TINY_CNN), *arguments)
+    values = {"command": command, "only": ("intra_op_num_threads",), "budget": 15.0, **options}
+    return prepare_program(make_request(ProgramSearchRequest, values, "python"))
+
+
+def find_supervisors() -> list[psutil.Process]:
+    """Return the supervisors of this process, without their guards."""
+    family = psutil.Process().children(recursive=True)
+    found = [each for each in family if "ortune.program.supervisor" in each.cmdline()]
+    guards = {each.pid for each in found if each.ppid() == os.getpid()}
+    return [each for each in found if each.pid not in guards]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS)
+def test_a_candidate_is_measured_again(way: str) -> None:
+    with open_program(prepare(way)) as opened:
+        (executor,) = opened.executors
+        (live,) = executor.launch([DEFAULT], deadline_s=60)
+        assert not isinstance(live, Failure)
+        assert isinstance(live.measure(PLAN), Block)
+        for each in find_supervisors():
+            each.kill()
+        failure = live.measure(PLAN)
+        assert isinstance(failure, Failure)
+        assert failure.is_sudden
+        assert failure.message == SUPERVISOR_ENDED
+        live.close()
+        (again,) = executor.launch([DEFAULT], deadline_s=60)
+        assert not isinstance(again, Failure)
+        assert isinstance(again.measure(PLAN), Block)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS)
+def test_a_search_goes_on(way: str) -> None:
+    """What measures in a search launches it again by itself."""
+    with open_program(prepare(way)) as opened:
+        (live,) = opened.runner.launch([DEFAULT])
+        assert not isinstance(live, Failure)
+        for each in find_supervisors():
+            each.kill()
+        assert isinstance(live.measure(PLAN), Block)
+        assert opened.runner.attempts.n_failures == 1
+
+
+class Killed(ProgramProcess):
+    """A program whose supervisor is killed soon after it was started, for some times."""
+
+    n_left = 0
+
+    def start(self, *arguments: Any, **options: Any) -> None:
+        super().start(*arguments, **options)
+        if Killed.n_left:
+            Killed.n_left -= 1
+            os.kill(self.supervisor_pid, signal.SIGKILL)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS)
+def test_a_program_is_observed_again(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preparing, "ProgramProcess", Killed)
+    monkeypatch.setattr(Killed, "n_left", 2)
+    assert prepare(way).models
+    assert Killed.n_left == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS)
+def test_it_is_not_observed_again_and_again(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preparing, "ProgramProcess", Killed)
+    monkeypatch.setattr(Killed, "n_left", 100)
+    with pytest.raises(HostError, match="supervises") as caught:
+        prepare(way)
+    assert caught.value.hint
+    assert Killed.n_left > 90
