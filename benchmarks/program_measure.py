@@ -53,9 +53,9 @@ from ortune.host import read_host
 from ortune.knobs import DEFAULT
 from ortune.options import make_request
 from ortune.program.candidates import RunCandidate
-from ortune.program.executor import FEW_CALLS
 from ortune.program.http_load import HttpLoad
 from ortune.program.prepare import prepare_program
+from ortune.program.runner import FEW_CALLS
 from ortune.program.search import open_program
 from ortune.requests import ProgramSearchRequest
 from ortune.worker import Block, BlockPlan, Failure, LiveCandidate

@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import stat
+import sys
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -584,6 +585,24 @@ class TestTrials:
         with pytest.raises(UsageError, match="trials"):
             write_record(example(), path, b"trials")
         assert read_record(path) == example()
+
+    @pytest.mark.skipif(sys.platform == "win32", reason="only POSIX systems limit the size of files")
+    def test_a_record_that_cannot_be_written_costs_no_trials(self, tmp_path: Path) -> None:
+        """The old record keeps the trials that it names."""
+        import resource
+
+        path = tmp_path / "a.json"
+        old = write_record(example(), path, encode_trials(trials(1))).record
+        limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limit[1]))  # the new trials are shorter, and the record is not
+        try:
+            with pytest.raises(UsageError, match="File too large"):
+                write_record(example(), path, b"trials")
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+        assert read_record(path) == old
+        assert read_trials(path) == trials(1)
+        assert sorted(each.name for each in tmp_path.iterdir()) == ["a.json", "a.trials.jsonl.gz"]
 
     def test_what_the_record_itself_says_of_them(self) -> None:
         summary = summarize_trials(trials(1).trials)

@@ -8,7 +8,6 @@ and gets requests during a block.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -18,13 +17,11 @@ from ortune.knobs import Config
 from ortune.program.gate import CallLog
 from ortune.program.launcher import RETURNED_CALLS, Run
 from ortune.program.process import ProgramProcess
+from ortune.program.runner import ProgramRunner, RunResult
 from ortune.program.server import Server
 from ortune.worker import Block, BlockPlan, Failure, Memory, SessionInfo
 from ortune.worker import cpu as worker_cpu
 from ortune.worker.clocks import Clocks
-
-if TYPE_CHECKING:
-    from ortune.program.executor import ProgramExecutor, RunResult
 
 POLL_S = 0.01
 DRAIN_S = 30.0
@@ -43,25 +40,25 @@ class RunCandidate:
     """A candidate that is run to completion for each block. Between blocks there is no process.
 
     Args:
-        executor: What runs it.
+        runner: What runs it.
         config: Its settings.
     """
 
-    def __init__(self, executor: ProgramExecutor, config: Config) -> None:
+    def __init__(self, runner: ProgramRunner, config: Config) -> None:
         self.config = config
-        self._executor = executor
+        self._runner = runner
 
     @property
     def session_info(self) -> SessionInfo:
         """Facts about its sessions."""
-        return self._executor.describe_session(self.config)
+        return self._runner.describe_session(self.config)
 
     def measure(self, plan: BlockPlan) -> Block | Failure:
         """Run the program until the block is long enough, at least once."""
         results: list[RunResult] = []
         wall_ns = 0
         while len(results) < max(plan.min_calls, 1) or wall_ns < plan.duration_ns:
-            result = self._executor.run(self.config, self._executor.run_deadline_s)
+            result = self._runner.run(self.config, self._runner.run_deadline_s)
             if isinstance(result, Failure):
                 return result
             results.append(result)
@@ -94,14 +91,14 @@ class CallCandidate:
     """A live program whose function is timed. It is started again when it has ended.
 
     Args:
-        executor: What launches it.
+        runner: What launches it.
         config: Its settings.
         process: The process that it runs in.
     """
 
-    def __init__(self, executor: ProgramExecutor, config: Config, process: ProgramProcess) -> None:
+    def __init__(self, runner: ProgramRunner, config: Config, process: ProgramProcess) -> None:
         self.config = config
-        self._executor = executor
+        self._runner = runner
         self._process = process
         self._run: Run | None = None
         self._log: CallLog | None = None
@@ -112,13 +109,13 @@ class CallCandidate:
     @property
     def session_info(self) -> SessionInfo:
         """Facts about its sessions."""
-        return self._executor.describe_session(self.config)
+        return self._runner.describe_session(self.config)
 
     def start(self, deadline_s: float) -> Failure | None:
         """Start the program, wait until it has made a call, and suspend it before the next one."""
         self._start_deadline_s = deadline_s
         self._forget_run()
-        run = self._executor.launcher.start(self._process, self.config, gate=True)
+        run = self._runner.launcher.start(self._process, self.config, gate=True)
         if isinstance(run, Failure):
             return run
         self._run, self._log = run, CallLog(run.folder)
@@ -128,22 +125,22 @@ class CallCandidate:
             if ended and not self._log.count_new():
                 return run.explain_end(ended, "load") if ended.status else self._made_no_call()
             if time.monotonic() > end_s:
-                message = f"there was no call of {self._executor.task.call} within {deadline_s:.0f} s"
+                message = f"there was no call of {self._runner.task.call} within {deadline_s:.0f} s"
                 return Failure(kind="timeout", stage="load", message=message)
         if failure := self._pause():
             return failure
         self._read_memory()
         self._n_compared = len(self._log.read())
-        return self._executor.check_returned(run, self.config) or self._executor.check_settings(run, self.config)
+        return self._runner.check_returned(run, self.config) or self._runner.check_settings(run, self.config)
 
     def _made_no_call(self) -> Failure:
-        return Failure(kind="exit", stage="load", message=f"it ended without a call of {self._executor.task.call}")
+        return Failure(kind="exit", stage="load", message=f"it ended without a call of {self._runner.task.call}")
 
     def _pause(self) -> Failure | None:
         """Wait until all calls have ended, and suspend the program."""
         assert self._run and self._run.gate
         if not self._run.gate.close(DRAIN_S, lambda: self._process.wait(0) is None) and self._process.ended is None:
-            message = f"calls of {self._executor.task.call} did not end within {DRAIN_S:.0f} s"
+            message = f"calls of {self._runner.task.call} did not end within {DRAIN_S:.0f} s"
             return Failure(kind="timeout", stage="measure", message=message)
         if self._process.ended is None:
             self._process.suspend()
@@ -164,7 +161,7 @@ class CallCandidate:
     def _measure(self, plan: BlockPlan) -> Block | Failure | None:
         """Measure a block in the running program; None if it ended before a call was measured."""
         assert self._run and self._run.gate and self._log
-        clocks, before = Clocks.read(), self._executor.cpus.read()
+        clocks, before = Clocks.read(), self._runner.cpus.read()
         tree = worker_cpu.TreeClock(self._process.supervisor_pid)
         cpu_start_ns = tree.read_ns()
         start_ns = time.perf_counter_ns()
@@ -186,11 +183,11 @@ class CallCandidate:
         if failure := self._pause():
             return failure
         cpu_ns = tree.refresh_ns() - cpu_start_ns
-        after = self._executor.cpus.read()
+        after = self._runner.cpus.read()
         calls = self._log.read()
         n_known, self._n_compared = self._n_compared, self._n_compared + len(calls)
         if n_known < RETURNED_CALLS and (
-            failure := self._executor.check_returned(self._run, self.config, n_known=n_known)
+            failure := self._runner.check_returned(self._run, self.config, n_known=n_known)
         ):
             return failure
         measured = calls[calls[:, 0] >= start_ns + plan.lead_in_ns]
@@ -198,7 +195,7 @@ class CallCandidate:
             measured = measured[1:]
         if not len(measured):
             return None
-        share, contended = self._executor.cpus.find_foreign(before, after, cpu_ns)
+        share, contended = self._runner.cpus.find_foreign(before, after, cpu_ns)
         durations = measured[:, 1] - measured[:, 0]
         n_all = len(calls)
         wall_ns = after.at_ns - before.at_ns
@@ -225,35 +222,35 @@ class CallCandidate:
         """Check a run that has ended, and remove its files."""
         failure = None
         if self._run and self._process.ended is not None:
-            failure = self._executor.check_end(self._run, self._process.ended, self.config, self._n_compared)
+            failure = self._runner.check_end(self._run, self._process.ended, self.config, self._n_compared)
         self._forget_run()
         return failure
 
     def _forget_run(self) -> None:
         if self._run:
-            self._executor.forget_run(self._run)
+            self._runner.forget_run(self._run)
         self._run = self._log = None
 
     def close(self) -> None:
         """End the program. It may be called more than once."""
         self._process.close()
         self._forget_run()
-        self._executor.forget(self)
+        self._runner.live.discard(self)
 
 
 class ServerCandidate:
     """A live server. Requests come from a process of their own.
 
     Args:
-        executor: What launches it.
+        runner: What launches it.
         config: Its settings.
         process: The process that it runs in.
         server: How it is loaded.
     """
 
-    def __init__(self, executor: ProgramExecutor, config: Config, process: ProgramProcess, server: Server) -> None:
+    def __init__(self, runner: ProgramRunner, config: Config, process: ProgramProcess, server: Server) -> None:
         self.config = config
-        self._executor = executor
+        self._runner = runner
         self._process = process
         self._server = server
         self._run: Run | None = None
@@ -261,7 +258,7 @@ class ServerCandidate:
     @property
     def session_info(self) -> SessionInfo:
         """Facts about its sessions."""
-        return self._executor.describe_session(self.config)
+        return self._runner.describe_session(self.config)
 
     def start(self, deadline_s: float) -> Failure | None:
         """Start the server, wait until it answers, compare its answer with the baseline's, and suspend it."""
@@ -269,7 +266,7 @@ class ServerCandidate:
             port = self._server.choose_port()
         except OSError as error:
             raise HostError(f"There is no free TCP port: {error.strerror}.") from None
-        run = self._executor.launcher.start(self._process, self.config, port=port)
+        run = self._runner.launcher.start(self._process, self.config, port=port)
         if isinstance(run, Failure):
             return run
         self._run = run
@@ -284,7 +281,7 @@ class ServerCandidate:
 
         if failure := self._server.wait_until_up(port, find_end, deadline_s):
             return failure
-        failure = self._check_answers(port) or self._executor.check_settings(run, self.config)
+        failure = self._check_answers(port) or self._runner.check_settings(run, self.config)
         self._process.suspend()
         return failure
 
@@ -293,23 +290,23 @@ class ServerCandidate:
 
         As many bodies are compared as the program as it is answers in a short time, when it is launched first.
         """
-        executor = self._executor
-        n_bodies = executor.n_compared_bodies or min(max(len(self._server.bodies), 1), MOST_COMPARED_BODIES)
-        is_baseline = executor.is_baseline(self.config)
+        runner = self._runner
+        n_bodies = runner.n_compared_bodies or min(max(len(self._server.bodies), 1), MOST_COMPARED_BODIES)
+        is_baseline = runner.is_baseline(self.config)
         end_s = time.monotonic() + COMPARE_BODIES_S
         for position in range(n_bodies):
-            load = executor.load
+            load = runner.load
             answer = load.fetch(position) if position else load.open(port, self._process.supervisor_pid)
             if isinstance(answer, Failure):
                 return answer
             key = self.config.key
-            if difference := executor.outputs.compare_part(position, answer, key, is_baseline=is_baseline):
+            if difference := runner.outputs.compare_part(position, answer, key, is_baseline=is_baseline):
                 which = f"answer to {self._server.bodies[position].name}: " if len(self._server.bodies) > 1 else ""
                 return Failure(kind="wrong_output", stage="check", message=f"{which}{difference}")
-            if not executor.n_compared_bodies and time.monotonic() > end_s:
+            if not runner.n_compared_bodies and time.monotonic() > end_s:
                 n_bodies = position + 1
                 break
-        executor.n_compared_bodies = n_bodies
+        runner.n_compared_bodies = n_bodies
         return None
 
     def measure(self, plan: BlockPlan) -> Block | Failure:
@@ -317,7 +314,7 @@ class ServerCandidate:
         assert self._run
         clocks = Clocks.read()
         self._process.resume()
-        load = self._executor.load
+        load = self._runner.load
         answer = load.open(self._run.port, self._process.supervisor_pid)
         block = answer if isinstance(answer, Failure) else load.measure(plan)
         ended = self._process.wait(0)
@@ -332,6 +329,6 @@ class ServerCandidate:
         """End the server. It may be called more than once."""
         self._process.close()
         if self._run:
-            self._executor.forget_run(self._run)
+            self._runner.forget_run(self._run)
         self._run = None
-        self._executor.forget(self)
+        self._runner.live.discard(self)

@@ -25,7 +25,6 @@ from ortune.knobs.legal import find_faults
 from ortune.model import ModelInfo, compute_digest, read_model
 from ortune.model.identity import ModelIdentity
 from ortune.model.info import ModelFile
-from ortune.program.executor import FEW_CALLS, FIRST_DEADLINE_S
 from ortune.program.gate import CallLog
 from ortune.program.http_load import check_url, is_port_only
 from ortune.program.launcher import Launcher, Run
@@ -38,6 +37,7 @@ from ortune.program.observation import (
     sum_models,
 )
 from ortune.program.process import SUPERVISOR_ENDED, ProgramProcess
+from ortune.program.runner import FEW_CALLS, FIRST_DEADLINE_S
 from ortune.program.server import Server, ServerLoad
 from ortune.program.space import NOT_OFFERED, ProgramModel, ProgramSpace, build_program_space, is_default
 from ortune.program.task import ProgramTask, parse_call, parse_metric

@@ -14,10 +14,11 @@ from ortune.compare.open import OpenComparison, start_comparison
 from ortune.errors import ProgramError, UsageError
 from ortune.host import HostClass
 from ortune.knobs import DEFAULT, Config
-from ortune.program.executor import FIRST_DEADLINE_S, Cpus, ProgramExecutor
+from ortune.program.executor import ProgramExecutor
 from ortune.program.identity import describe_program_identity
 from ortune.program.launcher import TunedModel
 from ortune.program.prepare import PreparedProgram
+from ortune.program.runner import FIRST_DEADLINE_S, Cpus
 from ortune.program.space import ProgramModel, resolve
 from ortune.record.files import follow_link, list_records, path_of_trials
 from ortune.record.journal import Journal

@@ -6,6 +6,7 @@ therefore imported on use.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import os
@@ -354,8 +355,9 @@ class Written(msgspec.Struct, Generic[Kind], frozen=True, kw_only=True):
 def write_record(record: Kind, path: Path, trials: bytes | None = None) -> Written[Kind]:
     """Write a record or a bundle, and its trials next to it.
 
-    The trials are written first, so that a record never names a missing file. If one that proves nothing replaces one
-    that does, the old one is kept under another name.
+    Both files are complete before the first one is moved to its place, so that a full disk or the end of this process
+    leaves the old ones. The trials are moved first, so that a record never names a missing file. If a record that
+    proves nothing replaces one that does, the old one is kept under another name.
 
     Args:
         record: The record or bundle.
@@ -371,18 +373,20 @@ def write_record(record: Kind, path: Path, trials: bytes | None = None) -> Writt
     path = follow_link(path)
     is_proven = any(each.is_proven for each in list_records(record))
     kept = None if is_proven else _keep_proven(path)
-    fault: UsageError | None = None
-    if trials is not None:
-        file = path_of_trials(path)
-        try:
-            write_atomically(file, trials)
-            record = _name_trials(record, TrialsFile(file=file.name, sha256=hashlib.sha256(trials).hexdigest()))
-        except UsageError as error:
-            fault = error
-    write_atomically(path, encode_record(record))
-    if fault:
-        raise fault
-    return Written(record=record, kept=kept)
+    if trials is None:
+        write_atomically(path, encode_record(record))
+        return Written(record=record, kept=kept)
+    file = path_of_trials(path)
+    named = _name_trials(record, TrialsFile(file=file.name, sha256=hashlib.sha256(trials).hexdigest()))
+    try:
+        with _write_complete(file, trials) as complete, _write_complete(path, encode_record(named)) as complete_record:
+            complete.replace(file)
+            complete_record.replace(path)
+    except OSError as error:
+        # The result matters more than the trials. Without space for both, there may be space for the record.
+        write_atomically(path, encode_record(record))
+        raise UsageError(f"Cannot write {file}: {error.strerror}.") from None
+    return Written(record=named, kept=kept)
 
 
 def list_records(record: Record | Bundle) -> tuple[Record, ...]:
@@ -425,6 +429,29 @@ def _is_record(path: Path) -> bool:
         return False
 
 
+@contextlib.contextmanager
+def _write_complete(target: Path, data: bytes) -> Iterator[Path]:
+    """Write a complete file that is to be moved to a path, next to it. It is removed in the end if it was not moved."""
+    import tempfile
+
+    from ortune.record.leftovers import find_prefix
+
+    descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=find_prefix(target))
+    complete = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            try_to_lock(descriptor)  # so that it is not taken for a leftover
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+            _set_usual_mode(complete)
+            if os.name == "nt":
+                file.close()  # Windows moves no file that is open
+            yield complete
+    finally:
+        complete.unlink(missing_ok=True)
+
+
 def write_atomically(path: Path, data: bytes) -> None:
     """Write a file atomically.
 
@@ -437,10 +464,6 @@ def write_atomically(path: Path, data: bytes) -> None:
     Raises:
         UsageError: The file cannot be written.
     """
-    import tempfile
-
-    from ortune.record.leftovers import find_prefix
-
     try:
         if str(path) == STANDARD_STREAM:
             sys.stdout.buffer.write(data)
@@ -453,18 +476,8 @@ def write_atomically(path: Path, data: bytes) -> None:
                 file.write(data)
             return
         target = follow_link(path)
-        descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=find_prefix(target))
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                try_to_lock(descriptor)  # so that it is not taken for a leftover
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            _set_usual_mode(Path(name))
-            Path(name).replace(target)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        with _write_complete(target, data) as complete:
+            complete.replace(target)
     except OSError as error:
         raise UsageError(f"Cannot write {path}: {error.strerror}.") from None
 

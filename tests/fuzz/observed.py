@@ -167,8 +167,8 @@ def run_calls(data: bytes) -> None:
     """Read the calls that a process logged, while it logs them and at its end."""
     import numpy as np
 
-    from ortune.program.executor import drop_first
     from ortune.program.gate import CallLog
+    from ortune.program.runner import drop_first
 
     folder = make_folder("calls-7.bin", data[: len(data) // 2])
     log = CallLog(folder)
