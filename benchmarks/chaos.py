@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 import json
 import math
 import os
@@ -58,7 +59,7 @@ from ortune.errors import OrtuneError
 from ortune.knobs import DEFAULT, Config
 from ortune.model import ModelInfo, read_model
 from ortune.record.files import path_of_trials, read_record, read_trials, write_record
-from ortune.record.journal import decode_journal, path_of_journal
+from ortune.record.journal import path_of_journal, scan_journal
 from ortune.record.schema import Record
 from ortune.tuning.outcome import Outcome
 from ortune.tuning.stages import SearchSettings, run_search
@@ -103,6 +104,11 @@ START = (
     "main()"
 )
 """Program that runs ortune with the workers of this benchmark."""
+
+
+def count_blocks(journal: bytes) -> int:
+    """Return how many blocks a journal contains."""
+    return scan_journal(io.BytesIO(journal)).n_blocks
 
 
 class Folder:
@@ -161,7 +167,7 @@ class Folder:
 
     def n_kept(self) -> int:
         """Return how many blocks are in its journal."""
-        return decode_journal(self.journal.read_bytes()).n_blocks if self.journal.exists() else 0
+        return count_blocks(self.journal.read_bytes()) if self.journal.exists() else 0
 
     def wait_for_end(self, process: subprocess.Popen[str]) -> list[str]:
         """Wait until the search and all of its processes have ended. Return those that are left after two seconds."""
@@ -278,7 +284,7 @@ def go_on(folder: Folder, options: Sequence[str], n_kept: int) -> list[str]:
     prefix, link = b"", folder.path / "journal"
     if n_kept:
         content = folder.journal.read_bytes()
-        prefix = content[: decode_journal(content).n_bytes]
+        prefix = content[: scan_journal(io.BytesIO(content)).n_bytes]
         # Another name of the file, which the search removes in the end.
         link.hardlink_to(folder.journal)
     folder.log.unlink(missing_ok=True)
@@ -296,7 +302,7 @@ def go_on(folder: Folder, options: Sequence[str], n_kept: int) -> list[str]:
         faults.append(f"the record was resumed {record.search.n_resumes} times")
     if n_kept:
         content = link.read_bytes()
-        n_added = decode_journal(content).n_blocks - n_kept
+        n_added = count_blocks(content) - n_kept
         if not content.startswith(prefix):
             faults.append("the first lines of the journal changed")
         if n_added != folder.n_measured():

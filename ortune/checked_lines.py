@@ -8,6 +8,10 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
+from typing import BinaryIO
+
+MOST_LINE_BYTES = 64 << 20
+"""Length of the longest line that is read. A longer one counts as damaged."""
 
 
 def make_line(content: bytes) -> bytes:
@@ -19,24 +23,39 @@ def make_line(content: bytes) -> bytes:
     return b"%08x %s\n" % (zlib.crc32(content), content)
 
 
-def has_line_after(data: bytes, place: int) -> bool:
-    """Return whether there is a sound line after the damaged one that begins at a place.
+def has_line_after(file: BinaryIO) -> bool:
+    """Return whether there is a sound line after the damaged one that begins at the place of the file.
 
     An interrupted write damages only the end of a file. Sound lines after it mean that something else changed the file.
     """
-    while (end := data.find(b"\n", place)) >= 0:
-        place = end + 1
-        if next(read_lines(data[place : data.find(b"\n", place) + 1]), None):
+    _skip_line(file)
+    while line := file.readline(MOST_LINE_BYTES):
+        if _find_content(line) is not None:
             return True
+        if not line.endswith(b"\n"):
+            _skip_line(file)
     return False
 
 
-def read_lines(data: bytes) -> Iterator[tuple[bytes, int]]:
-    """Yield the content of each line up to the first damaged one, and the position after the line."""
-    start = 0
-    while (end := data.find(b"\n", start)) >= 0:
-        checksum, content = data[start : start + 9], data[start + 9 : end]
-        if checksum != b"%08x " % zlib.crc32(content):
-            return
-        start = end + 1
-        yield content, start
+def read_lines(file: BinaryIO) -> Iterator[tuple[bytes, int]]:
+    """Yield the content of each line up to the first damaged one, and the position after the line.
+
+    Args:
+        file: The file, read from where it is.
+    """
+    end = file.tell()
+    while (content := _find_content(line := file.readline(MOST_LINE_BYTES))) is not None:
+        end += len(line)
+        yield content, end
+
+
+def _find_content(line: bytes) -> bytes | None:
+    """Return the content of a line; None if the line is damaged or is not complete."""
+    content = line[9:-1]
+    return content if line.endswith(b"\n") and line[:9] == b"%08x " % zlib.crc32(content) else None
+
+
+def _skip_line(file: BinaryIO) -> None:
+    """Go to the begin of the next line."""
+    while (part := file.readline(MOST_LINE_BYTES)) and not part.endswith(b"\n"):
+        pass

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +27,11 @@ from ortune.program.prepare import ObservedRun, PreparedProgram, observe_program
 from ortune.program.search import ProgramResult, search_program
 from ortune.record import files, rescue
 from ortune.record.files import encode_record, read_record, read_records
-from ortune.record.journal import Content, decode_journal
+from ortune.record.journal import Content
 from ortune.record.schema import SCHEMA, Bundle
 from ortune.requests import ProgramSearchRequest
 from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
+from tests.journals import scan
 from tests.simulation import SimulatedPrograms, is_one_thread
 
 PROGRAM = Path(__file__).parent / "programs" / "worker.py"
@@ -77,7 +80,7 @@ class Searches:
 
     def read_journal(self) -> Content:
         """Return what the journal has."""
-        return decode_journal(self.output.with_name("a.unfinished.jsonl").read_bytes())
+        return scan(self.output.with_name("a.unfinished.jsonl").read_bytes())
 
     @property
     def has_journal(self) -> bool:
@@ -269,7 +272,7 @@ def test_the_command_that_goes_on(arguments: str, again: str) -> None:
 
 def count_blocks(path: Path) -> int:
     try:
-        return decode_journal(path.read_bytes()).n_blocks
+        return scan(path.read_bytes()).n_blocks
     except FileNotFoundError:
         return 0
 
@@ -294,16 +297,16 @@ class TestWriting:
     def test_a_record_that_cannot_be_written_is_rescued(
         self, searches: Searches, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        write = files.write_atomically
+        write = files.write_complete
 
-        def fail(path: Path, data: bytes) -> None:
+        def fail(path: Path, data: bytes) -> AbstractContextManager[Path]:
             if path.parent == searches.output.parent:
-                raise UsageError("No space left on device.")
-            write(path, data)
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return write(path, data)
 
         (tmp_path / "other").mkdir()
         monkeypatch.setattr(rescue, "find_folders", lambda: iter([tmp_path / "other"]))
-        monkeypatch.setattr(files, "write_atomically", fail)
+        monkeypatch.setattr(files, "write_complete", fail)
         result = searches.run()
         assert result.fault
         (folder,) = (tmp_path / "other").iterdir()

@@ -20,6 +20,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ortune import checked_lines
 from ortune.errors import MeasureError, OrtuneError, UsageError
 from ortune.host import HostClass
 from ortune.knobs import CPU, DEFAULT, SpaceOptions, build_space
@@ -34,7 +35,6 @@ from ortune.record.journal import (
     Line,
     Measured,
     Resume,
-    decode_journal,
     encode_event,
     pack_block,
     path_of_journal,
@@ -48,6 +48,7 @@ from ortune.tuning.study import open_storage, open_study
 from ortune.worker import Block, BlockPlan, Failure, Memory, SessionInfo
 from ortune.workload import InputOptions, Tolerance, Workload, make_feed
 from tests.conftest import TINY_CNN, run_ortune
+from tests.journals import list_events, scan
 from tests.records import ONE_THREAD
 from tests.simulation import RUNTIME, SimulatedExecutor, make_host, make_model, open_with_journal
 from tests.test_tuning import one_thread_wins
@@ -84,7 +85,7 @@ def search(
 
 
 def read_blocks(path: Path) -> list[Measured]:
-    return [event for event in decode_journal(path.read_bytes()).events if isinstance(event, Measured)]
+    return [event for event in list_events(path.read_bytes()) if isinstance(event, Measured)]
 
 
 class TestContent:
@@ -101,17 +102,17 @@ class TestContent:
         ],
     )
     def test_a_launch_that_no_search_writes_ends_the_file(self, changes: dict[str, object]) -> None:
-        launched = decode_journal(b"".join(LINES)).events[0]
+        launched = list_events(b"".join(LINES))[0]
         assert isinstance(launched, Launched)
         changed = msgspec.structs.replace(launched, **changes)
-        assert decode_journal(LINES[0] + encode_event(changed)).events == ()
-        assert decode_journal(LINES[0] + encode_event(launched)).events == (launched,)
+        assert list_events(LINES[0] + encode_event(changed)) == ()
+        assert list_events(LINES[0] + encode_event(launched)) == (launched,)
 
     @pytest.mark.parametrize("changes", [{"block": None}, {"launch": -1}, {"at_s": -1.0}])
     def test_a_block_that_no_search_writes_ends_the_file(self, changes: dict[str, object]) -> None:
-        measured = decode_journal(b"".join(LINES)).events[1]
+        measured = list_events(b"".join(LINES))[1]
         changed = msgspec.structs.replace(measured, **changes)
-        assert len(decode_journal(b"".join(LINES[:2]) + encode_event(changed)).events) == 1
+        assert len(list_events(b"".join(LINES[:2]) + encode_event(changed))) == 1
 
     @pytest.mark.parametrize(
         "changes",
@@ -128,7 +129,7 @@ class TestContent:
         ],
     )
     def test_a_block_that_no_worker_sends(self, changes: dict[str, object]) -> None:
-        measured = decode_journal(b"".join(LINES)).events[1]
+        measured = list_events(b"".join(LINES))[1]
         assert isinstance(measured, Measured)
         assert measured.block
         measured.unpack()
@@ -183,7 +184,7 @@ class TestGoingOn:
         executor = SimulatedExecutor(one_thread_wins)
         executor.time_s = 1e6
         search(path, executor)
-        times = [event.at_s for event in decode_journal(path.read_bytes()).events]
+        times = [event.at_s for event in list_events(path.read_bytes())]
         assert times == sorted(times)
         assert at_s < times[-1] < 44
 
@@ -211,7 +212,7 @@ class TestGoingOn:
         outcome = search(path, executor)
         assert isinstance(outcome.fault, UsageError)
         assert "onnxruntime: simulated then, 9.9 now" in str(outcome.fault)
-        assert len(read_blocks(path)) == len(decode_journal(kept).events) - kept.count(b'"type":"launch"')
+        assert len(read_blocks(path)) == len(list_events(kept)) - kept.count(b'"type":"launch"')
 
     def test_another_decision_is_an_error(self, tmp_path: Path) -> None:
         path = tmp_path / "a.unfinished.jsonl"
@@ -267,9 +268,9 @@ class TestGoingOn:
         assert isinstance(outcome.fault, UsageError)
         assert "No space left on device" in outcome.fault.message
         assert outcome.evidence.best_so_far is not None
-        content = decode_journal(path.read_bytes())
+        content = scan(path.read_bytes())
         assert content.n_bytes == path.stat().st_size
-        assert len(content.events) == 98
+        assert content.n_events == 98
         assert search(path, SimulatedExecutor(one_thread_wins)).evidence.verdict == "faster"
 
 
@@ -307,7 +308,7 @@ class TestFile:
             block, cases=cases, creations_ns=np.array([7, 8]), clock_jump_s=2.0, foreign_share=-0.01, metric=0.5
         )
         line = encode_event(Measured(launch=0, position=0, plan=PLAN, block=pack_block(block), at_s=1.5))
-        (event,) = decode_journal(encode_event(BEGIN) + line).events
+        (event,) = list_events(encode_event(BEGIN) + line)
         assert isinstance(event, Measured)
         again = event.unpack()
         assert isinstance(again, Block)
@@ -317,9 +318,9 @@ class TestFile:
 
     @given(st.integers(0, len(b"".join(LINES))))
     def test_a_file_that_was_cut_off_has_the_lines_before(self, end: int) -> None:
-        content = decode_journal(b"".join(LINES)[:end])
+        content = scan(b"".join(LINES)[:end])
         n_whole = sum(1 for number in range(len(LINES)) if end >= len(b"".join(LINES[: number + 1])))
-        assert len(content.events) == max(n_whole - 1, 0)
+        assert content.n_events == max(n_whole - 1, 0)
         assert (content.begin is not None) == (n_whole > 0)
         assert content.n_bytes == len(b"".join(LINES[:n_whole]))
 
@@ -327,15 +328,15 @@ class TestFile:
     def test_a_damaged_line_ends_the_file(self, place: int, change: int) -> None:
         data = bytearray(b"".join(LINES))
         data[place] ^= change
-        content = decode_journal(bytes(data))
+        content = scan(bytes(data))
         n_whole = next(number for number in range(len(LINES)) if place < len(b"".join(LINES[: number + 1])))
-        assert len(content.events) == max(n_whole - 1, 0)
+        assert content.n_events == max(n_whole - 1, 0)
 
     @given(st.binary(max_size=200))
     @settings(suppress_health_check=[HealthCheck.too_slow])
     def test_any_bytes(self, data: bytes) -> None:
-        assert decode_journal(data).events == ()
-        assert len(decode_journal(b"".join(LINES) + data).events) == len(LINES) - 1
+        assert list_events(data) == ()
+        assert len(list_events(b"".join(LINES) + data)) == len(LINES) - 1
 
     def test_it_goes_on_after_the_last_whole_line(self, tmp_path: Path) -> None:
         path = tmp_path / "j"
@@ -344,9 +345,9 @@ class TestFile:
             assert journal.n_blocks == 3
             assert journal.n_resumes == 1
             journal.append(Launched(configs=(), answers=(), at_s=9.0))
-        content = decode_journal(path.read_bytes())
+        content = scan(path.read_bytes())
         assert content.n_bytes == path.stat().st_size
-        assert len(content.events) == 5
+        assert content.n_events == 5
         assert content.pid == os.getpid()
 
     @pytest.mark.parametrize("number", range(1, len(LINES) - 1))
@@ -362,16 +363,58 @@ class TestFile:
                 Journal(path, BEGIN, resume)
         assert path.read_bytes() == b"".join(lines)
 
+    @pytest.mark.slow
     @pytest.mark.skipif(sys.platform != "linux", reason="limits of memory are those of Linux")
-    def test_memory_for_the_largest_journal_is_not_needed(self, tmp_path: Path) -> None:
+    def test_a_journal_that_does_not_fit_into_memory(self, tmp_path: Path) -> None:
         path = tmp_path / "j"
-        path.write_bytes(b"".join(LINES))
+        block = make_block(np.random.default_rng(0))
+        samples = np.random.default_rng(0).integers(1, 2**62, 1 << 19)
+        block = msgspec.structs.replace(block, samples_ns=samples, n_calls=float(len(samples)))
+        measured = Measured(launch=0, position=0, plan=PLAN, block=pack_block(block), at_s=1.0)
+        line = encode_event(measured)
+        n = (1 << 30) // len(line)
+        with path.open("wb") as file:
+            file.write(b"".join(LINES[:2]))
+            for _ in range(n):
+                file.write(line)
         code = (
-            "import resource, sys; from pathlib import Path; from ortune.record.journal import read_unfinished; "
-            "resource.setrlimit(resource.RLIMIT_AS, (3 << 30,) * 2); print(read_unfinished(Path(sys.argv[1])).n_blocks)"
+            "import psutil, resource, sys; from pathlib import Path\n"
+            "from tests.test_resume import AGAIN, BEGIN, Journal, Measured\n"
+            "resource.setrlimit(resource.RLIMIT_AS, (psutil.Process().memory_info().vms + (256 << 20),) * 2)\n"
+            "with Journal(Path(sys.argv[1]), BEGIN, AGAIN) as journal:\n"
+            "    events = [event.unpack().n_calls for event in journal.read_earlier() if isinstance(event, Measured)]\n"
+            "    print(journal.n_blocks, len(events))"
         )
         done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=False)
-        assert done.stdout == "4\n", done.stderr
+        assert done.stdout == f"{n} {n}\n", done.stderr
+
+    def test_a_line_that_is_too_long_ends_the_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        most = max(len(line) for line in LINES)
+        monkeypatch.setattr(checked_lines, "MOST_LINE_BYTES", most)
+        path = tmp_path / "j"
+        longer = encode_event(msgspec.structs.replace(BEGIN, identity={"x": "y" * most}))
+        path.write_bytes(b"".join(LINES) + longer)
+        found = read_unfinished(path)
+        assert found
+        assert found.n_blocks == len(LINES) - 2
+        path.write_bytes(b"".join(LINES[:-1]) + longer + LINES[-1])
+        with pytest.raises(UsageError, match="is damaged"):
+            read_unfinished(path)
+
+    def test_a_file_that_is_too_large(self, tmp_path: Path) -> None:
+        path = tmp_path / "j"
+        path.write_bytes(b"".join(LINES))
+        os.truncate(path, 1 << 40)
+        with pytest.raises(UsageError, match="1024 GiB, more than the journal"):
+            read_unfinished(path)
+
+    def test_a_journal_that_changes_while_it_is_read(self, tmp_path: Path) -> None:
+        path = tmp_path / "j"
+        path.write_bytes(b"".join(LINES))
+        with Journal(path, BEGIN, AGAIN) as journal:
+            path.write_bytes(b"".join(LINES[:2]))
+            with pytest.raises(UsageError, match="it was changed while it was read"):
+                list(journal.read_earlier())
 
     def test_a_journal_without_blocks_is_removed(self, tmp_path: Path) -> None:
         with Journal(tmp_path / "j", BEGIN) as journal:
@@ -380,12 +423,20 @@ class TestFile:
 
     def test_another_file_is_not_overwritten(self, tmp_path: Path) -> None:
         path = tmp_path / "j"
-        path.write_text("my notes\n")
-        with pytest.raises(UsageError, match="is not the journal of a search"):
-            Journal(path, BEGIN)
-        with pytest.raises(UsageError, match="is not the journal of a search"):
-            read_unfinished(path)
-        assert path.read_text() == "my notes\n"
+        for text in ("my notes\n", "my notes", "0123abcd my notes", "\n"):
+            path.write_text(text)
+            with pytest.raises(UsageError, match="is not the journal of a search"):
+                Journal(path, BEGIN)
+            with pytest.raises(UsageError, match="is not the journal of a search"):
+                read_unfinished(path)
+            assert path.read_text() == text
+
+    def test_a_first_line_that_was_interrupted_is_overwritten(self, tmp_path: Path) -> None:
+        path = tmp_path / "j"
+        for data in (b"", bytes(4096), LINES[0][:5], LINES[0][:9], LINES[0][:-1]):
+            path.write_bytes(data)
+            with Journal(path, BEGIN, AGAIN) as journal:
+                assert journal.n_resumes == 0
 
     def test_a_newer_format_is_refused(self, tmp_path: Path) -> None:
         path = tmp_path / "j"
@@ -499,7 +550,7 @@ class TestRequest:
 
 def count_blocks(path: Path) -> int:
     try:
-        return decode_journal(path.read_bytes()).n_blocks
+        return scan(path.read_bytes()).n_blocks
     except FileNotFoundError:
         return 0
 

@@ -179,10 +179,10 @@ class TestRescue:
     def test_nothing_is_left_where_there_is_no_space(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         def fail(path: Path, data: bytes) -> None:
             (path.parent / "begun").touch()
-            raise UsageError("No space left on device.")
+            raise OSError(errno.ENOSPC, "No space left on device")
 
         monkeypatch.setattr(rescue, "find_folders", lambda: iter([tmp_path]))
-        monkeypatch.setattr(files, "write_atomically", fail)
+        monkeypatch.setattr(files, "write_complete", fail)
         record = make_local_record(TINY_CNN, ONE_THREAD)
         fault = rescue_record(record, Path("tuned.json"), b"", UsageError("It is full."))
         assert list(tmp_path.iterdir()) == []

@@ -379,7 +379,7 @@ def write_record(record: Kind, path: Path, trials: bytes | None = None) -> Writt
     file = path_of_trials(path)
     named = _name_trials(record, TrialsFile(file=file.name, sha256=hashlib.sha256(trials).hexdigest()))
     try:
-        with _write_complete(file, trials) as complete, _write_complete(path, encode_record(named)) as complete_record:
+        with write_complete(file, trials) as complete, write_complete(path, encode_record(named)) as complete_record:
             complete.replace(file)
             complete_record.replace(path)
     except OSError as error:
@@ -430,7 +430,7 @@ def _is_record(path: Path) -> bool:
 
 
 @contextlib.contextmanager
-def _write_complete(target: Path, data: bytes) -> Iterator[Path]:
+def write_complete(target: Path, data: bytes) -> Iterator[Path]:
     """Write a complete file that is to be moved to a path, next to it. It is removed in the end if it was not moved."""
     import tempfile
 
@@ -476,7 +476,7 @@ def write_atomically(path: Path, data: bytes) -> None:
                 file.write(data)
             return
         target = follow_link(path)
-        with _write_complete(target, data) as complete:
+        with write_complete(target, data) as complete:
             complete.replace(target)
     except OSError as error:
         raise UsageError(f"Cannot write {path}: {error.strerror}.") from None

@@ -2,7 +2,8 @@
 
 The file has a line with a checksum for each event: the begin of the search, each launch, each block. Its content is a
 JSON object. Lines are only appended, each by a single write, and flushed to the disk every few seconds. What an
-interrupted write or a crash of the system left at the end is ignored. The content is checked like that of any file.
+interrupted write or a crash of the system left at the end is ignored. The content is checked like that of any file, and
+read line by line, as that of a long search may not fit into memory.
 
 While a search runs, it holds a lock on the file.
 """
@@ -11,19 +12,20 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, BinaryIO
 
 import msgspec
 
-from ortune.checked_lines import has_line_after, make_line, read_lines
+from ortune.checked_lines import MOST_LINE_BYTES, has_line_after, make_line, read_lines
 from ortune.errors import UsageError
 from ortune.knobs.config import Config
-from ortune.limited import STANDARD_STREAM, read_open
+from ortune.limited import STANDARD_STREAM
 from ortune.locks import try_to_lock
 from ortune.record.files import follow_link, is_special
 from ortune.worker import Block, BlockPlan, Failure, Runtime, SessionInfo
@@ -36,8 +38,11 @@ JOURNAL_SUFFIX = ".unfinished.jsonl"
 SYNC_EVERY_S = 5.0
 """Time between two flushes to the disk. A flush takes up to a second on a slow disk."""
 
-MOST_BYTES = 4 << 30
-"""Largest journal that is read."""
+MOST_BYTES = 256 << 30
+"""Largest journal that is read. Each second of calls adds a megabyte at most."""
+
+INTERRUPTED = re.compile(rb"\0*|[0-9a-f]{0,8}|[0-9a-f]{8} (\{[^\n]*)?")
+"""What an interrupted first write leaves: the begin of a line, or zeros after a crash of the system."""
 
 LONGEST = 1e18
 """Bound of all durations, in whatever unit."""
@@ -233,29 +238,23 @@ _decode = msgspec.json.Decoder(Line).decode
 
 
 class Content(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of a journal.
+    """What a journal contains.
 
     Attributes:
         begin: Its first line; None if it has none that is complete.
-        resumes: The processes that went on with the search.
-        events: All launches, blocks and checks, in the order of measuring.
+        pid: The process that wrote to it last; None if unknown.
+        n_resumes: Number of processes that went on with the search.
+        n_events: Number of launches, blocks and checks.
+        n_blocks: Number of blocks that were measured.
         n_bytes: Size of the complete lines. What follows is damaged.
     """
 
     begin: Begin | None
-    resumes: tuple[Resume, ...]
-    events: tuple[Event, ...]
+    pid: int | None
+    n_resumes: int
+    n_events: int
+    n_blocks: int
     n_bytes: int
-
-    @property
-    def n_blocks(self) -> int:
-        """Number of blocks."""
-        return sum(1 for event in self.events if isinstance(event, Measured) and event.block)
-
-    @property
-    def pid(self) -> int | None:
-        """The process that wrote to it last; None if unknown."""
-        return self.resumes[-1].pid if self.resumes else self.begin.pid if self.begin else None
 
 
 def encode_event(event: Line) -> bytes:
@@ -263,27 +262,59 @@ def encode_event(event: Line) -> bytes:
     return make_line(msgspec.json.encode(event))
 
 
-def decode_journal(data: bytes) -> Content:
-    """Return the content of a journal, up to the first line that is damaged."""
-    lines: list[Line] = []
-    n_bytes = 0
-    for content, end in read_lines(data):
+def _read_sound_lines(file: BinaryIO) -> Iterator[tuple[Line, int]]:
+    """Yield each line up to the first that is damaged, and the position after it."""
+    has_begin = False
+    for content, end in read_lines(file):
         try:
             line = _decode(content)
         except (ValueError, RecursionError):
-            break
+            return
         # The begin is the first line, and no other.
-        if isinstance(line, Begin) != (not lines) or not _is_sound(line):
+        if isinstance(line, Begin) == has_begin or not _is_sound(line):
+            return
+        has_begin = True
+        yield line, end
+
+
+def scan_journal(file: BinaryIO) -> Content:
+    """Return what a journal contains up to the first line that is damaged."""
+    file.seek(0)
+    begin: Begin | None = None
+    pid: int | None = None
+    n_resumes = n_events = n_blocks = n_bytes = 0
+    for line, n_bytes in _read_sound_lines(file):  # noqa: B007  (the last one is the size)
+        if isinstance(line, Begin):
+            begin = line
+        if isinstance(line, (Begin, Resume)):
+            pid = line.pid
+        n_resumes += isinstance(line, Resume)
+        n_events += isinstance(line, Launched | Measured | Checked)
+        n_blocks += isinstance(line, Measured) and line.block is not None
+    return Content(begin=begin, pid=pid, n_resumes=n_resumes, n_events=n_events, n_blocks=n_blocks, n_bytes=n_bytes)
+
+
+def read_events(file: BinaryIO, content: Content) -> Iterator[Event]:
+    """Yield the launches, blocks and checks of a journal, in the order of measuring.
+
+    Args:
+        file: The journal.
+        content: What it contains.
+
+    Raises:
+        OSError: It cannot be read.
+        ValueError: It was changed since its content was read.
+    """
+    file.seek(0)
+    n_left = content.n_events
+    for line, end in _read_sound_lines(file):
+        if end > content.n_bytes:
             break
-        lines.append(line)
-        n_bytes = end
-    begin = lines[0] if lines else None
-    return Content(
-        begin=begin if isinstance(begin, Begin) else None,
-        resumes=tuple(line for line in lines if isinstance(line, Resume)),
-        events=tuple(line for line in lines if isinstance(line, (Launched, Measured, Checked))),
-        n_bytes=n_bytes,
-    )
+        if isinstance(line, (Launched, Measured, Checked)):
+            n_left -= 1
+            yield line
+    if n_left:
+        raise ValueError("it was changed while it was read")
 
 
 def path_of_journal(record: Path) -> Path | None:
@@ -319,19 +350,27 @@ def _read(path: Path, descriptor: int, *, is_locked: bool) -> Content:
         UsageError: This process could not lock it, or it cannot be read or is not a journal.
     """
     try:
-        with os.fdopen(descriptor, "rb", closefd=False) as file:
+        n_bytes = os.fstat(descriptor).st_size
+        if n_bytes > MOST_BYTES:
+            raise UsageError(
+                f"{path}: has {n_bytes >> 30} GiB, more than the journal of any search.",
+                "Name another file with {output=FILE}, or remove it.",
+            )
+        with os.fdopen(os.dup(descriptor), "rb") as file:
+            content = scan_journal(file)
             file.seek(0)
-            data = read_open(file, MOST_BYTES)
+            is_other = content.begin is None and not INTERRUPTED.fullmatch(file.readline(MOST_LINE_BYTES))
+            file.seek(content.n_bytes)
+            has_more = content.begin is not None and has_line_after(file)
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}.") from None
-    content = decode_journal(data)
     if not is_locked:
         who = f"Process {content.pid}" if content.pid else "Another process"
         raise UsageError(
             f"{who} is running a search for the same record: it writes {path}.",
             "Wait for its end, or name another file with {output=FILE}.",
         )
-    if content.begin is None and b"\n" in data:
+    if is_other:
         raise UsageError(
             f"{path}: this file exists and is not the journal of a search, so it is not overwritten.",
             "Name another file with {output=FILE}, or remove it.",
@@ -341,7 +380,7 @@ def _read(path: Path, descriptor: int, *, is_locked: bool) -> Content:
             f"{path}: this is the journal of a search by another version of ortune (format {content.begin.format}).",
             "Use that version, or remove the file to start over.",
         )
-    if content.begin and has_line_after(data, content.n_bytes):
+    if has_more:
         raise UsageError(
             f"{path}: the file is damaged after {content.n_blocks} blocks, but more of the search follows.",
             "Restore the file, or remove it to start over.",
@@ -360,7 +399,6 @@ class Journal:
     Attributes:
         path: The file.
         begin: The first line.
-        events: What the search did before.
         n_resumes: How often it was resumed.
         n_blocks: Number of blocks in the file.
 
@@ -374,13 +412,12 @@ class Journal:
         self._descriptor, is_locked = self._open()
         try:
             content = _read(path, self._descriptor, is_locked=is_locked)
-            self.events: Sequence[Event] = ()
             self.n_blocks = self.n_resumes = 0
+            self._earlier: Content | None = None
             self._synced_s = time.monotonic()
             if resume and content.begin:
-                self.begin = content.begin
-                self.events, self.n_blocks = content.events, content.n_blocks
-                self.n_resumes = len(content.resumes) + 1
+                self.begin, self._earlier = content.begin, content
+                self.n_blocks, self.n_resumes = content.n_blocks, content.n_resumes + 1
                 self._n_bytes = content.n_bytes
                 os.ftruncate(self._descriptor, self._n_bytes)
                 self.append(resume)
@@ -410,6 +447,22 @@ class Journal:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def read_earlier(self) -> Iterator[Event]:
+        """Yield what the search did before this process went on with it. Nothing may be added in the meantime.
+
+        Raises:
+            UsageError: The file cannot be read, or was changed by something else.
+        """
+        if self._earlier is None:
+            return
+        try:
+            with os.fdopen(os.dup(self._descriptor), "rb") as file:
+                yield from read_events(file, self._earlier)
+        except OSError as error:
+            raise UsageError(f"{self.path}: cannot be read: {error.strerror}.") from None
+        except ValueError as error:
+            raise UsageError(f"{self.path}: {error}.", "Start over with {restart}.") from None
 
     def append(self, line: Line) -> None:
         """Add a line.

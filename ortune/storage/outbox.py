@@ -10,6 +10,7 @@ While a search runs, it holds a lock on the file.
 from __future__ import annotations
 
 import contextlib
+import io
 import itertools
 import os
 from collections.abc import Sequence
@@ -151,7 +152,7 @@ def decode_messages(data: bytes) -> tuple[list[Message], int]:
     """Return the messages of a file up to the first line that is damaged, and how many bytes they take."""
     messages: list[Message] = []
     n_bytes = 0
-    for content, end in read_lines(data):
+    for content, end in read_lines(io.BytesIO(data)):
         try:
             messages.append(msgspec.json.decode(content, type=Message))
         except (msgspec.MsgspecError, ValueError, RecursionError):

@@ -13,7 +13,6 @@ import importlib.metadata
 import os
 import platform
 import uuid
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -29,7 +28,6 @@ from ortune.record.journal import (
     Answer,
     Begin,
     Checked,
-    Event,
     Journal,
     Launched,
     Measured,
@@ -266,8 +264,7 @@ class JournaledExecutor:
         self._inner = inner
         self._journal = journal
         self._launch_reference = launch_reference
-        self._events: deque[Event] = deque(journal.events)
-        journal.events = ()  # they need memory
+        self._events = journal.read_earlier()
         self._n_launches = 0
         self._has_reference = False
         self._time_s = 0.0
@@ -366,9 +363,9 @@ class JournaledExecutor:
 
     def _next(self, kind: type[OneEvent]) -> OneEvent | None:
         """Return the next event of the journal; None if there is none left."""
-        if not self._events:
+        event = next(self._events, None)
+        if event is None:
             return None
-        event = self._events.popleft()
         if not isinstance(event, kind):
             raise _diverged(self._journal.path)
         return event
