@@ -1,14 +1,17 @@
 """Compare the capacity that `ortune plan` states with long live runs: where does the target really break?
 
-    python -m benchmarks.capacity [--figure p90] [--quota 1] [--budget 60] [--seconds 40] [--json FILE] [MODEL ...]
+    python -m benchmarks.capacity [--figure p90] [--quota 1] [--budget 60] [--seconds 20] [--json FILE] [MODEL ...]
     python -m benchmarks.capacity --report FILE
 
 The target is a p99 of at most four times the median of a call with ONNX Runtime's default. Some hosts, such as shared
 virtual machines, stop all programs for some milliseconds every second or so: no rate keeps a p99 there. For such a
 host, choose a lower percentile with --figure. A plan is made, and the capacity of its recommended deployment is taken.
-Then requests arrive for a long time, in fresh launches, at 0.9 and at 1.1 times this rate. The capacity is right
-within 10 % if the first run keeps the target and the second one breaks it. A run whose interval includes the target is
-undecided: it is repeated twice as long, up to two times.
+Then requests arrive for a long time, in fresh launches, in turn at 0.9 and at 1.1 times this rate. The capacity is
+right within 10 % if the target is kept at the first rate and broken at the second. As long as one of the two intervals
+includes the target, both are measured again, up to eight times.
+
+The speed of a shared host changes within minutes, and with it the capacity. Therefore the throughput of the deployment
+is measured before each of these runs, and the rate and the latency are scaled by how it differs from that in the plan.
 
 With --quota, everything runs in a cgroup with this CPU quota, which needs a Linux host on which the user may create
 cgroups. Run this on an idle host. With --json, results are added to a file, so that a run can be made in parts.
@@ -21,14 +24,19 @@ import contextlib
 import math
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
+from scipy.special import stdtrit
 
 from benchmarks.inputs import shapes_of
 from benchmarks.loads import cpu_quota
 from benchmarks.parts import Row, add_part_options, read_rows, run_part
 from benchmarks.plan import find_median_ns
 from models.build import build
+from ortune.compare.block_plan import RunPlan
+from ortune.compare.figures import compute_figure
 from ortune.compare.interval import DEFAULT_CONFIDENCE, Interval
 from ortune.compare.open import open_comparison
 from ortune.errors import OrtuneError
@@ -39,12 +47,22 @@ from ortune.planning.prepare import prepare_plan
 from ortune.planning.result import PlannedDeployment
 from ortune.planning.run import make_plan
 from ortune.requests import PlanRequest
+from ortune.worker import BlockPlan
 from ortune.workload import Limit, parse_limit
 
 MODELS = ("squeezenet", "minilm_l6_int8", "ppocrv4_rec", "inception_v2", "resnet50")
 LIMIT_FACTOR = 4.0
 SHARES = (0.9, 1.1)
-MOST_REPETITIONS = 2
+FEWEST_RUNS, MOST_RUNS = 3, 8
+"""Runs at each rate."""
+
+THROUGHPUT = RunPlan(
+    block=BlockPlan(duration_ns=500_000_000, lead_in_ns=0, min_calls=3, deadline_s=60.0), launches=1, rounds=6
+)
+"""How the throughput is measured before each run."""
+
+OVERLOADED = 10.0
+"""A figure that grows without bound counts as so many times the limit."""
 
 
 def check_capacity(name: str, arguments: argparse.Namespace) -> Row:
@@ -68,34 +86,66 @@ def check_capacity(name: str, arguments: argparse.Namespace) -> Row:
         row["predicted"] = choice.predicted_capacity.estimate
     if not capacity.estimate:
         return {**row, "problem": "the recommended deployment does not keep the target at any rate"}
-    runs = [measure_long(choice, options, limit, share * capacity.estimate, arguments) for share in SHARES]
-    row["runs"] = [(share, found.estimate / 1e6, found.low / 1e6, found.high / 1e6) for share, found in runs_of(runs)]
-    row["kept"] = runs[0].estimate <= limit.bound
-    row["broken"] = runs[1].estimate > limit.bound
+    runs, speeds = measure_long(choice, options, limit, arguments)
+    found = [combine(each, limit) for each in runs]
+    row["runs"] = [
+        (share, each.estimate / 1e6, each.low / 1e6, each.high / 1e6) for share, each in zip(SHARES, found, strict=True)
+    ]
+    row |= {"n_runs": len(runs[0]), "speeds": speeds}
+    row["kept"] = found[0].estimate <= limit.bound
+    row["broken"] = found[1].estimate > limit.bound
     return row
 
 
-def runs_of(runs: Sequence[Interval]) -> Iterator[tuple[float, Interval]]:
-    """Yield the runs with their rates relative to the capacity."""
-    return zip(SHARES, runs, strict=True)
-
-
 def measure_long(
-    row: PlannedDeployment, options: dict[str, Any], limit: Limit, rate_per_s: float, arguments: argparse.Namespace
-) -> Interval:
-    """Return the figure of the limit in ns at a rate, from a long run in a fresh launch."""
+    row: PlannedDeployment, options: dict[str, Any], limit: Limit, arguments: argparse.Namespace
+) -> tuple[list[list[float]], list[float]]:
+    """Return the figure of the limit in ns in each run below and above the capacity, and the speeds of the host.
+
+    The speeds are those before each run, relative to that while the plan was made. The figures are those of a host that
+    is as fast as it was then.
+    """
     prepared = prepare_plan(make_request(PlanRequest, {**options, "seed": arguments.seed + 1}))
+    assert row.capacity
+    runs: list[list[float]] = [[] for _ in SHARES]
+    speeds: list[float] = []
     with open_comparison(prepared.setup) as opened:
         runner = DeploymentRunner(opened, prepared.space.default)
-        usual_s = runner.find_rate_time_s(row.deployment, rate_per_s, limit.figure)
-        times = max(arguments.seconds / usual_s, 1.0)
-        for repetition in range(MOST_REPETITIONS + 1):
-            found = runner.measure_rate(
-                row.deployment, rate_per_s, limit.figure, DEFAULT_CONFIDENCE, times=times * 2**repetition
-            )
-            if not found.low <= limit.bound <= found.high:
+        while len(runs[0]) < MOST_RUNS:
+            for found, share in zip(runs, SHARES, strict=True):
+                run = runner.confirm([row.deployment], THROUGHPUT, lambda done, planned: None)
+                speed = compute_figure("throughput", run.blocks(1)) / row.throughput.estimate
+                rate_per_s = share * row.capacity.estimate * speed
+                usual_s = runner.find_rate_time_s(row.deployment, rate_per_s, limit.figure)
+                interval = runner.measure_rate(
+                    row.deployment,
+                    rate_per_s,
+                    limit.figure,
+                    DEFAULT_CONFIDENCE,
+                    times=max(arguments.seconds / usual_s, 1.0),
+                )
+                found.append(min(speed * interval.estimate, OVERLOADED * limit.bound))
+                speeds.append(round(speed, 3))
+            decided = [not each.low <= limit.bound <= each.high for each in (combine(found, limit) for found in runs)]
+            if len(runs[0]) >= FEWEST_RUNS and all(decided):
                 break
-        return found
+    return runs, speeds
+
+
+def combine(values: Sequence[float], limit: Limit) -> Interval:
+    """Return the geometric mean of a figure in several runs, with its interval."""
+    logs = np.log(values)
+    half = math.inf
+    if len(logs) > 1:
+        half = float(stdtrit(len(logs) - 1, (1 + DEFAULT_CONFIDENCE) / 2) * logs.std(ddof=1) / math.sqrt(len(logs)))
+    mean = float(logs.mean())
+    high = mean + half
+    return Interval(
+        estimate=math.exp(mean),
+        low=math.exp(mean - half),
+        high=math.exp(high) if math.isfinite(high) else math.inf,
+        confidence=DEFAULT_CONFIDENCE,
+    )
 
 
 def show(row: Row) -> str:
@@ -106,7 +156,7 @@ def show(row: Row) -> str:
         return f"{head} {row['problem']}"
     sign = "=" if row["source"] == "measured" else "~"
     text = f"{head} {sign}{row['capacity']:.1f}/s [{row['low']:.1f}, {row['high'] or math.inf:.1f}]"
-    text += f" of {row['throughput']:.1f}/s"
+    text += f" of {row['throughput']:.1f}/s, host {min(row['speeds']):.2f} to {max(row['speeds']):.2f}x as fast"
     for share, value, low, high in row["runs"]:
         text += f"; {row.get('figure', 'p99')} at {share:g}x {value:.1f} ms [{low:.1f}, {high:.1f}]"
     return f"{text}; {'right' if is_right(row) else 'WRONG'}; {row['deployment']}"
@@ -131,7 +181,7 @@ def main() -> None:
     parser.add_argument("--figure", choices=("p50", "p90", "p95", "p99"), default="p99", help="figure of the target")
     parser.add_argument("--quota", type=float, help="CPU quota in CPUs, set with a cgroup")
     parser.add_argument("--budget", type=float, default=60.0, help="budget of a plan in seconds")
-    parser.add_argument("--seconds", type=float, default=40.0, help="length of a run at a rate")
+    parser.add_argument("--seconds", type=float, default=20.0, help="length of each run at a rate")
     parser.add_argument("--seed", type=int, default=0)
     add_part_options(parser)
     arguments = parser.parse_args()

@@ -164,7 +164,9 @@ class SimulatedLive:
             cpu_ns=int(executor.cpu(self.config) * level * wall_ns / gap_ns),
             cpu_between_ns=0.1 * level if rate else None,
             memory=Memory(
-                steady_bytes=50_000_000, peak_bytes=int(executor.peak_bytes(self.config) * plan.load.processes)
+                steady_bytes=50_000_000,
+                peak_bytes=int(executor.peak_bytes(self.config) * plan.load.processes)
+                + (executor.find_job_bytes(plan.job) if plan.job else 0),
             ),
             foreign_share=0.5 if contended else 0.0,
             contended=contended,
@@ -238,6 +240,7 @@ class SimulatedExecutor:
         launch_s: float = 0.05,
         latency_under: LatencyUnder | None = None,
         find_job_ns: Callable[[Job], float] = lambda job: 1e6 * len(job.groups),
+        find_job_bytes: Callable[[Job], int] = lambda job: 0,
         find_fault: Callable[[Job], str] = lambda job: "",
         cold: Callable[[Config], Sequence[float]] = lambda config: (),
     ) -> None:
@@ -262,6 +265,7 @@ class SimulatedExecutor:
         self.knows_gpu_use = knows_gpu_use
         self.launch_s = launch_s
         self.find_job_ns = find_job_ns
+        self.find_job_bytes = find_job_bytes
         self.find_fault = find_fault
         self.cold = cold
         self.most_live = 0

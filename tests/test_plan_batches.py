@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import math
 from collections.abc import Callable
@@ -14,10 +15,13 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
+from rich.console import Console
 
 import ortune
 from ortune.compare.open import open_comparison
 from ortune.console.plan import find_warnings
+from ortune.console.plan_lengths import show_lengths
+from ortune.console.widgets import format_number
 from ortune.errors import MeasureError, UsageError
 from ortune.host import place_processes
 from ortune.host.placement import Unit
@@ -276,13 +280,23 @@ def find_job_ns(job: Job) -> float:
     return sum(token_ns(len(group.items), group.length) for group in job.groups)
 
 
+def find_job_bytes(job: Job) -> int:
+    return max(100_000 * len(group.items) * group.length for group in job.groups)
+
+
 ON_ALL_CPUS = Deployment()
 
 
 def plan_simulated_lengths(
-    find_fault: Callable[[Job], str] = lambda job: "", deployment: Deployment = ON_ALL_CPUS, **options: Any
+    find_fault: Callable[[Job], str] = lambda job: "",
+    deployment: Deployment = ON_ALL_CPUS,
+    *,
+    limit_bytes: float | None = None,
+    **options: Any,
 ) -> tuple[LengthPlan, list[str]]:
-    executor = SimulatedExecutor(lambda config: 5e6, find_job_ns=find_job_ns, find_fault=find_fault)
+    executor = SimulatedExecutor(
+        lambda config: 5e6, find_job_ns=find_job_ns, find_job_bytes=find_job_bytes, find_fault=find_fault
+    )
     opened = open_simulated(executor)
     used_cpus: set[tuple[Cpus, ...]] = set()
 
@@ -292,6 +306,7 @@ def plan_simulated_lengths(
 
     opened = msgspec.structs.replace(opened, open_executor=open_executor)
     runner = DeploymentRunner(opened, Deployment())
+    runner.limit_bytes = limit_bytes
     stages: list[str] = []
     sample = LengthSample(text="lengths.txt", lengths=LENGTHS, maximum=256, axes={"x": (1,)})
     found = plan_lengths(
@@ -350,6 +365,21 @@ class TestPolicies:
         found, _ = plan_simulated_lengths(slo=parse_limit("p99<2ms"))
         assert {each.policy for each in found.policies} == {"one at a time"}
         assert found.choice.to_reference is None
+
+    def test_batches_that_do_not_fit_into_memory_are_named(self) -> None:
+        found, _ = plan_simulated_lengths(limit_bytes=60e6 + 100_000 * 256 * 4.5)
+        assert found.unfit_sizes == (8, 12)
+        assert max(each.parameter or 0 for each in found.policies if each.policy == "arrival") == 4
+        console = Console(width=80, record=True, file=io.StringIO())
+        show_lengths(console, found, 0.36)
+        text = " ".join(console.export_text().split())
+        assert "batches of 8, 12 items: the longest items do not fit into memory" in text
+        price = 0.36 / 3600 * 1e6 / found.choice.items_per_s.estimate
+        assert f"a million items cost {format_number(price)}." in text
+
+    def test_without_a_limit_of_memory_all_batches_are_measured(self) -> None:
+        found, _ = plan_simulated_lengths()
+        assert found.unfit_sizes == ()
 
     def test_those_that_make_the_same_calls_are_measured_once(self) -> None:
         times = make_call_times({(n, m): token_ns(n, m) for n in (1, 2) for m in (8, 256)})

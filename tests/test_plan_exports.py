@@ -32,7 +32,7 @@ from ortune.planning.deployment import Deployment
 from ortune.planning.files import decode_plan, encode_plan, write_plan
 from ortune.planning.pick import PickedDeployment, pick_deployment
 from ortune.planning.read import SourcedDeployment, read_configs
-from ortune.planning.result import LengthPlan, LengthPolicy, Plan
+from ortune.planning.result import AtRate, LengthPlan, LengthPolicy, Plan, PlannedDeployment
 from ortune.program_options import PICKS
 from ortune.record.files import is_plan, is_record, read_record
 from ortune.record.schema import FrontPoint
@@ -237,6 +237,22 @@ class TestResources:
         # 190/s of capacity, 20 % headroom, 7 ms of CPU time for a call.
         assert percent == round(100 * 190 * 0.8 * 0.007 / cpus)
         assert autoscaler["spec"]["minReplicas"] == deployment["spec"]["replicas"] == 3
+
+    @pytest.mark.parametrize(("utilization", "percent"), [(0.4, 50), (0.9, 62)])
+    def test_the_autoscaler_of_batches_knows_that_they_are_smaller(self, utilization: float, percent: int) -> None:
+        """At half the highest rate, they are busy for more than half of the time; at full load, they use 2.5 CPUs."""
+        picked = pick_on(HostClass.of(HOST), DEPLOYMENTS["batching"], rate_per_s=300.0)
+        assert isinstance(picked.row, PlannedDeployment)
+        at_rate = AtRate(
+            rate_per_s=picked.most_per_s / 2, p50_ns=1e6, p99_ns=2e6, utilization=utilization, source="predicted"
+        )
+        row = msgspec.structs.replace(picked.row, cpu_cores=2.5, at_rate=at_rate)
+        picked = msgspec.structs.replace(picked, row=row)
+        deployment, _, autoscaler = yaml.safe_load_all(write_export("kubernetes", picked).text)
+        (container,) = deployment["spec"]["template"]["spec"]["containers"]
+        assert container["resources"]["requests"]["cpu"] == "4"
+        (metric,) = autoscaler["spec"]["metrics"]
+        assert metric["resource"]["target"]["averageUtilization"] == percent
 
     def test_a_deployment_that_keeps_no_target(self) -> None:
         plan = make_plan(DEPLOYMENTS["processes"], here=False)

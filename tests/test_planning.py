@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -20,7 +20,7 @@ from ortune.compare.block_plan import RunPlan
 from ortune.compare.block_runner import BlockRunner
 from ortune.compare.open import OpenComparison, start_comparison
 from ortune.compare.paired_run import PairedRun, Side
-from ortune.console.plan import show_plan
+from ortune.console.plan import format_capacity, show_plan
 from ortune.errors import RecordError, UsageError
 from ortune.host import HostClass, place_processes
 from ortune.host.host_class import DETAILS
@@ -323,7 +323,7 @@ class TestStages:
         executor = SimulatedExecutor(lambda config: 1, latency_under=scale_badly(2))
         outcome = plan_simulated(executor, slo=parse_limit("p99<1ms"), rate_per_s=10.0, budget_s=60.0)
         assert outcome.recommended == 0
-        assert outcome.reason == "no deployment that was measured meets the target"
+        assert outcome.reason == "no deployment was found to meet the target"
         assert outcome.rows[0].replicas is None
 
     def test_a_budget_that_is_too_small(self) -> None:
@@ -645,6 +645,15 @@ def test_the_output_fits(width: int) -> None:
     assert "never" not in words
 
 
+@pytest.mark.parametrize(
+    ("source", "high", "shown"),
+    [("measured", 27.0, "< 27.0/s"), ("measured", None, "unknown"), ("predicted", 5.0, "never")],
+)
+def test_a_capacity_of_zero(source: Literal["measured", "predicted"], high: float | None, shown: str) -> None:
+    """Only rates that were measured are known to be too high."""
+    assert format_capacity(Estimate(estimate=0, low=0, high=high, confidence=0.95, source=source)) == shown
+
+
 def show_latency(found: AtRate | None, **changes: Any) -> str:
     """Return what is printed of the latency of a recommended deployment, where a p99 of 30 ms had been predicted."""
     plan = msgspec.structs.replace(make_example(), **changes)
@@ -767,7 +776,7 @@ class TestOptions:
         done = run_ortune("plan", TINY_CNN, "--slo", "p99<1us", "-o", "plan.json", cwd=tmp_path, simulate=True)
         assert done.returncode == 1, done.stderr
         output = " ".join(done.stdout.split())
-        assert "recommended: none No deployment that was measured meets the target" in output
+        assert "recommended: none No deployment was found to meet the target" in output
         assert not read_plan(tmp_path / "plan.json").meets_target
 
     @pytest.mark.parametrize("columns", [45, 100])

@@ -406,6 +406,33 @@ def test_measurements_without_an_upper_end_do_not_stop_the_search() -> None:
     assert found.rate_per_s.low < 1 - math.log(100) / 20 < found.rate_per_s.high
 
 
+def test_a_capacity_far_below_the_expected_one() -> None:
+    """A prediction does not know stalls of the host."""
+    measure = make_noisy_measure(lambda rate: 1 / (1 - rate / 10) if rate < 10 else math.inf, 0.02, 0)
+    found = find_capacity(measure, 2, lowest_per_s=2.0, highest_per_s=100, start_per_s=90.0).rate_per_s
+    assert found.low < 5 < found.high
+    assert found.estimate == pytest.approx(5, rel=0.1)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_there_is_no_time_to_find_a_rate_that_keeps_the_limit(n: int) -> None:
+    """Then no rate is claimed, and the interval says which rates are too high."""
+    measure = make_noisy_measure(lambda rate: 1 / (1 - rate / 10) if rate < 10 else math.inf, 0.02, 0)
+    times = iter(range(1, n))
+    found = find_capacity(
+        measure,
+        2,
+        lowest_per_s=2.0,
+        highest_per_s=100,
+        start_per_s=90.0,
+        may_measure=lambda rate: next(times, None) is not None,
+    )
+    assert len(found.measurements) == n
+    assert found.bound == "lowest rate"
+    assert (found.rate_per_s.estimate, found.rate_per_s.low) == (0, 0)
+    assert found.rate_per_s.high == min(each.rate_per_s for each in found.measurements)
+
+
 @settings(max_examples=30, deadline=None)
 @given(
     levels=st.lists(st.floats(0.01, 100) | st.just(math.inf), min_size=30, max_size=30),

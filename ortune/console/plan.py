@@ -105,7 +105,7 @@ def show_plan(console: Console, plan: Plan, path: Path | None) -> None:
         console.print()
     show_choice(console, plan)
     if plan.lengths:
-        show_lengths(console, plan.lengths)
+        show_lengths(console, plan.lengths, plan.price_per_hour)
     show_sources(console, plan)
     for each in plan.screened:
         if each.problem:
@@ -215,7 +215,9 @@ def format_capacity(capacity: Estimate | None) -> str:
     if capacity is None:
         return ""
     if capacity.estimate <= 0:
-        return "never"
+        if capacity.source == "predicted":
+            return "never"
+        return f"< {format_rate(capacity.high)}" if capacity.high else "unknown"
     high = "" if capacity.high is None else format_number(capacity.high)
     mark = "~" if capacity.source == "predicted" else ""
     return f"{mark}{format_rate(capacity.estimate)} [{format_number(capacity.low)}, {high}]"

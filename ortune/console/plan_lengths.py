@@ -16,6 +16,7 @@ from ortune.console.widgets import (
     show_note,
 )
 from ortune.planning.result import Estimate, LengthPlan, LengthPolicy
+from ortune.queueing.cost import price_of_million
 
 MOST_PREDICTED = 3
 """Policies that were only predicted, and are printed."""
@@ -24,16 +25,26 @@ NARROW = 80
 """Columns of a terminal below which the intervals are left out."""
 
 
-def show_lengths(console: Console, lengths: LengthPlan) -> None:
-    """Print the policies and the recommended one."""
+def show_lengths(console: Console, lengths: LengthPlan, price_per_hour: float | None = None) -> None:
+    """Print the policies and the recommended one.
+
+    Args:
+        console: Where to print.
+        lengths: The policies.
+        price_per_hour: Price of the host per hour; None if it is not known.
+    """
     reference = lengths.policies[lengths.reference]
     console.print(Text(f"{describe_lengths(lengths)}, in calls with several items:"))
     console.print()
     console.print(make_lengths_table(lengths, with_intervals=console.width >= NARROW))
     console.print()
     show_note(console, "grouping", lengths.choice.title, "bold green")
-    console.print(Text(explain_grouping(lengths)))
+    console.print(Text(explain_grouping(lengths, price_per_hour)))
     console.print()
+    if lengths.unfit_sizes:
+        sizes = ", ".join(map(str, lengths.unfit_sizes))
+        text = f"batches of {sizes} items: the longest items do not fit into memory in such batches"
+        show_note(console, "not measured", text, "bold yellow")
     wrong = [each for each in lengths.policies if each.problem]
     if wrong:
         names = ", ".join(each.title for each in wrong[:3]) + (" and others" if len(wrong) > 3 else "")
@@ -95,10 +106,15 @@ def format_policy_ratio(ratio: Estimate | None, *, with_intervals: bool) -> str:
     return f"{format_ratio(ratio.estimate)}{bounds}"
 
 
-def explain_grouping(lengths: LengthPlan) -> str:
-    """Return why the policy is recommended, as a sentence."""
+def explain_grouping(lengths: LengthPlan, price_per_hour: float | None = None) -> str:
+    """Return why the policy is recommended, and the price of its items if that of the host is known, in sentences."""
     choice, reference = lengths.choice, lengths.policies[lengths.reference]
     if choice.to_reference is None:
-        return "No other way to group these items is faster."
-    per_s = f"It is the fastest policy with correct outputs: {format_number(choice.items_per_s.estimate)} items/s"
-    return f"{per_s}, {format_ratio(choice.to_reference.estimate)} that of {reference.title}."
+        text = "No other way to group these items is faster."
+    else:
+        text = f"It is the fastest policy with correct outputs: {format_number(choice.items_per_s.estimate)} items/s"
+        text += f", {format_ratio(choice.to_reference.estimate)} that of {reference.title}."
+    if price_per_hour:
+        price = price_of_million(price_per_hour, choice.items_per_s.estimate)
+        text += f" On a host that is always busy, a million items cost {format_number(price)}."
+    return text

@@ -110,8 +110,7 @@ class PodShape:
             most = host.n_usable / deployment.processes
             self.cpus = max(math.floor(min(n_of_core * self.cpus / deployment.processes, most)), 1)
         self.memory_mib = count_memory_mib(job, self.n_processes)
-        used = picked.most_per_s / self.n_per_host * picked.row.cpu_ns_per_call / 1e9
-        self.cpu_percent = min(max(round(100 * used / self.cpus), 1), 100)
+        self.cpu_percent = min(max(round(100 * picked.most_cpus / self.n_per_host / self.cpus), 1), 100)
 
 
 def write_manifests(job: Job, picked: PickedDeployment) -> str:
@@ -216,7 +215,7 @@ def make_autoscaler(job: Job, picked: PickedDeployment, shape: PodShape) -> list
     if picked.most_per_s <= 0:
         job.pending.report("replicas", "unknown", "the deployment does not keep the target at any rate")
         return []
-    if not picked.row.cpu_ns_per_call:
+    if not picked.most_cpus:
         job.pending.report("replicas", "fixed", "how much CPU time a request needs was not measured: plan again")
         return []
     unit = "items" if job.record.config.batch > 1 else "requests"

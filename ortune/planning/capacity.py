@@ -31,10 +31,10 @@ DISPATCH: Dispatch = "random"
 RELATIVE_ERROR = 0.02
 """Standard error of a simulated percentile, as a share of it."""
 
-LOWEST_SHARE = 0.25
+LOWEST_SHARE = 0.02
 HIGHEST_SHARE = 0.97
 """Where a measured capacity is searched: from this part of the predicted one to this part of the throughput at full
-load."""
+load. Low rates take so long to measure that there is rarely time for the lowest."""
 
 FEWEST_MEASUREMENTS = 5
 MOST_MEASUREMENTS = 20
@@ -195,7 +195,7 @@ def measure_capacity(
     *,
     predicted_per_s: float,
     throughput_per_s: float,
-    n_measurements: int,
+    may_measure: Callable[[float], bool] = lambda rate_per_s: True,
 ) -> Estimate:
     """Return the highest rate at which measurements keep a limit.
 
@@ -204,7 +204,7 @@ def measure_capacity(
         limit: The limit.
         predicted_per_s: Where the capacity is expected.
         throughput_per_s: Throughput at full load.
-        n_measurements: Measurements at most.
+        may_measure: Returns whether there is time for a measurement at a rate. The first one is made in any case.
     """
     highest_per_s = HIGHEST_SHARE * throughput_per_s
     lowest_per_s = LOWEST_SHARE * min(predicted_per_s or throughput_per_s, highest_per_s)
@@ -214,7 +214,8 @@ def measure_capacity(
         lowest_per_s=lowest_per_s,
         highest_per_s=highest_per_s,
         start_per_s=predicted_per_s or None,
-        most_measurements=min(n_measurements, MOST_MEASUREMENTS),
+        most_measurements=MOST_MEASUREMENTS,
+        may_measure=may_measure,
     )
     return describe_capacity(found, "measured")
 

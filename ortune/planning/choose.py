@@ -83,7 +83,7 @@ def explain_choice(rows: Sequence[PlannedDeployment], place: int, *, has_target:
     if place == DEFAULT_POSITION:
         others = [row for row in rows[1:] if row.is_proven]
         if rows[DEFAULT_POSITION].sustained_per_s <= 0 and not others:
-            return "no deployment that was measured meets the target"
+            return "no deployment was found to meet the target"
         if others:
             return "the default deployment needs no more replicas than the others"
         return f"no deployment is proven to increase {what} of the default deployment"

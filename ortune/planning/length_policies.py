@@ -124,6 +124,7 @@ class _LengthPlanning:
         self.problems: dict[str, str] = {}
         self.errors: dict[str, float] = {}
         self.n_points = 0
+        self.unfit_sizes: tuple[int, ...] = ()
 
     def run(self) -> LengthPlan:
         """Measure the grid, predict all policies, measure some of them, and choose."""
@@ -199,8 +200,9 @@ class _LengthPlanning:
         most_ns = self.slo.bound if self.slo else math.inf
         # A batch takes as long as its items one by one at most, and rarely less than a quarter of that.
         sizes = [size for size in list_points(1, min(MOST_BATCH, len(lengths))) if size * single_ns / 4 <= most_ns]
-        sizes = select_fitting(sizes, peaks[points[0]], peaks[points[-1]], self.runner.limit_bytes)
-        times, _ = measure_call_times(measure, sizes or [1], points, lambda: self.runner.now_s() < grid_s)
+        fitting = select_fitting(sizes, peaks[points[0]], peaks[points[-1]], self.runner.limit_bytes)
+        self.unfit_sizes = tuple(size for size in sizes if size not in fitting)
+        times, _ = measure_call_times(measure, fitting or [1], points, lambda: self.runner.now_s() < grid_s)
         return times
 
     def predict(self, times: CallTimes) -> list[Grouping]:
@@ -284,6 +286,7 @@ class _LengthPlanning:
             policies=(*ranked, *others),
             recommended=choose_policy(ranked),
             reference=order.index(reference),
+            unfit_sizes=self.unfit_sizes,
         )
 
     def compare(self, means: Sequence[np.ndarray], place: int, other: int) -> Estimate | None:

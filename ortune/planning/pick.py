@@ -72,6 +72,16 @@ class PickedDeployment(msgspec.Struct, frozen=True, kw_only=True):
         return self.sustained_per_s * (1 - self.headroom)
 
     @property
+    def most_cpus(self) -> float:
+        """CPUs that all processes use at that rate on average; 0 if that is not known."""
+        row = self.row
+        if isinstance(row, PlannedDeployment) and row.deployment.batching and row.at_rate:
+            # Batches are smaller than at full load, and take more CPU time per request.
+            used = row.cpu_cores * row.at_rate.utilization * self.most_per_s / row.at_rate.rate_per_s
+            return min(used, row.cpu_cores)
+        return self.most_per_s * row.cpu_ns_per_call / 1e9
+
+    @property
     def rate_of_replica_per_s(self) -> float:
         """The rate that one replica gets: its part of the planned rate, or the highest one where there is none."""
         if self.rate_per_s and self.replicas:

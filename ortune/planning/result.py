@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import math
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
 import msgspec
 
@@ -19,11 +19,11 @@ from ortune.queueing.policies import Policy, name_policy
 from ortune.worker import Runtime
 from ortune.workload import Limit, Workload
 
-SCHEMA = 6
+SCHEMA = 7
 """Version of the document. Documents of schema 1 have no batching, those of schemas 1 and 2 have a coarse host class,
 those before 4 have only predicted latencies at the requested rate, those before 5 do not say why lengths were not
-measured, and those before 6 have neither the figure of the target at the requested rate nor that of the slowest
-process. They are read unchanged."""
+measured, those before 6 have neither the figure of the target at the requested rate nor that of the slowest process,
+and those before 7 do not say which batches do not fit into memory. They are read unchanged."""
 
 MOST_DEPLOYMENTS = 1000
 """Deployments that a document holds at most."""
@@ -261,6 +261,7 @@ class LengthPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         policies: The policies, those that were measured first.
         recommended: Place of the recommended policy.
         reference: Place of the policy that all others are compared with: batches in order of arrival.
+        unfit_sizes: Sizes of batches that were left out because the longest items do not fit into memory.
     """
 
     text: str
@@ -271,6 +272,7 @@ class LengthPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     policies: tuple[LengthPolicy, ...]
     recommended: int
     reference: int
+    unfit_sizes: tuple[Annotated[int, msgspec.Meta(ge=1)], ...] = ()
 
     def __post_init__(self) -> None:
         """Reject places of policies that are not there."""

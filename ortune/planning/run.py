@@ -388,7 +388,8 @@ class _Planning:
         deployment = row.deployment
         rate_per_s = row.capacity.estimate or row.throughput.estimate / 2
         each_s = self.runner.find_rate_time_s(deployment, rate_per_s, slo.figure)
-        left_s = self.end_of(1.0) - self.runner.now_s()
+        end_s = self.end_of(1.0)
+        left_s = end_s - self.runner.now_s()
         n_measurements = int(left_s / each_s)
         if n_measurements < FEWEST_MEASUREMENTS:
             return None
@@ -396,14 +397,21 @@ class _Planning:
         (planned,) = self.add_costs([row])
         if self.options.rate_per_s and planned.replicas:
             rate_time_s = self.runner.find_rate_time_s(deployment, self.options.rate_per_s / planned.replicas, "p99")
-            n_measurements = max(int((left_s - rate_time_s) / each_s), FEWEST_MEASUREMENTS)
+            rate_time_s = min(rate_time_s, left_s - FEWEST_MEASUREMENTS * each_s)
+            end_s -= rate_time_s
+            n_measurements = int((left_s - rate_time_s) / each_s)
         n_done = 0
+
+        def may_measure(rate_per_s: float) -> bool:
+            """Return whether there is time for a measurement, which takes longer at low rates."""
+            time_s = self.runner.find_rate_time_s(deployment, rate_per_s, slo.figure)
+            return self.runner.now_s() + time_s <= end_s
 
         def measure(rate_per_s: float) -> Interval:
             nonlocal n_done
             found = self.runner.measure_rate(deployment, rate_per_s, slo.figure, DEFAULT_CONFIDENCE)
             n_done += 1
-            self.observe("capacity", n_done, n_measurements)
+            self.observe("capacity", n_done, max(n_measurements, n_done))
             return found
 
         with contextlib.suppress(MeasureError):
@@ -412,7 +420,7 @@ class _Planning:
                 slo,
                 predicted_per_s=row.capacity.estimate,
                 throughput_per_s=row.throughput.estimate,
-                n_measurements=n_measurements,
+                may_measure=may_measure,
             )
         return None
 

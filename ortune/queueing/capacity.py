@@ -34,7 +34,7 @@ grows without bound; only the upper end is where there are too few calls for one
 Bound = Literal["latency", "highest rate", "lowest rate"]
 """What bounds a capacity. "latency": the limit is reached there. "highest rate": the limit is kept at the highest rate
 that was considered, so that the capacity is at least that. "lowest rate": the limit is not kept even at the lowest
-rate, so that the capacity is 0: calls alone take too long."""
+rate that was measured, so that the capacity is less than that, or 0 if calls alone take too long."""
 
 NEAR = 0.35
 """Measurements are near the limit if limit / latency is within this distance of 1."""
@@ -124,10 +124,14 @@ def find_capacity(
     start_per_s: float | None = None,
     tolerance: float = 0.05,
     most_measurements: int = 30,
+    may_measure: Callable[[float], bool] = lambda rate_per_s: True,
     shared_errors: bool = False,
     confidence: float = DEFAULT_CONFIDENCE,
 ) -> Capacity:
     """Find the highest rate at which a figure of the latency keeps a limit.
+
+    If the limit was not kept at any rate that was measured, the estimate is 0, and the interval ends at the lowest rate
+    at which it clearly was not kept.
 
     Args:
         measure: Measures the figure at a rate. Rates may repeat.
@@ -137,6 +141,7 @@ def find_capacity(
         start_per_s: Where the capacity is expected; None for the geometric mean of both.
         tolerance: Half the width of the interval, as a share of the capacity, at which the search ends.
         most_measurements: Measurements at most.
+        may_measure: Returns whether there is time for a measurement at a rate. The first one is made in any case.
         shared_errors: Whether errors are the same at all rates, as with common random numbers. Then more measurements
             do not make the result more precise.
         confidence: Coverage of the interval. The search ends when it is narrow enough, which makes it a little lower.
@@ -164,13 +169,17 @@ def find_capacity(
             break
         # Measurements of live systems send the rate to workers, which know no numbers of NumPy.
         rate = float(_choose_rate(measurements, limit_ns, root, lowest_per_s, highest_per_s))
+        if not may_measure(rate):
+            break
     if root and root.high <= lowest_per_s:
         return _describe("lowest rate", 0.0, 0.0, lowest_per_s, confidence, measurements)
     if root and root.low >= highest_per_s:
         return _describe("highest rate", highest_per_s, highest_per_s, math.inf, confidence, measurements)
     below, above = _bracket(measurements, limit_ns)
-    estimate = root.estimate if root else math.sqrt((below or lowest_per_s) * (above or highest_per_s))
     low, high = (root.low, root.high) if root else _decided(measurements, limit_ns)
+    if root is None and below is None:
+        return _describe("lowest rate", 0.0, 0.0, high, confidence, measurements)
+    estimate = root.estimate if root else math.sqrt((below or lowest_per_s) * (above or highest_per_s))
     estimate = min(max(estimate, low, lowest_per_s), high, highest_per_s)
     low = 0.0 if low < lowest_per_s else low
     high = math.inf if high > highest_per_s else high
