@@ -165,11 +165,12 @@ class TestFaults:
         bare = Environment(tmp_path / "venv")
         (bare.site_packages / "sitecustomize.py").write_text(make_text())
         close = "2>&-" if stderr == "closed" else ""
+        inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         done = subprocess.run(
             ["sh", "-c", f"{bare.python} -c 'print(1)' {close}"],
             capture_output=True,
             text=True,
-            env={**os.environ, "ORTUNE_CONFIG": str(tuned)},
+            env={**inherited, "ORTUNE_CONFIG": str(tuned)},
             check=False,
         )
         assert (done.returncode, done.stdout) == (0, "1\n")

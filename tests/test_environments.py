@@ -600,7 +600,7 @@ def full_stdout(folder: Path) -> Done:
 )
 def full_stderr(folder: Path) -> Done:
     make_node(folder / "full", 7)
-    done = run_in_shell(folder, f'ortune search "{TINY_CNN}" {" ".join(SHORT)} -o tuned.json 2> full')
+    done = run_in_shell(folder, f'ortune search "{TINY_CNN}" {" ".join(MEDIUM)} -o tuned.json 2> full')
     assert read_record(folder / "tuned.json").search.n_tried
     assert run_in_shell(folder, "ortune search nothing.onnx 2> full").code == 2
     return done

@@ -18,6 +18,7 @@ from ortune.host.default_pool import find_default_pool
 from ortune.knobs import build_space
 from ortune.knobs.affinity import parse_affinity
 from ortune.record.files import read_record, read_trials
+from tests.budgets import scale_budget
 from tests.conftest import ROOT, TINY_CNN
 from tests.simulation import make_host, make_model
 
@@ -147,7 +148,7 @@ def search_and_check(done: Any, path: Path, usable: set[int]) -> None:
 @pytest.mark.slow
 def test_the_default_escapes_from_taskset(tmp_path: Path) -> None:
     """The escape is real, and read back: the default's worker runs where this process may not."""
-    command = ("bench", str(TINY_CNN), "--budget", "6s", "--json")
+    command = ("bench", str(TINY_CNN), "--budget", f"{scale_budget(6)}s", "--json")
     done = run_in(None, *command, prefix=("taskset", "-c", "0"), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "pinned to CPUs that this process may not use" in " ".join(done.stderr.split())

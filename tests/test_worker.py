@@ -585,7 +585,7 @@ def test_where_one_session_fits_a_search_has_one_worker_at_a_time(
     request = SearchRequest(
         model=str(TINY_CNN),
         output=tmp_path / "c.json",
-        budget=10.0,
+        budget=scale_budget(10),
         trials=1,
         only=("intra_op_num_threads",),
         memory_limit_bytes=1_500_000_000,
