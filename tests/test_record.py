@@ -26,6 +26,7 @@ from ortune.errors import RecordError, UsageError, spell_as_flag
 from ortune.gates.reporters.history import is_history
 from ortune.knobs import Config
 from ortune.knobs.config import CPU_PROVIDER
+from ortune.record import trials as trials_module
 from ortune.record.files import (
     check_record_writable,
     check_writable,
@@ -43,7 +44,16 @@ from ortune.record.layout import encode
 from ortune.record.rounding import ratio, round_record, significant
 from ortune.record.schema import SCHEMA, BestSoFar, FrontPoint, Record, TrialsFile, Tried
 from ortune.record.select import Choice
-from ortune.record.trials import Header, Trial, TrialRound, Trials, encode_trials, is_trials_file, summarize_trials
+from ortune.record.trials import (
+    Header,
+    Trial,
+    TrialRound,
+    Trials,
+    decode_trials,
+    encode_trials,
+    is_trials_file,
+    summarize_trials,
+)
 from ortune.worker import Failure
 from ortune.workload import Load, Tolerance
 from ortune.workload.workload import BackgroundProgram
@@ -573,6 +583,25 @@ class TestTrials:
             read_trials(path)
         assert not is_trials_file(data)
         assert is_trials_file(encode_trials(trials(1)))
+
+    @pytest.mark.parametrize(
+        ("most_bytes", "n_screening", "n_others"), [(10**6, 400, 20), (20_000, 200, 20), (1700, 0, 10)]
+    )
+    def test_of_too_many_rounds_some_are_left_out(
+        self, most_bytes: int, n_screening: int, n_others: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A file that is too large to be read would be worse. Rounds of the proof are left out last."""
+        screening = [TrialRound(stage="screening", values={0: (120.5, 1000.0)}, at_s=float(at)) for at in range(400)]
+        others = [TrialRound(stage="confirmation", values={0: (120.5, 1000.0)}, at_s=float(at)) for at in range(20)]
+        written = msgspec.structs.replace(trials(1), rounds=(*screening, *others))
+        monkeypatch.setattr(trials_module, "MOST_BYTES", most_bytes)
+        found = decode_trials(encode_trials(written))
+        assert found.trials == written.trials
+        assert [sum(each.stage == stage for each in found.rounds) for stage in ("screening", "confirmation")] == [
+            n_screening,
+            n_others,
+        ]
+        assert [each for each in written.rounds if each in found.rounds] == list(found.rounds)
 
     def test_a_record_without_trials(self, tmp_path: Path) -> None:
         write_record(example(), tmp_path / "a.json")

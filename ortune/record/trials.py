@@ -169,11 +169,22 @@ def summarize_trials(trials: Sequence[Trial]) -> TrialsSummary:
 
 
 def encode_trials(trials: Trials) -> bytes:
-    """Return the content of the file. Equal trials give equal bytes."""
+    """Return the content of the file. Equal trials give equal bytes.
+
+    A search of a day may measure more rounds than are read. Every second round is then left out, at first of screening.
+    """
     import gzip
 
-    lines = (trials.header, *trials.trials, *trials.rounds, *trials.sessions)
-    return gzip.compress(b"".join(encode_line(line) for line in lines if line is not None), mtime=0)
+    others = [encode_line(line) for line in (trials.header, *trials.trials, *trials.sessions) if line is not None]
+    rounds = [(each.stage, encode_line(each)) for each in trials.rounds]
+    most_bytes = MOST_BYTES - sum(map(len, others))
+    while rounds and sum(len(line) for _, line in rounds) > most_bytes:
+        of_screening = [place for place, (stage, _) in enumerate(rounds) if stage == "screening"]
+        left_out = set((of_screening or range(len(rounds)))[::2])
+        rounds = [each for place, each in enumerate(rounds) if place not in left_out]
+    before = len(others) - len(trials.sessions)
+    lines = (*others[:before], *(line for _, line in rounds), *others[before:])
+    return gzip.compress(b"".join(lines), mtime=0)
 
 
 def decode_trials(data: bytes) -> Trials:
