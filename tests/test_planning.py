@@ -18,6 +18,7 @@ from rich.console import Console
 import ortune
 from ortune.compare.block_plan import RunPlan
 from ortune.compare.block_runner import BlockRunner
+from ortune.compare.interval import Interval
 from ortune.compare.open import OpenComparison, start_comparison
 from ortune.compare.paired_run import PairedRun, Side
 from ortune.console.plan import format_capacity, show_plan
@@ -29,7 +30,7 @@ from ortune.host.topology import Quota
 from ortune.knobs import DEFAULT, Config
 from ortune.model.identity import ModelIdentity
 from ortune.options import make_request
-from ortune.planning.capacity import estimate_utilization, find_launch_error, predict_capacity
+from ortune.planning.capacity import estimate_utilization, find_launch_error, measure_capacity, predict_capacity
 from ortune.planning.choose import add_cost, explain_choice, find_best, rank_rows
 from ortune.planning.deployment import Batching, Deployment
 from ortune.planning.files import decode_plan, encode_plan, read_plan
@@ -448,6 +449,9 @@ def make_example() -> Plan:
     )
 
 
+AT_RATE = {"rate_per_s": 10.0, "p50_ns": 1.0, "p99_ns": 2.0, "utilization": 0.5, "source": "predicted"}
+
+
 class TestMemoryNeeds:
     def test_one_size(self) -> None:
         needs = MemoryNeeds(limit_bytes=1000)
@@ -514,6 +518,14 @@ class TestProof:
         assert not self.is_proven(make_estimate(100), make_estimate(0, low=0.0, high=97.0))
         assert not self.is_proven(make_estimate(100, low=0.0), make_estimate(0, low=0.0, high=1.0))
 
+    def test_nothing_is_known_of_the_default(self) -> None:
+        unknown = make_estimate(0, low=0.0, high=None)
+        assert not self.is_proven(make_estimate(100), unknown)
+        predicted = make_estimate(100, source="predicted")
+        assert not self.is_proven(predicted, unknown)
+        ratio = make_estimate(1.5)
+        assert not self.is_proven(predicted, make_estimate(0, low=0.0, high=120.0), ratio)
+
     def test_a_target_that_is_kept_at_any_rate(self) -> None:
         """The throughput of the default, of 100, bounds its capacity."""
         assert self.is_proven(make_estimate(150), make_estimate(97, high=None))
@@ -543,6 +555,18 @@ class TestProof:
         assert measured == "it increases the rate within the target to 1.50 times that of the default deployment"
         rows[0] = msgspec.structs.replace(rows[0], capacity=make_estimate(70, source="predicted"))
         assert explain_choice(rows, 1, has_target=True) == f"{measured}, as predicted from the durations of calls"
+
+
+def test_a_capacity_that_is_predicted_to_be_0_is_measured_from_half_of_the_throughput() -> None:
+    """The time for a measurement is planned for this rate."""
+    rates: list[float] = []
+
+    def measure(rate_per_s: float) -> Interval:
+        rates.append(rate_per_s)
+        return Interval(estimate=1e6, low=0.9e6, high=1.1e6, confidence=0.95)
+
+    measure_capacity(measure, parse_limit("p99<50ms"), predicted_per_s=0.0, throughput_per_s=80.0)
+    assert rates[0] == 40.0
 
 
 class TestDocument:
@@ -602,6 +626,9 @@ class TestDocument:
             (("rows", 1, "deployment", "batching"), {"max_batch": 2, "max_delay_us": 1.5}, "Expected `int`"),
             (("rows", 1, "deployment", "batching"), {"max_batch": 2, "command": "ls"}, "unknown field"),
             (("rows", 1, "throughput", "estimate"), -1, "must be finite"),
+            (("rows", 1, "at_rate"), {**AT_RATE, "rate_per_s": 0}, "the rate must be positive"),
+            (("rows", 1, "at_rate"), {**AT_RATE, "utilization": -1}, "must be finite"),
+            (("rows", 1, "predicted_at_rate"), {**AT_RATE, "p99_low_ns": -1}, "must be finite"),
             (("rows", 1, "deployment", "config", "session_options"), {"optimized_model_filepath": "/tmp/x"}, "not set"),
             (("rows", 1, "deployment", "config", "session_options"), {"\x1b[31mx": "y"}, "must not set"),
             (("rows", 1, "deployment", "config", "session_options"), {THREADS: -5}, "must not set"),

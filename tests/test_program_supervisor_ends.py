@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 import pytest
 
@@ -15,9 +17,11 @@ from ortune.errors import HostError
 from ortune.knobs import DEFAULT
 from ortune.options import make_request
 from ortune.program import prepare as preparing
+from ortune.program import runner
 from ortune.program.prepare import PreparedProgram, prepare_program
 from ortune.program.process import SUPERVISOR_ENDED, ProgramProcess
 from ortune.program.search import open_program
+from ortune.program.server import ServerLoad
 from ortune.requests import ProgramSearchRequest
 from ortune.worker import Block, BlockPlan, Failure
 from tests.conftest import TINY_CNN
@@ -93,6 +97,63 @@ class Killed(ProgramProcess):
         if Killed.n_left:
             Killed.n_left -= 1
             os.kill(self.supervisor_pid, signal.SIGKILL)
+
+
+@pytest.mark.slow
+def test_a_block_whose_program_was_lost_is_no_block() -> None:
+    """CPU time of the program is not known then."""
+    with open_program(prepare("calls")) as opened:
+        (executor,) = opened.executors
+        (live,) = executor.launch([DEFAULT], deadline_s=60)
+        assert not isinstance(live, Failure)
+        (supervisor,) = find_supervisors()
+        timer = threading.Timer(0.3, supervisor.kill)
+        timer.start()
+        failure = live.measure(msgspec.structs.replace(PLAN, duration_ns=1_000_000_000))
+        timer.join()
+        assert isinstance(failure, Failure)
+        assert failure.message == SUPERVISOR_ENDED
+
+
+class KilledLoad(ServerLoad):
+    """A load during whose first request the supervisors are killed."""
+
+    n_left = 0
+
+    def open(self, port: int, root: int) -> bytes | Failure:
+        if KilledLoad.n_left:
+            KilledLoad.n_left -= 1
+            for each in find_supervisors():
+                each.kill()
+                each.wait()
+        return super().open(port, root)
+
+
+@pytest.mark.slow
+def test_a_server_that_ends_while_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That its requests fail is not the reason."""
+    prepared = prepare("server")
+    monkeypatch.setattr(runner, "ServerLoad", KilledLoad)
+    monkeypatch.setattr(KilledLoad, "n_left", 1)
+    with open_program(prepared) as opened:
+        (live,) = opened.runner.launch([DEFAULT])
+        assert KilledLoad.n_left == 0
+        assert not isinstance(live, Failure)
+        (executor,) = opened.executors
+        monkeypatch.setattr(KilledLoad, "n_left", 1)
+        (failure,) = executor.launch([DEFAULT], deadline_s=60)
+        assert isinstance(failure, Failure)
+        assert failure.message == SUPERVISOR_ENDED
+        monkeypatch.setattr(KilledLoad, "n_left", 1)
+        assert isinstance(live.measure(PLAN), Block)
+
+
+@pytest.mark.slow
+def test_a_server_that_ends_while_it_is_observed_is_observed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preparing, "ServerLoad", KilledLoad)
+    monkeypatch.setattr(KilledLoad, "n_left", 1)
+    assert prepare("server").models
+    assert KilledLoad.n_left == 0
 
 
 @pytest.mark.slow

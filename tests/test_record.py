@@ -615,6 +615,15 @@ class TestTrials:
             write_record(example(), path, b"trials")
         assert read_record(path) == example()
 
+    @pytest.mark.skipif(sys.platform == "win32", reason="links need a right there")
+    def test_trials_may_be_a_link(self, tmp_path: Path) -> None:
+        path = tmp_path / "a.json"
+        (tmp_path / "other").mkdir()
+        path_of_trials(path).symlink_to(tmp_path / "other" / "target")
+        write_record(example(), path, encode_trials(trials(1)))
+        assert path_of_trials(path).is_symlink()
+        assert read_trials(path) == trials(1)
+
     @pytest.mark.skipif(sys.platform == "win32", reason="only POSIX systems limit the size of files")
     def test_a_record_that_cannot_be_written_costs_no_trials(self, tmp_path: Path) -> None:
         """The old record keeps the trials that it names."""

@@ -408,6 +408,19 @@ class TestFile:
         with pytest.raises(UsageError, match="1024 GiB, more than the journal"):
             read_unfinished(path)
 
+    def test_it_is_not_locked_any_more_after_it_was_closed(self, tmp_path: Path) -> None:
+        """Also if what reads it is kept, as in the traceback of an exception."""
+        path = tmp_path / "j"
+        path.write_bytes(b"".join(LINES))
+        journal = Journal(path, BEGIN, AGAIN)
+        reading = journal.read_earlier()
+        assert isinstance(next(reading), Launched)
+        journal.close()
+        with Journal(path, BEGIN, AGAIN) as again:
+            assert len(list(again.read_earlier())) == len(LINES) - 1
+        with pytest.raises(UsageError):
+            list(reading)
+
     def test_a_journal_that_changes_while_it_is_read(self, tmp_path: Path) -> None:
         path = tmp_path / "j"
         path.write_bytes(b"".join(LINES))
@@ -423,7 +436,7 @@ class TestFile:
 
     def test_another_file_is_not_overwritten(self, tmp_path: Path) -> None:
         path = tmp_path / "j"
-        for text in ("my notes\n", "my notes", "0123abcd my notes", "\n"):
+        for text in ("my notes\n", "my notes", "0123abcd my notes", '0123abcd {"type":"end', "\n"):
             path.write_text(text)
             with pytest.raises(UsageError, match="is not the journal of a search"):
                 Journal(path, BEGIN)

@@ -223,6 +223,11 @@ def format_capacity(capacity: Estimate | None) -> str:
     return f"{mark}{format_rate(capacity.estimate)} [{format_number(capacity.low)}, {high}]"
 
 
+def is_undecided(capacity: Estimate | None) -> bool:
+    """Return whether a capacity was measured, but there was no time for rates that are low enough."""
+    return capacity is not None and capacity.source == "measured" and capacity.estimate <= 0
+
+
 def name_latency(plan: Plan) -> Objective:
     """Return the figure of the latency at the requested rate: that of the target, or p99 without one."""
     has_target = any(row.at_rate and row.at_rate.target for row in plan.rows)
@@ -336,6 +341,10 @@ def find_warnings(plan: Plan) -> list[str]:
         warnings.append(f"Ways to group items of different lengths were not compared: {plan.lengths_problem}")
     if plan.interrupted:
         warnings.append("The plan was interrupted before everything was measured.")
+    elif plan.slo and not plan.meets_target and any(is_undecided(row.capacity) for row in plan.rows):
+        warnings.append(
+            "The budget was too small to find the highest rate at which the target is met. Use a larger --budget."
+        )
     elif plan.slo and plan.choice.capacity and plan.choice.capacity.source == "predicted":
         warnings.append(
             "The budget was too small to measure the capacity: that of the recommended deployment is predicted. "

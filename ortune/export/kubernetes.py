@@ -213,7 +213,7 @@ def make_service(name: str) -> list[str]:
 def make_autoscaler(job: Job, picked: PickedDeployment, shape: PodShape) -> list[str]:
     """Return the lines of the autoscaler, whose target is the CPU use at the highest planned rate; none without one."""
     if picked.most_per_s <= 0:
-        job.pending.report("replicas", "unknown", "the deployment does not keep the target at any rate")
+        job.pending.report("replicas", "unknown", "no rate was found at which the deployment meets the target")
         return []
     if not picked.most_cpus:
         job.pending.report("replicas", "fixed", "how much CPU time a request needs was not measured: plan again")

@@ -153,7 +153,9 @@ def describe_deployment(picked: PickedDeployment) -> list[str]:
     lines = [f"Deployment {picked.number} of the plan, {what}: {picked.deployment.title}."]
     if picked.shared:
         lines.append(f"It shares the host with the other models of the plan ({picked.shared}).")
-    if capacity := picked.capacity:
+    if picked.capacity and picked.capacity.estimate <= 0:
+        lines.append("No rate was found at which it meets the target.")
+    elif capacity := picked.capacity:
         interval = f" [{capacity.low:.4g}, {'' if capacity.high is None else f'{capacity.high:.4g}'}]"
         within = f" within {picked.slo.text}" if picked.slo else ""
         lines.append(

@@ -213,7 +213,7 @@ def measure_capacity(
         limit.bound,
         lowest_per_s=lowest_per_s,
         highest_per_s=highest_per_s,
-        start_per_s=predicted_per_s or None,
+        start_per_s=predicted_per_s or throughput_per_s / 2,
         most_measurements=MOST_MEASUREMENTS,
         may_measure=may_measure,
     )

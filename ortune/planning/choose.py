@@ -91,6 +91,6 @@ def explain_choice(rows: Sequence[PlannedDeployment], place: int, *, has_target:
     sources = {row.capacity.source for row in (default, chosen) if row.capacity}
     how = ", as predicted from the durations of calls" if "predicted" in sources else ""
     if default.sustained_per_s <= 0:
-        return f"the default deployment does not meet the target, and this one does{how}"
+        return f"the default deployment was not found to meet the target, and this one does{how}"
     times = chosen.sustained_per_s / default.sustained_per_s
     return f"it increases {what} to {times:.2f} times that of the default deployment{how}"

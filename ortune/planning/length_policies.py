@@ -201,7 +201,7 @@ class _LengthPlanning:
         # A batch takes as long as its items one by one at most, and rarely less than a quarter of that.
         sizes = [size for size in list_points(1, min(MOST_BATCH, len(lengths))) if size * single_ns / 4 <= most_ns]
         fitting = select_fitting(sizes, peaks[points[0]], peaks[points[-1]], self.runner.limit_bytes)
-        self.unfit_sizes = tuple(size for size in sizes if size not in fitting)
+        self.unfit_sizes = tuple(size for size in sizes if size > 1 and size not in fitting)
         times, _ = measure_call_times(measure, fitting or [1], points, lambda: self.runner.now_s() < grid_s)
         return times
 

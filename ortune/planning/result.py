@@ -142,6 +142,13 @@ class AtRate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     utilization: float
     source: Source
 
+    def __post_init__(self) -> None:
+        """Reject numbers that no figure has."""
+        check_figures(self.rate_per_s, self.p50_ns, self.p99_ns, self.utilization)
+        check_figures(self.p99_low_ns or 0.0, self.p99_high_ns or 0.0)
+        if not self.rate_per_s > 0:
+            raise ValueError("the rate must be positive")
+
 
 class PlannedDeployment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A deployment with its figures.

@@ -523,6 +523,10 @@ def is_above(row: PlannedDeployment, default: PlannedDeployment) -> bool:
     assert other
     if one.estimate <= 0 or (one.source == "measured" and one.low <= 0):
         return False
+    if other.estimate <= 0 and other.source == "measured":
+        # The default was not found to keep the target. It is known only from which rate on it misses it.
+        surely = one.low if one.source == "measured" else one.estimate
+        return other.high is not None and surely > other.high
     if other.estimate <= 0:
         return one.source == "predicted" or one.low > (other.high or 0.0)
     below = math.log(one.estimate / one.low) if one.source == "measured" else find_throughput_error(row)

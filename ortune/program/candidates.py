@@ -182,6 +182,8 @@ class CallCandidate:
                 return Failure(kind="timeout", stage="measure", message=message)
         if failure := self._pause():
             return failure
+        if self._process.ended and self._process.ended.is_lost:
+            return self._run.explain_end(self._process.ended, "measure")
         cpu_ns = tree.refresh_ns() - cpu_start_ns
         after = self._runner.cpus.read()
         calls = self._log.read()
@@ -283,7 +285,8 @@ class ServerCandidate:
             return failure
         failure = self._check_answers(port) or self._runner.check_settings(run, self.config)
         self._process.suspend()
-        return failure
+        # Requests to a server that has ended fail, too.
+        return run.explain_end(self._process.ended, "load") if self._process.ended else failure
 
     def _check_answers(self, port: int) -> Failure | None:
         """Compare the answers to all bodies with those of the program as it is.
@@ -317,10 +320,9 @@ class ServerCandidate:
         load = self._runner.load
         answer = load.open(self._run.port, self._process.supervisor_pid)
         block = answer if isinstance(answer, Failure) else load.measure(plan)
-        ended = self._process.wait(0)
-        if ended is not None:
-            return self._run.explain_end(ended, "measure")
         self._process.suspend()
+        if self._process.ended:
+            return self._run.explain_end(self._process.ended, "measure")
         if isinstance(block, Failure):
             return block
         return msgspec.structs.replace(block, clock_jump_s=Clocks.read().find_jump_s(clocks))

@@ -53,7 +53,9 @@ from ortune.workload import Goal
 from ortune.workload.program import MeasureKind, ProgramRun, digest_command
 
 OBSERVE_ATTEMPTS = 3
-"""Times that a program is observed, at most, if its supervisor is ended meanwhile."""
+LOST_WAIT_S = 1.0
+"""Times that a program is observed, at most, if its supervisor is ended meanwhile, and how long a program that fails
+may take to end for that reason."""
 
 OBSERVE_POLL_S = 0.05
 
@@ -408,7 +410,9 @@ def observe_program(task: ProgramTask, server: Server | None, observe_s: float) 
             try:
                 return _observe(process, folder, task, server, observe_s)
             except ProgramError:
-                if not (process.ended and process.ended.is_lost):
+                # Requests to a server fail before its end is seen.
+                ended = process.wait(LOST_WAIT_S)
+                if not (ended and ended.is_lost):
                     raise
     raise HostError(
         f"The program cannot be observed: {SUPERVISOR_ENDED}, {OBSERVE_ATTEMPTS} times.",

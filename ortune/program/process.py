@@ -71,8 +71,6 @@ class ProgramProcess:
     """
 
     def __init__(self) -> None:
-        self.supervisor_pid = 0
-        self.pid = 0
         self.ended: Ended | None = None
         self._started_s = 0.0
         self._start_supervisor()
@@ -94,6 +92,7 @@ class ProgramProcess:
         self._connection = here
         self._buffer = b""
         self._is_lost = False
+        self.supervisor_pid = self.pid = 0
 
     def start(
         self,
@@ -199,8 +198,8 @@ class ProgramProcess:
         """Return the next message, or None if there is none in time. The supervisor's end is that of the program."""
         end_s = time.monotonic() + timeout_s
         while b"\n" not in self._buffer:
-            self._connection.settimeout(max(end_s - time.monotonic(), 0.0))
             try:
+                self._connection.settimeout(max(end_s - time.monotonic(), 0.0))
                 data = self._connection.recv(1 << 16)
             except (TimeoutError, BlockingIOError):  # the second one if there was no time to wait
                 return None
@@ -213,10 +212,10 @@ class ProgramProcess:
         return msgspec.json.decode(line, type=_Answer)
 
     def _lose(self) -> _Answer:
-        """Return the end of a program whose supervisor has ended, after nothing of it is left."""
-        self._is_lost = True
+        """Return the end of a program whose supervisor has ended, which kills what is left of it."""
+        wall_ns = round((time.monotonic() - self._started_s) * 1e9)
+        lost = Ended(status=-signal.SIGKILL, wall_ns=wall_ns, cpu_ns=0, peak_bytes=0, is_lost=True)
+        self.ended, self._is_lost = self.ended or lost, True
         self._connection.close()
         self._wait_for_supervisor()
-        wall_ns = round((time.monotonic() - self._started_s) * 1e9)
-        ended = Ended(status=-signal.SIGKILL, wall_ns=wall_ns, cpu_ns=0, peak_bytes=0, is_lost=True)
-        return _Answer(ended=self.ended or ended)
+        return _Answer(ended=self.ended)

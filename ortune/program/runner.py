@@ -273,12 +273,17 @@ class ProgramRunner:
         for number in range(n_missing):
             # Times that it prints then differ, so that they are not compared.
             pause_after_s = None if number else PAUSE_SHARE * self._run_s
-            if isinstance(self.run(self._base, deadline_s, pause_after_s=pause_after_s), Failure):
+            if isinstance(self._run_again(self._base, deadline_s, pause_after_s), Failure):
                 return None  # it ended otherwise than when it was observed, so nothing can be compared with it
-        result = self.run(config, deadline_s)
-        if isinstance(result, Failure) and result.is_sudden:
-            result = self.run(config, deadline_s)  # anything on the host may end a process
+        result = self._run_again(config, deadline_s)
         return result if isinstance(result, Failure) else None
+
+    def _run_again(self, config: Config, deadline_s: float, pause_after_s: float | None = None) -> RunResult | Failure:
+        """Run the program, a second time if it ends suddenly: anything on the host may end a process."""
+        result = self.run(config, deadline_s, pause_after_s=pause_after_s)
+        if isinstance(result, Failure) and result.is_sudden:
+            result = self.run(config, deadline_s, pause_after_s=pause_after_s)
+        return result
 
     def is_baseline(self, config: Config) -> bool:
         """Return whether a candidate is the baseline: the program as it is, with what the user fixed."""

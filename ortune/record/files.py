@@ -355,7 +355,7 @@ class Written(msgspec.Struct, Generic[Kind], frozen=True, kw_only=True):
 def write_record(record: Kind, path: Path, trials: bytes | None = None) -> Written[Kind]:
     """Write a record or a bundle, and its trials next to it.
 
-    Both files are complete before the first one is moved to its place, so that a full disk or the end of this process
+    Both files are complete before they are moved to their places, one directly after the other, so that a full disk
     leaves the old ones. The trials are moved first, so that a record never names a missing file. If a record that
     proves nothing replaces one that does, the old one is kept under another name.
 
@@ -379,8 +379,13 @@ def write_record(record: Kind, path: Path, trials: bytes | None = None) -> Writt
     file = path_of_trials(path)
     named = _name_trials(record, TrialsFile(file=file.name, sha256=hashlib.sha256(trials).hexdigest()))
     try:
-        with write_complete(file, trials) as complete, write_complete(path, encode_record(named)) as complete_record:
-            complete.replace(file)
+        if is_special(file):
+            write_atomically(file, trials)
+            write_atomically(path, encode_record(named))
+            return Written(record=named, kept=kept)
+        target = follow_link(file)
+        with write_complete(target, trials) as complete, write_complete(path, encode_record(named)) as complete_record:
+            complete.replace(target)
             complete_record.replace(path)
     except OSError as error:
         # The result matters more than the trials. Without space for both, there may be space for the record.

@@ -16,7 +16,7 @@ import re
 import sys
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, BinaryIO
 
@@ -41,8 +41,8 @@ SYNC_EVERY_S = 5.0
 MOST_BYTES = 256 << 30
 """Largest journal that is read. Each second of calls adds a megabyte at most."""
 
-INTERRUPTED = re.compile(rb"\0*|[0-9a-f]{0,8}|[0-9a-f]{8} (\{[^\n]*)?")
-"""What an interrupted first write leaves: the begin of a line, or zeros after a crash of the system."""
+FIRST = b'{"type":"begin"'
+"""What the first line begins with, after its checksum."""
 
 LONGEST = 1e18
 """Bound of all durations, in whatever unit."""
@@ -325,6 +325,15 @@ def path_of_journal(record: Path) -> Path | None:
     return target.with_name(target.name.removesuffix(".json") + JOURNAL_SUFFIX)
 
 
+def _is_interrupted(data: bytes) -> bool:
+    """Return whether an interrupted first write leaves this: the begin of a line, or zeros if the system crashed."""
+    if not data.strip(b"\0"):
+        return True
+    content = data[9:]
+    is_checksum = re.fullmatch(rb"[0-9a-f]{0,8}|[0-9a-f]{8} ", data[:9]) is not None
+    return is_checksum and content[: len(FIRST)] == FIRST[: len(content)] and not data.endswith(b"\n")
+
+
 def read_unfinished(path: Path) -> Content | None:
     """Return the content of the journal of a search that ended before it was done; None if there is no file.
 
@@ -351,15 +360,15 @@ def _read(path: Path, descriptor: int, *, is_locked: bool) -> Content:
     """
     try:
         n_bytes = os.fstat(descriptor).st_size
-        if n_bytes > MOST_BYTES:
+        if n_bytes > MOST_BYTES and is_locked:
             raise UsageError(
                 f"{path}: has {n_bytes >> 30} GiB, more than the journal of any search.",
                 "Name another file with {output=FILE}, or remove it.",
             )
-        with os.fdopen(os.dup(descriptor), "rb") as file:
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
             content = scan_journal(file)
             file.seek(0)
-            is_other = content.begin is None and not INTERRUPTED.fullmatch(file.readline(MOST_LINE_BYTES))
+            is_other = content.begin is None and not _is_interrupted(file.readline(MOST_LINE_BYTES))
             file.seek(content.n_bytes)
             has_more = content.begin is not None and has_line_after(file)
     except OSError as error:
@@ -395,6 +404,7 @@ class Journal:
         path: The file. It is created if there is none.
         begin: The first line of a new journal.
         resume: The line that this process adds if it goes on with what is in the file; None to start anew.
+        check: Called with what the file contains before it is changed. It raises if that must not be.
 
     Attributes:
         path: The file.
@@ -406,14 +416,22 @@ class Journal:
         UsageError: Another search has locked the file, it is not a journal, or it cannot be written.
     """
 
-    def __init__(self, path: Path, begin: Begin, resume: Resume | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        begin: Begin,
+        resume: Resume | None = None,
+        check: Callable[[Content], None] = lambda content: None,
+    ) -> None:
         self.path = path
         self._n_bytes = 0
         self._descriptor, is_locked = self._open()
         try:
             content = _read(path, self._descriptor, is_locked=is_locked)
+            check(content)
             self.n_blocks = self.n_resumes = 0
             self._earlier: Content | None = None
+            self._reader: BinaryIO | None = None
             self._synced_s = time.monotonic()
             if resume and content.begin:
                 self.begin, self._earlier = content.begin, content
@@ -457,8 +475,9 @@ class Journal:
         if self._earlier is None:
             return
         try:
-            with os.fdopen(os.dup(self._descriptor), "rb") as file:
-                yield from read_events(file, self._earlier)
+            # A second descriptor would keep the lock after this journal is closed.
+            with os.fdopen(self._descriptor, "rb", closefd=False) as self._reader:
+                yield from read_events(self._reader, self._earlier)
         except OSError as error:
             raise UsageError(f"{self.path}: cannot be read: {error.strerror}.") from None
         except ValueError as error:
@@ -492,15 +511,22 @@ class Journal:
             if not self.n_blocks:
                 self.remove()
                 return
-            descriptor, self._descriptor = self._descriptor, -1
+            descriptor = self._take_descriptor()
             with contextlib.suppress(OSError):
                 os.fsync(descriptor)
             os.close(descriptor)
 
+    def _take_descriptor(self) -> int:
+        """Return the descriptor, which is about to be closed, so that nothing reads or writes it any more."""
+        if self._reader:
+            self._reader.close()
+        descriptor, self._descriptor = self._descriptor, -1
+        return descriptor
+
     def remove(self) -> None:
         """Remove the file: its search is done."""
         if self._descriptor >= 0:
-            descriptor, self._descriptor = self._descriptor, -1
+            descriptor = self._take_descriptor()
             # While it is locked, no other search can have made it its own.
             with contextlib.suppress(OSError):
                 if sys.platform == "win32":  # pragma: no cover  (an open file cannot be removed there)

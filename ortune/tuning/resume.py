@@ -28,6 +28,7 @@ from ortune.record.journal import (
     Answer,
     Begin,
     Checked,
+    Content,
     Journal,
     Launched,
     Measured,
@@ -82,13 +83,23 @@ def find_unfinished(request: Resumable) -> Unfinished | None:
     found = read_unfinished(path)
     if found is None or found.begin is None or not found.n_blocks:
         return None
-    if not request.resume and not request.restart:
-        blocks = "1 block" if found.n_blocks == 1 else f"{found.n_blocks} blocks"
-        raise UsageError(
-            f"{path}: the search that began at {found.begin.started} did not finish. {blocks} of it are kept.",
-            "Continue it with {resume}, or start over with {restart}.",
-        )
+    check_choice(request, path, found)
     return Unfinished(id=found.begin.id, n_blocks=found.n_blocks, shares=found.begin.shares)
+
+
+def check_choice(request: Resumable, path: Path, found: Content) -> None:
+    """Check that the request says what to do with a search that did not finish.
+
+    Raises:
+        UsageError: It does not.
+    """
+    if found.begin is None or not found.n_blocks or request.resume or request.restart:
+        return
+    blocks = "1 block" if found.n_blocks == 1 else f"{found.n_blocks} blocks"
+    raise UsageError(
+        f"{path}: the search that began at {found.begin.started} did not finish. {blocks} of it are kept.",
+        "Continue it with {resume}, or start over with {restart}.",
+    )
 
 
 def open_journal(
@@ -115,9 +126,9 @@ def open_journal(
     Raises:
         UsageError: Another search writes it, it cannot be written, or what it is for differs.
     """
-    find_unfinished(request)
     path = path_of_journal(request.output) if request.output is not None else None
     if path is None:
+        find_unfinished(request)
         return None
     started = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
     begin = Begin(
@@ -131,10 +142,14 @@ def open_journal(
         shares=dict(shares or {}),
         spent_s=spent_s,
     )
-    if request.resume and (found := read_unfinished(path)) and found.begin and found.n_blocks:
-        check_identity(path, found.begin.identity, identity)
-        return Journal(path, begin, Resume(pid=os.getpid(), started=started))
-    return Journal(path, begin)
+
+    def check(found: Content) -> None:
+        check_choice(request, path, found)
+        if request.resume and found.begin and found.n_blocks:
+            check_identity(path, found.begin.identity, identity)
+
+    resume = Resume(pid=os.getpid(), started=started) if request.resume else None
+    return Journal(path, begin, resume, check)
 
 
 def describe_identity(
