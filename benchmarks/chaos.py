@@ -52,7 +52,7 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.chaos_worker import WAYS
 from benchmarks.landscape import Landscape, load_landscape, recorded_paths
-from benchmarks.parts import Row, add_part_options, read_rows, run_part, show_faulty, show_without_output
+from benchmarks.parts import Row, add_part_options, read_rows, run_part, show_faulty, show_without_output, take_signals
 from benchmarks.replay import ReplayExecutor
 from ortune.compare.open import start_comparison
 from ortune.errors import OrtuneError
@@ -509,6 +509,7 @@ def main() -> int:
     options = parser.parse_args()
     if options.report:
         return not report(read_rows(options.report))
+    take_signals()
     if not options.kind:
         parser.error("name what to run, or pass --report")
     n_searches = options.searches or {"kills": 200, "launches": 100, "workers": 20}[options.kind]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,15 @@ def run_part(rows: Iterable[Row], path: Path | None, show: Callable[[Row], str])
                 file.write(json.dumps(row) + "\n")
         print(show(row), flush=True)
     return done
+
+
+def take_signals() -> None:
+    """Let this process and the searches that it starts be interrupted.
+
+    A background job of a script ignores SIGINT, and one of nohup SIGHUP. Its processes would do so, too.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def show_without_output(row: Row) -> str:

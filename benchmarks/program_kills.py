@@ -37,7 +37,7 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.parts import Row, add_part_options, read_rows, run_part, show_faulty, show_without_output
+from benchmarks.parts import Row, add_part_options, read_rows, run_part, show_faulty, show_without_output, take_signals
 from ortune.errors import OrtuneError
 from ortune.record.files import read_records, read_trials
 from ortune.record.schema import Record
@@ -316,6 +316,7 @@ def main() -> int:
     options = parser.parse_args()
     if options.report:
         return not report(read_rows(options.report))
+    take_signals()
     rows = (kill_search(seed) for seed in range(options.first, options.first + options.searches))
     return not report(run_part(rows, options.json, show_without_output))
 
