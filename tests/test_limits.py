@@ -161,7 +161,8 @@ def test_the_default_escapes_from_taskset(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_search_in_a_cpuset_stays_inside(tmp_path: Path, cgroups: list[Path]) -> None:
     cgroup = make_cgroup(cgroups, "cpuset", "", {"cpuset.cpus": "0", "cpuset.mems": "0"})
-    done = run_in(cgroup, "search", str(TINY_CNN), "-o", "c.json", "--budget", "12s", "--trials", "2", cwd=tmp_path)
+    budget = f"{scale_budget(15)}s"
+    done = run_in(cgroup, "search", str(TINY_CNN), "-o", "c.json", "--budget", budget, "--trials", "2", cwd=tmp_path)
     search_and_check(done, tmp_path / "c.json", {0})
 
 
