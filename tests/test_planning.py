@@ -21,7 +21,7 @@ from ortune.compare.block_runner import BlockRunner
 from ortune.compare.interval import Interval
 from ortune.compare.open import OpenComparison, start_comparison
 from ortune.compare.paired_run import PairedRun, Side
-from ortune.console.plan import format_capacity, show_plan
+from ortune.console.plan import find_warnings, format_capacity, show_plan
 from ortune.errors import RecordError, UsageError
 from ortune.host import HostClass, place_processes
 from ortune.host.host_class import DETAILS
@@ -679,6 +679,16 @@ def test_the_output_fits(width: int) -> None:
 def test_a_capacity_of_zero(source: Literal["measured", "predicted"], high: float | None, shown: str) -> None:
     """Only rates that were measured are known to be too high."""
     assert format_capacity(Estimate(estimate=0, low=0, high=high, confidence=0.95, source=source)) == shown
+
+
+@pytest.mark.parametrize(("target", "warns"), [("p99<50ms", True), ("p99<4ms", False)])
+def test_a_larger_budget_is_advised_only_if_it_may_help(target: str, warns: bool) -> None:
+    """Calls alone take 5 ms."""
+    row = make_row(Deployment(), 100, capacity=make_estimate(0, low=0.0, high=27.0))
+    plan = msgspec.structs.replace(
+        make_example(), rows=(row,), recommended=0, best=dict.fromkeys(make_example().best, 0), slo=parse_limit(target)
+    )
+    assert any("larger --budget" in text for text in find_warnings(plan)) == warns
 
 
 def show_latency(found: AtRate | None, **changes: Any) -> str:

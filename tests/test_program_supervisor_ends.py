@@ -77,7 +77,7 @@ def test_a_candidate_is_measured_again(way: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_a_search_goes_on(way: str) -> None:
-    """What measures in a search launches it again by itself."""
+    """A search launches the program again."""
     with open_program(prepare(way)) as opened:
         (live,) = opened.runner.launch([DEFAULT])
         assert not isinstance(live, Failure)
@@ -85,18 +85,6 @@ def test_a_search_goes_on(way: str) -> None:
             each.kill()
         assert isinstance(live.measure(PLAN), Block)
         assert opened.runner.attempts.n_failures == 1
-
-
-class Killed(ProgramProcess):
-    """A program whose supervisor is killed soon after it was started, for some times."""
-
-    n_left = 0
-
-    def start(self, *arguments: Any, **options: Any) -> None:
-        super().start(*arguments, **options)
-        if Killed.n_left:
-            Killed.n_left -= 1
-            os.kill(self.supervisor_pid, signal.SIGKILL)
 
 
 @pytest.mark.slow
@@ -154,6 +142,18 @@ def test_a_server_that_ends_while_it_is_observed_is_observed_again(monkeypatch: 
     monkeypatch.setattr(KilledLoad, "n_left", 1)
     assert prepare("server").models
     assert KilledLoad.n_left == 0
+
+
+class Killed(ProgramProcess):
+    """A program whose supervisor is killed soon after it was started, for some times."""
+
+    n_left = 0
+
+    def start(self, *arguments: Any, **options: Any) -> None:
+        super().start(*arguments, **options)
+        if Killed.n_left:
+            Killed.n_left -= 1
+            os.kill(self.supervisor_pid, signal.SIGKILL)
 
 
 @pytest.mark.slow

@@ -26,6 +26,7 @@ from ortune.errors import RecordError, UsageError, spell_as_flag
 from ortune.gates.reporters.history import is_history
 from ortune.knobs import Config
 from ortune.knobs.config import CPU_PROVIDER
+from ortune.record import files
 from ortune.record import trials as trials_module
 from ortune.record.files import (
     check_record_writable,
@@ -623,6 +624,23 @@ class TestTrials:
         write_record(example(), path, encode_trials(trials(1)))
         assert path_of_trials(path).is_symlink()
         assert read_trials(path) == trials(1)
+
+    def test_trials_for_a_device_that_is_full_cost_no_record(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path = tmp_path / "a.json"
+        write = files.write_atomically
+
+        def fail(target: Path, data: bytes) -> None:
+            if target == path_of_trials(path):
+                raise UsageError("It is full.")
+            write(target, data)
+
+        monkeypatch.setattr(files, "is_special", lambda each: each == path_of_trials(path))
+        monkeypatch.setattr(files, "write_atomically", fail)
+        with pytest.raises(UsageError, match="It is full"):
+            write_record(example(), path, b"trials")
+        assert read_record(path) == example()
 
     @pytest.mark.skipif(sys.platform == "win32", reason="only POSIX systems limit the size of files")
     def test_a_record_that_cannot_be_written_costs_no_trials(self, tmp_path: Path) -> None:

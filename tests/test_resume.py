@@ -42,7 +42,7 @@ from ortune.record.journal import (
 )
 from ortune.requests import SearchRequest
 from ortune.tuning.outcome import Outcome
-from ortune.tuning.resume import check_identity, describe_identity, find_unfinished
+from ortune.tuning.resume import check_identity, describe_identity, find_unfinished, open_journal
 from ortune.tuning.stages import SearchSettings, run_search
 from ortune.tuning.study import open_storage, open_study
 from ortune.worker import Block, BlockPlan, Failure, Memory, SessionInfo
@@ -548,6 +548,17 @@ class TestRequest:
     def test_one_without_blocks_is(self, tmp_path: Path) -> None:
         (tmp_path / "a.unfinished.jsonl").write_bytes(LINES[0])
         assert find_unfinished(self.request(tmp_path)) is None
+
+    def test_one_without_blocks_is_not_gone_on_with(self, tmp_path: Path) -> None:
+        """There is nothing to keep, and its model may have been another one."""
+        path = tmp_path / "a.unfinished.jsonl"
+        path.write_bytes(b"".join(LINES[:2]))
+        journal = open_journal(self.request(tmp_path, resume=True), {"model": "new"}, free_bytes=None)
+        assert journal
+        with journal:
+            assert journal.n_resumes == 0
+            assert journal.begin.identity == {"model": "new"}
+            assert list(journal.read_earlier()) == []
 
     def test_there_may_be_none(self, tmp_path: Path) -> None:
         assert find_unfinished(self.request(tmp_path, resume=True)) is None

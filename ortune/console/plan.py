@@ -223,9 +223,14 @@ def format_capacity(capacity: Estimate | None) -> str:
     return f"{mark}{format_rate(capacity.estimate)} [{format_number(capacity.low)}, {high}]"
 
 
-def is_undecided(capacity: Estimate | None) -> bool:
-    """Return whether a capacity was measured, but there was no time for rates that are low enough."""
-    return capacity is not None and capacity.source == "measured" and capacity.estimate <= 0
+def is_undecided(row: PlannedDeployment, slo: Limit) -> bool:
+    """Return whether a capacity was measured, but there was no time for rates that are low enough.
+
+    If calls alone take longer than the target, no rate is.
+    """
+    capacity = row.capacity
+    is_zero = capacity is not None and capacity.source == "measured" and capacity.estimate <= 0
+    return is_zero and row.p50_ns < slo.bound
 
 
 def name_latency(plan: Plan) -> Objective:
@@ -341,7 +346,7 @@ def find_warnings(plan: Plan) -> list[str]:
         warnings.append(f"Ways to group items of different lengths were not compared: {plan.lengths_problem}")
     if plan.interrupted:
         warnings.append("The plan was interrupted before everything was measured.")
-    elif plan.slo and not plan.meets_target and any(is_undecided(row.capacity) for row in plan.rows):
+    elif plan.slo and not plan.meets_target and any(is_undecided(row, plan.slo) for row in plan.rows):
         warnings.append(
             "The budget was too small to find the highest rate at which the target is met. Use a larger --budget."
         )

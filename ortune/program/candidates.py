@@ -272,16 +272,7 @@ class ServerCandidate:
         if isinstance(run, Failure):
             return run
         self._run = run
-
-        def find_end() -> Failure | None:
-            ended = self._process.wait(0)
-            if ended is None:
-                return None
-            if ended.status:
-                return run.explain_end(ended, "load")
-            return Failure(kind="exit", stage="load", message="it exited with status 0 before it answered")
-
-        if failure := self._server.wait_until_up(port, find_end, deadline_s):
+        if failure := self._server.wait_until_up(port, run.find_early_end, deadline_s):
             return failure
         failure = self._check_answers(port) or self._runner.check_settings(run, self.config)
         self._process.suspend()

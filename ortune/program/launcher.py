@@ -85,6 +85,15 @@ class Run:
             return Failure(kind="crash", stage=stage, message=SUPERVISOR_ENDED)
         return explain_exit(ended.status, self.stderr, stage)
 
+    def find_early_end(self) -> Failure | None:
+        """Return why a server ended before it answered; None if it still runs."""
+        ended = self.process.wait(0)
+        if ended is None:
+            return None
+        if ended.status:
+            return self.explain_end(ended, "load")
+        return Failure(kind="exit", stage="load", message="it exited with status 0 before it answered")
+
     def remove(self) -> None:
         """Remove its files."""
         if self.gate:

@@ -503,17 +503,8 @@ def _request_some(
     Raises:
         ProgramError: It does not come up, or answers with an error.
     """
-
-    def find_end() -> Failure | None:
-        ended = process.wait(0)
-        if ended is None:
-            return None
-        if ended.status:
-            return run.explain_end(ended, "load")
-        return Failure(kind="exit", stage="load", message="it exited with status 0 before it answered")
-
     n_bodies = max(len(server.bodies), 1)
-    failure = server.wait_until_up(port, find_end, FIRST_DEADLINE_S)
+    failure = server.wait_until_up(port, run.find_early_end, FIRST_DEADLINE_S)
     if failure is None:
         with closing(ServerLoad(server, folder.path / "requests.log", (), 0, None)) as load:
             start_s = time.monotonic()

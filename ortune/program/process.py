@@ -206,16 +206,16 @@ class ProgramProcess:
             except OSError:
                 data = b""
             if not data:
-                return self._lose()
+                self._lose()
+                return _Answer()
             self._buffer += data
         line, _, self._buffer = self._buffer.partition(b"\n")
         return msgspec.json.decode(line, type=_Answer)
 
-    def _lose(self) -> _Answer:
-        """Return the end of a program whose supervisor has ended, which kills what is left of it."""
+    def _lose(self) -> None:
+        """Note the end of the supervisor, and with it that of the program, of which it kills what is left."""
         wall_ns = round((time.monotonic() - self._started_s) * 1e9)
         lost = Ended(status=-signal.SIGKILL, wall_ns=wall_ns, cpu_ns=0, peak_bytes=0, is_lost=True)
         self.ended, self._is_lost = self.ended or lost, True
         self._connection.close()
         self._wait_for_supervisor()
-        return _Answer(ended=self.ended)

@@ -387,9 +387,11 @@ def write_record(record: Kind, path: Path, trials: bytes | None = None) -> Writt
         with write_complete(target, trials) as complete, write_complete(path, encode_record(named)) as complete_record:
             complete.replace(target)
             complete_record.replace(path)
-    except OSError as error:
+    except (OSError, UsageError) as error:
         # The result matters more than the trials. Without space for both, there may be space for the record.
         write_atomically(path, encode_record(record))
+        if isinstance(error, UsageError):
+            raise
         raise UsageError(f"Cannot write {file}: {error.strerror}.") from None
     return Written(record=named, kept=kept)
 

@@ -403,7 +403,7 @@ class Journal:
     Args:
         path: The file. It is created if there is none.
         begin: The first line of a new journal.
-        resume: The line that this process adds if it goes on with what is in the file; None to start anew.
+        resume: The line that this process adds if it goes on with blocks that are in the file; None to start anew.
         check: Called with what the file contains before it is changed. It raises if that must not be.
 
     Attributes:
@@ -433,7 +433,7 @@ class Journal:
             self._earlier: Content | None = None
             self._reader: BinaryIO | None = None
             self._synced_s = time.monotonic()
-            if resume and content.begin:
+            if resume and content.begin and content.n_blocks:
                 self.begin, self._earlier = content.begin, content
                 self.n_blocks, self.n_resumes = content.n_blocks, content.n_resumes + 1
                 self._n_bytes = content.n_bytes

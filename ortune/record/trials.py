@@ -175,16 +175,15 @@ def encode_trials(trials: Trials) -> bytes:
     """
     import gzip
 
-    others = [encode_line(line) for line in (trials.header, *trials.trials, *trials.sessions) if line is not None]
+    before = [encode_line(line) for line in (trials.header, *trials.trials) if line is not None]
+    after = [encode_line(line) for line in trials.sessions]
     rounds = [(each.stage, encode_line(each)) for each in trials.rounds]
-    most_bytes = MOST_BYTES - sum(map(len, others))
+    most_bytes = MOST_BYTES - sum(map(len, (*before, *after)))
     while rounds and sum(len(line) for _, line in rounds) > most_bytes:
         of_screening = [place for place, (stage, _) in enumerate(rounds) if stage == "screening"]
         left_out = set((of_screening or range(len(rounds)))[::2])
         rounds = [each for place, each in enumerate(rounds) if place not in left_out]
-    before = len(others) - len(trials.sessions)
-    lines = (*others[:before], *(line for _, line in rounds), *others[before:])
-    return gzip.compress(b"".join(lines), mtime=0)
+    return gzip.compress(b"".join((*before, *(line for _, line in rounds), *after)), mtime=0)
 
 
 def decode_trials(data: bytes) -> Trials:
