@@ -117,13 +117,12 @@ def measure_long(
                 run = runner.confirm([row.deployment], THROUGHPUT, lambda done, planned: None)
                 speed = compute_figure("throughput", run.blocks(1)) / row.throughput.estimate
                 rate_per_s = share * row.capacity.estimate * speed
-                usual_s = runner.find_rate_time_s(row.deployment, rate_per_s, limit.figure)
                 interval = runner.measure_rate(
                     row.deployment,
                     rate_per_s,
                     limit.figure,
                     DEFAULT_CONFIDENCE,
-                    times=max(arguments.seconds / usual_s, 1.0),
+                    least_s=arguments.seconds,
                 )
                 found.append(min(speed * interval.estimate, OVERLOADED * limit.bound))
                 speeds.append(round(speed, 3))

@@ -30,7 +30,7 @@ from ortune.host.topology import Quota
 from ortune.knobs import DEFAULT, Config
 from ortune.model.identity import ModelIdentity
 from ortune.options import make_request
-from ortune.planning.capacity import estimate_utilization, find_launch_error, measure_capacity, predict_capacity
+from ortune.planning.capacity import estimate_utilization, find_launch_error, predict_capacity
 from ortune.planning.choose import add_cost, explain_choice, find_best, rank_rows
 from ortune.planning.deployment import Batching, Deployment
 from ortune.planning.files import decode_plan, encode_plan, read_plan
@@ -555,18 +555,6 @@ class TestProof:
         assert measured == "it increases the rate within the target to 1.50 times that of the default deployment"
         rows[0] = msgspec.structs.replace(rows[0], capacity=make_estimate(70, source="predicted"))
         assert explain_choice(rows, 1, has_target=True) == f"{measured}, as predicted from the durations of calls"
-
-
-def test_a_capacity_that_is_predicted_to_be_0_is_measured_from_half_of_the_throughput() -> None:
-    """The time for a measurement is planned for this rate."""
-    rates: list[float] = []
-
-    def measure(rate_per_s: float) -> Interval:
-        rates.append(rate_per_s)
-        return Interval(estimate=1e6, low=0.9e6, high=1.1e6, confidence=0.95)
-
-    measure_capacity(measure, parse_limit("p99<50ms"), predicted_per_s=0.0, throughput_per_s=80.0)
-    assert rates[0] == 40.0
 
 
 class TestDocument:

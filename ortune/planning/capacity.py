@@ -7,21 +7,24 @@ common queue would have a somewhat higher capacity.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.compare.interval import DEFAULT_CONFIDENCE, Interval
+from ortune.compare.interval import DEFAULT_CONFIDENCE
 from ortune.planning.deployment import Deployment
 from ortune.planning.result import AtRate, Estimate, describe_interval
-from ortune.queueing.capacity import Capacity, find_capacity, simulate_capacity
+from ortune.queueing.capacity import Capacity, simulate_capacity
+from ortune.queueing.live_capacity import RateModel
 from ortune.queueing.queue_model import Dispatch, Queue
 from ortune.queueing.replications import Latencies
 from ortune.queueing.services import resample
 from ortune.queueing.simulation import HIGHEST_UTILIZATION, simulate
+from ortune.queueing.tails import simulate_tail
 from ortune.queueing.theory import erlang_c
 from ortune.workload import Limit, Objective
 from ortune.workload.objectives import FIGURES
@@ -30,15 +33,6 @@ DISPATCH: Dispatch = "random"
 
 RELATIVE_ERROR = 0.02
 """Standard error of a simulated percentile, as a share of it."""
-
-LOWEST_SHARE = 0.02
-HIGHEST_SHARE = 0.97
-"""Where a measured capacity is searched: from this part of the predicted one to this part of the throughput at full
-load. Low rates take so long to measure that there is rarely time for the lowest."""
-
-FEWEST_MEASUREMENTS = 5
-MOST_MEASUREMENTS = 20
-"""Measurements at single rates that a measured capacity takes at least and at most."""
 
 STEPS = 40
 """Bisections of the utilization."""
@@ -51,6 +45,19 @@ def make_queue(deployment: Deployment, samples_ns: NDArray[np.int64]) -> Queue:
         processes=deployment.processes,
         clients=deployment.clients,
         dispatch=DISPATCH,
+    )
+
+
+def make_rate_model(deployment: Deployment, samples_ns: NDArray[np.int64], limit: Limit, *, seed: int) -> RateModel:
+    """Return what is expected of a deployment at each rate of items; see `predict_capacity`."""
+    queue = make_queue(deployment, samples_ns)
+    point = FIGURES[limit.figure].percentile
+    return RateModel(
+        functools.partial(simulate_tail, queue, point=90.0 if point is None else point, seed=seed),
+        highest_per_s=deployment.config.batch * queue.highest_per_s,
+        service_ns=queue.services.mean_ns,
+        point=point,
+        limit_ns=limit.bound,
     )
 
 
@@ -189,38 +196,9 @@ def describe_predicted(found: Latencies, rate_per_s: float, utilization: float, 
     )
 
 
-def measure_capacity(
-    measure: Callable[[float], Interval],
-    limit: Limit,
-    *,
-    predicted_per_s: float,
-    throughput_per_s: float,
-    may_measure: Callable[[float], bool] = lambda rate_per_s: True,
+def describe_capacity(
+    found: Capacity, source: str, *, error: float = 0.0, n_items: int = 1, n_measurements: int | None = None
 ) -> Estimate:
-    """Return the highest rate at which measurements keep a limit.
-
-    Args:
-        measure: Measures the figure of the limit at a rate.
-        limit: The limit.
-        predicted_per_s: Where the capacity is expected.
-        throughput_per_s: Throughput at full load.
-        may_measure: Returns whether there is time for a measurement at a rate. The first one is made in any case.
-    """
-    highest_per_s = HIGHEST_SHARE * throughput_per_s
-    lowest_per_s = LOWEST_SHARE * min(predicted_per_s or throughput_per_s, highest_per_s)
-    found = find_capacity(
-        measure,
-        limit.bound,
-        lowest_per_s=lowest_per_s,
-        highest_per_s=highest_per_s,
-        start_per_s=predicted_per_s or throughput_per_s / 2,
-        most_measurements=MOST_MEASUREMENTS,
-        may_measure=may_measure,
-    )
-    return describe_capacity(found, "measured")
-
-
-def describe_capacity(found: Capacity, source: str, *, error: float = 0.0, n_items: int = 1) -> Estimate:
     """Return a capacity as it is recorded.
 
     Args:
@@ -228,6 +206,7 @@ def describe_capacity(found: Capacity, source: str, *, error: float = 0.0, n_ite
         source: Whether it was measured or predicted.
         error: Error of what it was computed from, as a logarithm, which becomes a part of its interval.
         n_items: Items in a call.
+        n_measurements: Number of rates that were measured or simulated; None if they are in `found`.
     """
     rate, low, high = (
         n_items * each for each in (found.rate_per_s.estimate, found.rate_per_s.low, found.rate_per_s.high)
@@ -244,4 +223,5 @@ def describe_capacity(found: Capacity, source: str, *, error: float = 0.0, n_ite
         confidence=found.rate_per_s.confidence,
         source="measured" if source == "measured" else "predicted",
     )
-    return msgspec.structs.replace(estimate, n_measurements=len(found.measurements))
+    n_measurements = len(found.measurements) if n_measurements is None else n_measurements
+    return msgspec.structs.replace(estimate, n_measurements=n_measurements)

@@ -22,7 +22,9 @@ from ortune.planning.measuring import DeploymentRunner, Screened
 from ortune.planning.result import AtRate, Estimate, PlannedDeployment
 from ortune.queueing.batching import BatchedQueue, BatchTimes, make_batch_times, simulate_batches
 from ortune.queueing.capacity import Capacity, find_capacity
+from ortune.queueing.live_capacity import RateModel
 from ortune.queueing.simulation import HIGHEST_UTILIZATION
+from ortune.queueing.tails import simulate_batched_tail
 from ortune.workload import Limit, Objective
 from ortune.workload.objectives import FIGURES
 
@@ -221,6 +223,19 @@ def predict_batched_capacity(
         confidence=DEFAULT_CONFIDENCE,
     )
     return describe_capacity(scale_capacity(found, deployment.processes), "predicted")
+
+
+def make_batched_rate_model(deployment: Deployment, times: BatchTimes, slo: Limit, *, seed: int) -> RateModel:
+    """Return what is expected of a deployment with dynamic batching at each rate."""
+    queue = make_batched_queue(deployment, times, deployment.batching)
+    point = FIGURES[slo.figure].percentile
+    return RateModel(
+        functools.partial(simulate_batched_tail, queue, point=90.0 if point is None else point, seed=seed),
+        highest_per_s=deployment.processes * queue.highest_per_s,
+        service_ns=None,
+        point=point,
+        limit_ns=slo.bound,
+    )
 
 
 def scale_capacity(found: Capacity, n_processes: int) -> Capacity:

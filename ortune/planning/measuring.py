@@ -218,13 +218,16 @@ class DeploymentRunner:
         run.measure(self.opened.runner, plan, end_s=math.inf, is_done=report)
         return run
 
-    def find_rate_time_s(self, deployment: Deployment, rate_per_s: float, figure: Objective) -> float:
-        """Return how long a measurement at a rate takes, about."""
+    def find_rate_time_s(
+        self, deployment: Deployment, rate_per_s: float, figure: Objective, least_s: float = 0.0
+    ) -> float:
+        """Return how long a measurement at a rate takes, about; see `measure_rate`."""
         n_calls = max(required_calls(figure), 20 * BLOCKS_PER_RATE)
-        return self.find_launch_s(deployment) + 1 + 1.15 * n_calls * deployment.config.batch / rate_per_s
+        requests_s = max(n_calls * deployment.config.batch / rate_per_s, least_s)
+        return self.find_launch_s(deployment) + 1 + 1.15 * requests_s
 
     def measure_rate(
-        self, deployment: Deployment, rate_per_s: float, figure: Objective, confidence: float, *, times: float = 1.0
+        self, deployment: Deployment, rate_per_s: float, figure: Objective, confidence: float, *, least_s: float = 0.0
     ) -> Interval:
         """Measure a figure of the latency where requests arrive, given their items per second, in a fresh launch.
 
@@ -235,7 +238,7 @@ class DeploymentRunner:
             rate_per_s: Items per second of all processes together.
             figure: What is measured.
             confidence: Coverage of the interval.
-            times: How many times longer than the figure needs it is measured.
+            least_s: For how many seconds it is measured at least.
 
         Returns:
             The figure in ns with its interval; infinite if requests arrive faster than they are served.
@@ -243,7 +246,7 @@ class DeploymentRunner:
         Raises:
             MeasureError: The deployment fails.
         """
-        blocks, load = self._run_at_rate(deployment, rate_per_s, figure, times)
+        blocks, load = self.run_at_rate(deployment, rate_per_s, figure, least_s)
         # A server that puts requests together is almost always busy, with batches that are not full.
         return summarize_rate([blocks], None if deployment.batching else load, figure, confidence)
 
@@ -264,7 +267,7 @@ class DeploymentRunner:
         Raises:
             MeasureError: The deployment fails.
         """
-        blocks, load = self._run_at_rate(deployment, rate_per_s, "p99", 1.0)
+        blocks, load = self.run_at_rate(deployment, rate_per_s, "p99")
         p50, p99 = (summarize_rate([blocks], load, each, confidence) for each in ("p50", "p99"))
         if not math.isfinite(p99.estimate):
             return None
@@ -280,8 +283,8 @@ class DeploymentRunner:
             source="measured",
         )
 
-    def _run_at_rate(
-        self, deployment: Deployment, rate_per_s: float, figure: Objective, times: float
+    def run_at_rate(
+        self, deployment: Deployment, rate_per_s: float, figure: Objective, least_s: float = 0.0
     ) -> tuple[list[Block], Load]:
         """Return the blocks of a deployment where requests arrive, and the load; see `measure_rate`."""
         load = deployment.load_at(rate_per_s)
@@ -297,8 +300,9 @@ class DeploymentRunner:
             self.opened.calibration.pace, load=load, gap_ns=gap_ns, growth=1.0, call_ns=self._find_call_ns(deployment)
         )
         block = plan_block(pace, longest_warm_up_ns=LONGEST_RATE_BLOCK_NS // 4)
-        n_calls = times * max(required_calls(figure) / BLOCKS_PER_RATE, 20.0)
-        duration_ns = min(max(int(n_calls * gap_ns), block.duration_ns), LONGEST_RATE_BLOCK_NS)
+        n_calls = max(required_calls(figure) / BLOCKS_PER_RATE, 20.0)
+        least_ns = max(n_calls * gap_ns, least_s * 1e9 / BLOCKS_PER_RATE)
+        duration_ns = min(max(int(least_ns), block.duration_ns), LONGEST_RATE_BLOCK_NS)
         deadline_s = block.deadline_s + 20 * duration_ns / 1e9
         block = msgspec.structs.replace(block, duration_ns=duration_ns, deadline_s=deadline_s)
         if batching := deployment.batching:

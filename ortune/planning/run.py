@@ -21,18 +21,18 @@ from ortune.compare.stats import t_interval
 from ortune.errors import MeasureError, UsageError
 from ortune.host import HostClass
 from ortune.planning.capacity import (
-    FEWEST_MEASUREMENTS,
     RELATIVE_ERROR,
     estimate_utilization,
     find_launch_error,
-    measure_capacity,
+    make_rate_model,
     predict_capacity,
     predict_latency,
 )
 from ortune.planning.choose import DEFAULT_POSITION, add_cost, explain_choice, find_best, rank_rows
 from ortune.planning.deployment import Deployment
-from ortune.planning.dynamic_batching import find_batched, predict_batched_latency
+from ortune.planning.dynamic_batching import find_batched, make_batched_rate_model, predict_batched_latency
 from ortune.planning.length_policies import plan_lengths
+from ortune.planning.measured_capacity import FEWEST_MEASUREMENTS, CapacityMeasurement
 from ortune.planning.measuring import DeploymentRunner, Screened, thin
 from ortune.planning.options import PlanOptions
 from ortune.planning.prepare import PreparedPlan
@@ -40,6 +40,7 @@ from ortune.planning.result import Estimate, Plan, PlannedDeployment, ScreenedDe
 from ortune.planning.screening import screen_deployments
 from ortune.planning.space import DeploymentSpace
 from ortune.queueing.batching import BatchTimes
+from ortune.queueing.live_capacity import RateModel
 from ortune.worker.compiled_models import find_cache_options
 from ortune.workload import Limit
 
@@ -164,6 +165,7 @@ class _Planning:
         self.screened: dict[str, Screened] = {}
         self.default_utilization: float | None = None
         self.finalists: list[Deployment] = []
+        self.durations: dict[str, NDArray[np.int64]] = {}
         self.batch_times: dict[str, BatchTimes] = {}
         self.beyond_default: set[str] = set()
 
@@ -184,7 +186,7 @@ class _Planning:
             except KeyboardInterrupt:
                 interrupted = True
             rows = mark_proven(rows, self.beyond_default)
-        rows = [self.add_latency(row, run) for row in rows]
+        rows = [self.add_latency(row) for row in rows]
         recommended = rank_rows(rows)[0]
         if not interrupted:
             try:
@@ -313,6 +315,7 @@ class _Planning:
     ) -> PlannedDeployment:
         """Return the row of one side of the confirmation."""
         summary = summarize(run, position)
+        self.durations[deployment.key] = self.samples_of(run, position)
         launches = [math.log(compute_pooled(rounds, position, "throughput")) for rounds in run.rounds_of(position)]
         throughput = t_interval(launches, DEFAULT_CONFIDENCE).exp()
         capacity = None
@@ -324,7 +327,7 @@ class _Planning:
             ]
             error = math.hypot(error, find_launch_error(deployment, durations, self.options.slo))
             capacity = predict_capacity(
-                deployment, self.samples_of(run, position), self.options.slo, seed=self.opened.seed, error=error
+                deployment, self.durations[deployment.key], self.options.slo, seed=self.opened.seed, error=error
             )
         return PlannedDeployment(
             deployment=deployment,
@@ -384,52 +387,35 @@ class _Planning:
 
     def measure_capacity(self, row: PlannedDeployment, slo: Limit) -> Estimate | None:
         """Return the measured capacity of a row; None if there is no time, or if it fails."""
-        assert row.capacity
-        deployment = row.deployment
-        rate_per_s = row.capacity.estimate or row.throughput.estimate / 2
-        each_s = self.runner.find_rate_time_s(deployment, rate_per_s, slo.figure)
+        measurement = CapacityMeasurement(self.runner, row, self.make_model(row.deployment, slo), slo)
+        each_s = measurement.find_time_s(measurement.start_per_s)
         end_s = self.end_of(1.0)
         left_s = end_s - self.runner.now_s()
-        n_measurements = int(left_s / each_s)
-        if n_measurements < FEWEST_MEASUREMENTS:
+        if left_s < FEWEST_MEASUREMENTS * each_s:
             return None
         # The capacity comes first. If there is time for more, the latency at the requested rate gets its share of it.
         (planned,) = self.add_costs([row])
         if self.options.rate_per_s and planned.replicas:
-            rate_time_s = self.runner.find_rate_time_s(deployment, self.options.rate_per_s / planned.replicas, "p99")
-            rate_time_s = min(rate_time_s, left_s - FEWEST_MEASUREMENTS * each_s)
-            end_s -= rate_time_s
-            n_measurements = int((left_s - rate_time_s) / each_s)
-        n_done = 0
-
-        def may_measure(rate_per_s: float) -> bool:
-            """Return whether there is time for a measurement, which takes longer at low rates."""
-            time_s = self.runner.find_rate_time_s(deployment, rate_per_s, slo.figure)
-            return self.runner.now_s() + time_s <= end_s
-
-        def measure(rate_per_s: float) -> Interval:
-            nonlocal n_done
-            found = self.runner.measure_rate(deployment, rate_per_s, slo.figure, DEFAULT_CONFIDENCE)
-            n_done += 1
-            self.observe("capacity", n_done, max(n_measurements, n_done))
-            return found
-
+            of_replica_per_s = self.options.rate_per_s / planned.replicas
+            rate_time_s = self.runner.find_rate_time_s(row.deployment, of_replica_per_s, "p99")
+            end_s -= min(rate_time_s, left_s - FEWEST_MEASUREMENTS * each_s)
+        n_planned = int((end_s - self.runner.now_s()) / each_s)
         with contextlib.suppress(MeasureError):
-            return measure_capacity(
-                measure,
-                slo,
-                predicted_per_s=row.capacity.estimate,
-                throughput_per_s=row.throughput.estimate,
-                may_measure=may_measure,
-            )
+            return measurement.run(end_s, lambda n_done: self.observe("capacity", n_done, max(n_planned, n_done)))
         return None
+
+    def make_model(self, deployment: Deployment, slo: Limit) -> RateModel:
+        """Return what is expected of a deployment at each rate."""
+        if times := self.batch_times.get(deployment.key):
+            return make_batched_rate_model(deployment, times, slo, seed=self.opened.seed)
+        return make_rate_model(deployment, self.durations[deployment.key], slo, seed=self.opened.seed)
 
     def add_costs(self, rows: Sequence[PlannedDeployment]) -> list[PlannedDeployment]:
         """Return the rows with replicas and prices."""
         options = self.options
         return [add_cost(row, options.rate_per_s, options.headroom, options.price_per_hour) for row in rows]
 
-    def add_latency(self, row: PlannedDeployment, run: PairedRun) -> PlannedDeployment:
+    def add_latency(self, row: PlannedDeployment) -> PlannedDeployment:
         """Return a row with replicas, prices, and the latency at the requested rate."""
         (row,) = self.add_costs([row])
         rate_per_s = self.options.rate_per_s
@@ -441,8 +427,7 @@ class _Planning:
             of_replica_per_s = rate_per_s / row.replicas
             latency = predict_batched_latency(row.deployment, times, of_replica_per_s, figure, seed=self.opened.seed)
             return msgspec.structs.replace(row, at_rate=latency)
-        position = [each.key for each in (self.space.default, *self.finalists)].index(row.deployment.key)
-        samples_ns = self.samples_of(run, position)
+        samples_ns = self.durations[row.deployment.key]
         at_rate = predict_latency(row.deployment, samples_ns, rate_per_s / row.replicas, figure, seed=self.opened.seed)
         return msgspec.structs.replace(row, at_rate=at_rate)
 

@@ -1,0 +1,111 @@
+"""Measures the capacity of a deployment: requests arrive near the rate where it is expected, in fresh launches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ortune.planning.capacity import describe_capacity
+from ortune.planning.deployment import Deployment
+from ortune.planning.measuring import DeploymentRunner
+from ortune.planning.result import Estimate, PlannedDeployment
+from ortune.queueing.live_capacity import RELAXATIONS, RateModel, Seen, find_live_capacity
+from ortune.worker.group import merge_services
+from ortune.workload import Limit
+
+LOWEST_SHARE = 0.02
+HIGHEST_SHARE = 0.97
+"""Where a measured capacity is searched: from this part of the predicted one to this part of the throughput at full
+load. Low rates take so long to measure that there is rarely time for the lowest."""
+
+FEWEST_MEASUREMENTS = 4
+MOST_MEASUREMENTS = 20
+"""Measurements at single rates that a measured capacity takes at least and at most."""
+
+
+class CapacityMeasurement:
+    """The measurement of the capacity of one deployment.
+
+    Args:
+        runner: Measures deployments.
+        row: The deployment, with its predicted capacity.
+        model: What is expected at each rate.
+        limit: The limit.
+    """
+
+    def __init__(self, runner: DeploymentRunner, row: PlannedDeployment, model: RateModel, limit: Limit) -> None:
+        assert row.capacity
+        self._runner = runner
+        self._row = row
+        self._model = model
+        self._limit = limit
+        self._predicted = row.capacity
+
+    @property
+    def start_per_s(self) -> float:
+        """The first rate."""
+        return self._predicted.estimate or self._row.throughput.estimate / 2
+
+    def find_time_s(self, rate_per_s: float, slowdown: float = 1.0) -> float:
+        """Return how long a measurement at a rate takes, about."""
+        least_s = self._find_least_s(rate_per_s, slowdown)
+        return self._runner.find_rate_time_s(self._deployment, rate_per_s, self._limit.figure, least_s)
+
+    def run(self, end_s: float, observe: Callable[[int], None]) -> Estimate | None:
+        """Measure until the capacity is known well enough, or there is no time for more.
+
+        Args:
+            end_s: When the last measurement ends, on the clock of the runner.
+            observe: Called with the number of measurements, after each.
+
+        Returns:
+            The capacity; None if there were so few measurements that they add nothing to the prediction.
+
+        Raises:
+            MeasureError: The deployment fails.
+        """
+        n_done = 0
+
+        def measure(rate_per_s: float, slowdown: float) -> Seen:
+            nonlocal n_done
+            seen = self._measure(rate_per_s, slowdown)
+            n_done += 1
+            observe(n_done)
+            return seen
+
+        highest_per_s = HIGHEST_SHARE * self._row.throughput.estimate
+        found, seen = find_live_capacity(
+            measure,
+            self._model,
+            lowest_per_s=LOWEST_SHARE * min(self.start_per_s, highest_per_s),
+            highest_per_s=highest_per_s,
+            start_per_s=self.start_per_s,
+            most_measurements=MOST_MEASUREMENTS,
+            may_measure=lambda rate, slowdown: self._runner.now_s() + self.find_time_s(rate, slowdown) <= end_s,
+        )
+        interval = found.rate_per_s
+        is_as_predicted = interval.low <= self._predicted.estimate <= interval.high
+        if len(seen) < FEWEST_MEASUREMENTS and found.bound == "latency" and is_as_predicted:
+            return None
+        return describe_capacity(found, "measured", n_measurements=len(seen))
+
+    def _measure(self, rate_per_s: float, slowdown: float) -> Seen:
+        """Return how many requests exceed the limit, or the mean latency, in a fresh launch."""
+        least_s = self._find_least_s(rate_per_s, slowdown)
+        blocks, _ = self._runner.run_at_rate(self._deployment, rate_per_s, self._limit.figure, least_s)
+        latencies_ns = np.concatenate([block.samples_ns for block in blocks])
+        is_mean = self._model.point is None
+        return Seen(
+            rate_per_s=rate_per_s,
+            value=float(latencies_ns.mean() if is_mean else (latencies_ns > self._limit.bound).mean()),
+            n_calls=len(latencies_ns),
+            service_ns=None if self._deployment.batching else merge_services(blocks)[0],
+        )
+
+    def _find_least_s(self, rate_per_s: float, slowdown: float) -> float:
+        return RELAXATIONS * self._model.find_relaxation_ns(rate_per_s, slowdown) / 1e9
+
+    @property
+    def _deployment(self) -> Deployment:
+        return self._row.deployment

@@ -1,0 +1,230 @@
+"""The capacity of a live system, on simulated queues with known capacities."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from ortune.planning.capacity import make_rate_model
+from ortune.planning.deployment import Deployment
+from ortune.queueing.batching import BatchedQueue, make_batch_times
+from ortune.queueing.capacity import Capacity
+from ortune.queueing.live_capacity import (
+    FEWEST_MEASUREMENTS,
+    MOST_REPEATS,
+    RELAXATIONS,
+    RateModel,
+    Seen,
+    find_live_capacity,
+)
+from ortune.queueing.queue_model import Queue
+from ortune.queueing.services import make_services
+from ortune.queueing.tails import simulate_batched_tail, simulate_tail
+from ortune.queueing.theory import ConstantQueue, ExponentialQueue, KnownQueue, find_known_capacity
+from ortune.workload import parse_limit
+from tests.simulation import sojourn_times
+
+MS = 1_000_000
+SERVICE_NS = 10 * MS
+N_SERVERS = 2
+HIGHEST_PER_S = N_SERVERS * 1e9 / SERVICE_NS
+
+
+def draw_constant(rng: np.random.Generator, n: int) -> np.ndarray:
+    return np.full(n, float(SERVICE_NS))
+
+
+def draw_exponential(rng: np.random.Generator, n: int) -> np.ndarray:
+    return rng.exponential(SERVICE_NS, n)
+
+
+@functools.cache
+def make_model(draw: Callable[[np.random.Generator, int], np.ndarray], target: str) -> RateModel:
+    samples = draw(np.random.default_rng(0), 2000).astype(np.int64)
+    return make_rate_model(Deployment(clients=N_SERVERS), samples, parse_limit(target), seed=0)
+
+
+class Live:
+    """A live system: two servers, whose calls take longer than was measured by a factor.
+
+    Args:
+        draw: Draws durations of calls.
+        target: The target, such as "p90<40ms".
+        slowdown: The factor.
+        seed: Seed of the arrivals and of the durations.
+    """
+
+    def __init__(
+        self,
+        draw: Callable[[np.random.Generator, int], np.ndarray],
+        target: str,
+        *,
+        slowdown: float = 1.0,
+        seed: int = 0,
+    ) -> None:
+        self.draw = draw
+        self.limit = parse_limit(target)
+        self.slowdown = slowdown
+        self.rng = np.random.default_rng([seed, 1])
+        self.model = make_model(draw, target)
+        self.rates: list[float] = []
+
+    def measure(self, rate_per_s: float, slowdown: float) -> Seen:
+        self.rates.append(rate_per_s)
+        least_s = RELAXATIONS * self.model.find_relaxation_ns(rate_per_s, slowdown) / 1e9
+        n = max(1000, round(least_s * rate_per_s))
+        n_warm_up = n // 2
+        arrivals = np.cumsum(self.rng.exponential(1e9 / rate_per_s, n + n_warm_up))
+        services = self.slowdown * self.draw(self.rng, n + n_warm_up)
+        latencies = sojourn_times(arrivals, services, N_SERVERS)[n_warm_up:]
+        is_mean = self.model.point is None
+        value = latencies.mean() if is_mean else (latencies > self.limit.bound).mean()
+        return Seen(rate_per_s, float(value), n, float(services.mean()))
+
+    def find(
+        self, start_per_s: float = 140.0, highest_per_s: float = 0.97 * HIGHEST_PER_S, most: int = 10
+    ) -> tuple[Capacity, list[Seen]]:
+        return find_live_capacity(
+            self.measure,
+            self.model,
+            lowest_per_s=2.0,
+            highest_per_s=highest_per_s,
+            start_per_s=start_per_s,
+            most_measurements=most,
+        )
+
+
+CASES = [
+    pytest.param(draw_constant, ConstantQueue, 0.9, "p90<30ms", 1.0, id="constant, p90"),
+    pytest.param(draw_constant, ConstantQueue, 0.9, "p90<30ms", 1.3, id="slower than was measured"),
+    pytest.param(draw_constant, ConstantQueue, 0.9, "p90<30ms", 0.8, id="faster than was measured"),
+    pytest.param(draw_exponential, ExponentialQueue, 0.99, "p99<100ms", 1.0, id="exponential, p99"),
+    pytest.param(draw_exponential, ExponentialQueue, None, "mean<25ms", 1.0, id="exponential, mean"),
+]
+
+
+@pytest.mark.parametrize(("draw", "known", "share", "target", "slowdown"), CASES)
+def test_the_capacity_is_found_without_bias(
+    draw: Callable[[np.random.Generator, int], np.ndarray],
+    known: Callable[[float, int], KnownQueue],
+    share: float | None,
+    target: str,
+    slowdown: float,
+) -> None:
+    highest_per_s = 0.97 * HIGHEST_PER_S / slowdown
+    found = [
+        Live(draw, target, slowdown=slowdown, seed=seed).find(highest_per_s=highest_per_s)[0].rate_per_s
+        for seed in range(8)
+    ]
+    services = parse_limit(target).bound / SERVICE_NS / slowdown
+    if share is None:
+        # A mean latency of 2.5 calls, 1 / (1 - u^2) for two servers.
+        truth = math.sqrt(1 - 1 / services) * HIGHEST_PER_S / slowdown
+    else:
+        truth = find_known_capacity(known, N_SERVERS, share, services) * HIGHEST_PER_S / slowdown
+    errors = np.array([each.estimate / truth - 1 for each in found])
+    assert abs(errors.mean()) < 0.025
+    assert np.abs(errors).max() < 0.12
+    # The share of such intervals is that of `python -m benchmarks.live_capacity`.
+    assert sum(each.low <= truth <= each.high for each in found) >= 5
+
+
+def test_it_ends_when_the_interval_is_narrow() -> None:
+    found, seen = Live(draw_constant, "p90<30ms").find(most=100)
+    interval = found.rate_per_s
+    assert FEWEST_MEASUREMENTS <= len(seen) < 100
+    assert interval.high - interval.low <= 0.1 * interval.estimate
+
+
+def test_a_limit_that_is_kept_at_the_highest_rate() -> None:
+    live = Live(draw_constant, "p90<30ms")
+    found, seen = live.find(start_per_s=90.0, highest_per_s=100.0)
+    assert found.bound == "highest rate"
+    assert found.rate_per_s.estimate == 100.0
+    assert found.rate_per_s.high == math.inf
+    assert len(seen) <= 1 + MOST_REPEATS
+
+
+def test_calls_alone_that_take_longer_than_the_limit() -> None:
+    live = Live(draw_constant, "p90<9ms")
+    assert live.model.find_capacity(1.0) == 0
+    found, _ = live.find()
+    assert found.bound == "lowest rate"
+    assert found.rate_per_s.estimate == found.rate_per_s.low == 0
+    assert found.rate_per_s.high == min(live.rates) == 2.0
+
+
+def test_without_time_the_capacity_is_below_the_lowest_rate_at_which_the_limit_is_broken() -> None:
+    live = Live(draw_constant, "p90<9ms")
+    found, seen = find_live_capacity(
+        live.measure,
+        live.model,
+        lowest_per_s=2.0,
+        highest_per_s=190.0,
+        start_per_s=90.0,
+        may_measure=lambda rate_per_s, slowdown: rate_per_s > 20.0,
+    )
+    assert [each.rate_per_s for each in seen] == pytest.approx([90.0, 30.0])
+    assert found.rate_per_s.estimate == 0
+    assert found.rate_per_s.high == pytest.approx(30.0)
+
+
+def test_a_single_measurement_has_no_interval_but_what_it_shows_clearly() -> None:
+    found, _ = Live(draw_constant, "p90<30ms").find(start_per_s=60.0, most=1)
+    interval = found.rate_per_s
+    assert interval.low == pytest.approx(60.0)
+    assert interval.low < interval.estimate
+    assert interval.high == math.inf
+
+
+def test_a_capacity_far_below_the_expected_one() -> None:
+    """A system that keeps the limit only at a tenth of the rate that the model expects."""
+    live = Live(draw_constant, "p90<30ms")
+
+    def measure(rate_per_s: float, slowdown: float) -> Seen:
+        live.rates.append(rate_per_s)
+        return Seen(rate_per_s, 0.02 if rate_per_s <= 15 else 0.6, 1000)
+
+    found, _ = find_live_capacity(
+        measure, live.model, lowest_per_s=2.0, highest_per_s=190.0, start_per_s=150.0, most_measurements=20
+    )
+    assert found.rate_per_s.low <= 15 < found.rate_per_s.high
+    assert found.rate_per_s.estimate == pytest.approx(15, rel=0.25)
+
+
+def test_latencies_of_batches() -> None:
+    """With more requests in each call, the capacity is higher, and requests exceed a limit together."""
+    queue = BatchedQueue(times=make_batch_times({1: 10 * MS, 8: 30 * MS}), max_batch=8)
+    model = RateModel(
+        functools.partial(simulate_batched_tail, queue, point=90, seed=0),
+        highest_per_s=queue.highest_per_s,
+        service_ns=None,
+        point=90,
+        limit_ns=60 * MS,
+    )
+    capacity = model.find_capacity(1.0)
+    assert 100 < capacity < queue.highest_per_s
+    assert model.expect(capacity, 1.0) == pytest.approx(0.1, rel=0.01)
+    assert model.find_factor(capacity, 1.0) > 2
+
+
+def test_shares_rise_with_the_rate_and_with_the_slowdown() -> None:
+    model = Live(draw_exponential, "p90<40ms").model
+    rates = np.linspace(1, 230, 60)
+    for slowdown in (0.8, 1.0, 1.5):
+        shares = [model.expect(rate, slowdown) for rate in rates]
+        assert (np.diff(shares) >= -1e-3).all()
+    assert model.expect(120, 1.2) > model.expect(120, 1.0) > model.expect(120, 0.9)
+
+
+def test_the_tail_of_a_queue_is_that_of_theory() -> None:
+    known = ExponentialQueue(0.8, N_SERVERS)
+    queue = Queue(services=make_services(SERVICE_NS, "exponential"), clients=N_SERVERS)
+    tail = simulate_tail(queue, 0.8, point=99, seed=0)
+    for share in (0.5, 0.9, 0.99):
+        assert tail.share_above(known.quantile(share) * SERVICE_NS) == pytest.approx(1 - share, rel=0.15)
+    assert tail.mean_ns == pytest.approx(known.mean * SERVICE_NS, rel=0.05)
