@@ -18,7 +18,6 @@ from rich.console import Console
 import ortune
 from ortune.compare.block_plan import RunPlan
 from ortune.compare.block_runner import BlockRunner
-from ortune.compare.interval import Interval
 from ortune.compare.open import OpenComparison, start_comparison
 from ortune.compare.paired_run import PairedRun, Side
 from ortune.console.plan import find_warnings, format_capacity, show_plan
