@@ -418,15 +418,7 @@ def test_a_capacity_far_below_the_expected_one() -> None:
 def test_there_is_no_time_to_find_a_rate_that_keeps_the_limit(n: int) -> None:
     """Then no rate is claimed, and the interval says which rates are too high."""
     measure = make_noisy_measure(lambda rate: 1 / (1 - rate / 10) if rate < 10 else math.inf, 0.02, 0)
-    times = iter(range(1, n))
-    found = find_capacity(
-        measure,
-        2,
-        lowest_per_s=2.0,
-        highest_per_s=100,
-        start_per_s=90.0,
-        may_measure=lambda rate: next(times, None) is not None,
-    )
+    found = find_capacity(measure, 2, lowest_per_s=2.0, highest_per_s=100, start_per_s=90.0, most_measurements=n)
     assert len(found.measurements) == n
     assert found.bound == "lowest rate"
     assert (found.rate_per_s.estimate, found.rate_per_s.low) == (0, 0)

@@ -124,7 +124,6 @@ def find_capacity(
     start_per_s: float | None = None,
     tolerance: float = 0.05,
     most_measurements: int = 30,
-    may_measure: Callable[[float], bool] = lambda rate_per_s: True,
     shared_errors: bool = False,
     confidence: float = DEFAULT_CONFIDENCE,
 ) -> Capacity:
@@ -141,7 +140,6 @@ def find_capacity(
         start_per_s: Where the capacity is expected; None for the geometric mean of both.
         tolerance: Half the width of the interval, as a share of the capacity, at which the search ends.
         most_measurements: Measurements at most.
-        may_measure: Returns whether there is time for a measurement at a rate. The first one is made in any case.
         shared_errors: Whether errors are the same at all rates, as with common random numbers. Then more measurements
             do not make the result more precise.
         confidence: Coverage of the interval. The search ends when it is narrow enough, which makes it a little lower.
@@ -169,8 +167,6 @@ def find_capacity(
             break
         # Measurements of live systems send the rate to workers, which know no numbers of NumPy.
         rate = float(_choose_rate(measurements, limit_ns, root, lowest_per_s, highest_per_s))
-        if not may_measure(rate):
-            break
     if root and root.high <= lowest_per_s:
         return _describe("lowest rate", 0.0, 0.0, lowest_per_s, confidence, measurements)
     if root and root.low >= highest_per_s:
