@@ -5,12 +5,16 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
+from typing import cast
 
 import numpy as np
 import pytest
 
 from ortune.planning.capacity import make_rate_model
 from ortune.planning.deployment import Deployment
+from ortune.planning.measured_capacity import CapacityMeasurement
+from ortune.planning.measuring import DeploymentRunner
+from ortune.planning.result import Estimate
 from ortune.queueing.batching import BatchedQueue, make_batch_times
 from ortune.queueing.capacity import Capacity
 from ortune.queueing.live_capacity import (
@@ -25,7 +29,10 @@ from ortune.queueing.queue_model import Queue
 from ortune.queueing.services import make_services
 from ortune.queueing.tails import simulate_batched_tail, simulate_tail
 from ortune.queueing.theory import ConstantQueue, ExponentialQueue, KnownQueue, find_known_capacity
+from ortune.worker import Block
+from ortune.worker.block import Memory
 from ortune.workload import parse_limit
+from tests.plans import make_estimate, make_row
 from tests.simulation import sojourn_times
 
 MS = 1_000_000
@@ -228,3 +235,88 @@ def test_the_tail_of_a_queue_is_that_of_theory() -> None:
     for share in (0.5, 0.9, 0.99):
         assert tail.share_above(known.quantile(share) * SERVICE_NS) == pytest.approx(1 - share, rel=0.15)
     assert tail.mean_ns == pytest.approx(known.mean * SERVICE_NS, rel=0.05)
+
+
+class FakeRunner:
+    """Measures a live system as workers do, and counts the time that it takes.
+
+    Args:
+        live: The system.
+        time_s: How long each measurement takes.
+    """
+
+    def __init__(self, live: Live, time_s: float) -> None:
+        self.live = live
+        self.time_s = time_s
+        self.at_s = 0.0
+        self.rates: list[float] = []
+
+    def now_s(self) -> float:
+        return self.at_s
+
+    def find_rate_time_s(self, deployment: Deployment, rate_per_s: float, figure: str, least_s: float) -> float:
+        return self.time_s
+
+    def run_at_rate(
+        self, deployment: Deployment, rate_per_s: float, figure: str, least_s: float
+    ) -> tuple[list[Block], None]:
+        self.at_s += self.time_s
+        self.rates.append(rate_per_s)
+        n = round(max(1000, least_s * rate_per_s))
+        arrivals = np.cumsum(self.live.rng.exponential(1e9 / rate_per_s, n))
+        services = self.live.slowdown * self.live.draw(self.live.rng, n)
+        block = Block(
+            samples_ns=sojourn_times(arrivals, services, N_SERVERS).astype(np.int64),
+            n_calls=n,
+            wall_ns=int(arrivals[-1]),
+            service_ns=float(services.mean()),
+            cpu_ns=n,
+            memory=Memory(steady_bytes=1, peak_bytes=1),
+            foreign_share=0.0,
+            contended=False,
+        )
+        return [block], None
+
+
+class TestCapacityMeasurement:
+    """Within the time that a plan has for it."""
+
+    @staticmethod
+    def measure(
+        runner: FakeRunner, *, predicted: float, throughput: float = HIGHEST_PER_S, end_s: float = 1000.0
+    ) -> Estimate | None:
+        capacity = make_estimate(predicted, source="predicted")
+        row = make_row(Deployment(clients=N_SERVERS), throughput, capacity=capacity)
+        measurement = CapacityMeasurement(cast("DeploymentRunner", runner), row, runner.live.model, runner.live.limit)
+        return measurement.run(end_s, lambda n_done: None)
+
+    def test_it_is_measured(self) -> None:
+        runner = FakeRunner(Live(draw_constant, "p90<30ms"), 1.0)
+        found = self.measure(runner, predicted=150.0)
+        truth = find_known_capacity(ConstantQueue, N_SERVERS, 0.9, 3.0) * HIGHEST_PER_S
+        assert found
+        assert found.source == "measured"
+        assert found.estimate == pytest.approx(truth, rel=0.1)
+        assert found.n_measurements == len(runner.rates)
+
+    def test_a_capacity_that_is_predicted_to_be_0_is_measured_from_half_of_the_throughput(self) -> None:
+        runner = FakeRunner(Live(draw_constant, "p90<30ms"), 1.0)
+        self.measure(runner, predicted=0.0, throughput=160.0)
+        assert runner.rates[0] == 80.0
+
+    def test_it_ends_in_time(self) -> None:
+        runner = FakeRunner(Live(draw_exponential, "p99<100ms"), 10.0)
+        self.measure(runner, predicted=150.0, end_s=65.0)
+        assert runner.at_s == 60.0
+
+    def test_few_measurements_do_not_replace_a_prediction_that_they_agree_with(self) -> None:
+        runner = FakeRunner(Live(draw_constant, "p90<30ms"), 10.0)
+        assert self.measure(runner, predicted=150.0, end_s=25.0) is None
+        assert len(runner.rates) == 2
+
+    def test_few_measurements_replace_a_prediction_that_they_contradict(self) -> None:
+        runner = FakeRunner(Live(draw_constant, "p90<30ms", slowdown=2.0), 10.0)
+        found = self.measure(runner, predicted=150.0, end_s=25.0)
+        assert found
+        assert found.estimate < 120
+        assert found.high is None or found.high < 150
