@@ -21,8 +21,8 @@ from ortune.queueing.live_capacity import (
     FEWEST_MEASUREMENTS,
     MOST_REPEATS,
     RELAXATIONS,
+    Observation,
     RateModel,
-    Seen,
     find_live_capacity,
 )
 from ortune.queueing.queue_model import Queue
@@ -80,7 +80,7 @@ class Live:
         self.model = make_model(draw, target)
         self.rates: list[float] = []
 
-    def measure(self, rate_per_s: float, slowdown: float) -> Seen:
+    def measure(self, rate_per_s: float, slowdown: float) -> Observation:
         self.rates.append(rate_per_s)
         least_s = RELAXATIONS * self.model.find_relaxation_ns(rate_per_s, slowdown) / 1e9
         n = max(1000, round(least_s * rate_per_s))
@@ -90,11 +90,11 @@ class Live:
         latencies = sojourn_times(arrivals, services, N_SERVERS)[n_warm_up:]
         is_mean = self.model.point is None
         value = latencies.mean() if is_mean else (latencies > self.limit.bound).mean()
-        return Seen(rate_per_s, float(value), n, float(services.mean()))
+        return Observation(rate_per_s, float(value), n, float(services.mean()))
 
     def find(
         self, start_per_s: float = 140.0, highest_per_s: float = 0.97 * HIGHEST_PER_S, most: int = 10
-    ) -> tuple[Capacity, list[Seen]]:
+    ) -> tuple[Capacity, list[Observation]]:
         return find_live_capacity(
             self.measure,
             self.model,
@@ -111,6 +111,7 @@ CASES = [
     pytest.param(draw_constant, ConstantQueue, 0.9, "p90<30ms", 0.8, id="faster than was measured"),
     pytest.param(draw_exponential, ExponentialQueue, 0.99, "p99<100ms", 1.0, id="exponential, p99"),
     pytest.param(draw_exponential, ExponentialQueue, None, "mean<25ms", 1.0, id="exponential, mean"),
+    pytest.param(draw_exponential, ExponentialQueue, None, "mean<30ms", 1.15, id="slower, mean"),
 ]
 
 
@@ -167,14 +168,12 @@ def test_calls_alone_that_take_longer_than_the_limit() -> None:
 
 def test_without_time_the_capacity_is_below_the_lowest_rate_at_which_the_limit_is_broken() -> None:
     live = Live(draw_constant, "p90<9ms")
-    found, seen = find_live_capacity(
-        live.measure,
-        live.model,
-        lowest_per_s=2.0,
-        highest_per_s=190.0,
-        start_per_s=90.0,
-        may_measure=lambda rate_per_s, slowdown: rate_per_s > 20.0,
-    )
+    times = iter((True, True))
+
+    def measure(rate_per_s: float, slowdown: float) -> Observation | None:
+        return live.measure(rate_per_s, slowdown) if next(times, False) else None
+
+    found, seen = find_live_capacity(measure, live.model, lowest_per_s=2.0, highest_per_s=190.0, start_per_s=90.0)
     assert [each.rate_per_s for each in seen] == pytest.approx([90.0, 30.0])
     assert found.rate_per_s.estimate == 0
     assert found.rate_per_s.high == pytest.approx(30.0)
@@ -188,13 +187,50 @@ def test_a_single_measurement_has_no_interval_but_what_it_shows_clearly() -> Non
     assert interval.high == math.inf
 
 
+def test_measurements_above_what_is_served_show_only_that_it_is_too_much() -> None:
+    """How long the queue became within a short time says nothing about the capacity."""
+    model = make_model(draw_exponential, "mean<30ms")
+    truth = math.sqrt(1 - 1 / 2.6) * HIGHEST_PER_S / 1.15
+    near = [Observation(truth * scale, model.expect(truth * scale, 1.15), 2000, 1.15e7) for scale in (0.97, 1.0, 1.03)]
+    for value in (1e8, 1.5e9):
+        fit = model.fit([*near, Observation(185.0, value, 2000, 1.15e7)])
+        assert fit.rate_per_s == pytest.approx(model.find_capacity(1.15), rel=0.01)
+        assert fit.low_per_s < truth < fit.high_per_s
+
+
+def test_a_limit_that_is_kept_although_the_model_expects_that_it_is_not() -> None:
+    """A few calls at full load took long, as the host was busy. Where requests arrive, none does."""
+    samples = np.where(np.arange(2000) % 60, 10 * MS, 200 * MS)
+    model = make_rate_model(Deployment(clients=N_SERVERS), samples, parse_limit("p99<50ms"), seed=0)
+    assert model.find_capacity(1.0) == 0
+    found, seen = find_live_capacity(
+        lambda rate_per_s, slowdown: Observation(rate_per_s, 0.0, 20_000, 10.5e6),
+        model,
+        lowest_per_s=2.0,
+        highest_per_s=100.0,
+        start_per_s=75.0,
+    )
+    assert found.bound == "highest rate"
+    assert found.rate_per_s.estimate == 100.0
+    assert all(each.rate_per_s >= 75.0 for each in seen)
+
+
+@pytest.mark.parametrize(("n_calls", "is_clear"), [(2000, False), (2_000_000, True)])
+def test_requests_that_are_not_independent_show_less(n_calls: int, is_clear: bool) -> None:
+    """Ten relaxation times without a request above the limit happen by chance."""
+    model = make_model(draw_exponential, "p99<100ms")
+    assert model.find_inflation(185.0, 1.0) > 100
+    _, high = model.bound_value(Observation(185.0, 0.0, n_calls), 1.0, 0.95)
+    assert (high < 0.01) == is_clear
+
+
 def test_a_capacity_far_below_the_expected_one() -> None:
     """A system that keeps the limit only at a tenth of the rate that the model expects."""
     live = Live(draw_constant, "p90<30ms")
 
-    def measure(rate_per_s: float, slowdown: float) -> Seen:
+    def measure(rate_per_s: float, slowdown: float) -> Observation:
         live.rates.append(rate_per_s)
-        return Seen(rate_per_s, 0.02 if rate_per_s <= 15 else 0.6, 1000)
+        return Observation(rate_per_s, 0.02 if rate_per_s <= 15 else 0.6, 1000)
 
     found, _ = find_live_capacity(
         measure, live.model, lowest_per_s=2.0, highest_per_s=190.0, start_per_s=150.0, most_measurements=20
@@ -216,7 +252,26 @@ def test_latencies_of_batches() -> None:
     capacity = model.find_capacity(1.0)
     assert 100 < capacity < queue.highest_per_s
     assert model.expect(capacity, 1.0) == pytest.approx(0.1, rel=0.01)
-    assert model.find_factor(capacity, 1.0) > 2
+    assert model.find_inflation(capacity, 1.0) > 2
+
+
+def test_delays_of_batches_do_not_become_longer_when_calls_do() -> None:
+    queue = BatchedQueue(times=make_batch_times({1: 10 * MS, 8: 20 * MS}), max_batch=8, max_delay_ns=30 * MS)
+    model = RateModel(
+        functools.partial(simulate_batched_tail, queue, point=90, seed=0),
+        highest_per_s=queue.highest_per_s,
+        service_ns=None,
+        point=90,
+        limit_ns=50 * MS,
+    )
+    capacities = [model.find_capacity(slowdown) for slowdown in (1.0, 1.1, 1.3)]
+    assert capacities[0] / capacities[1] == pytest.approx(1.1, rel=0.02)
+    assert capacities[0] / capacities[2] == pytest.approx(1.3, rel=0.02)
+
+
+def test_a_limit_that_no_queue_reaches() -> None:
+    model = make_rate_model(Deployment(), np.full(100, 5000), parse_limit("mean<20s"), seed=0)
+    assert model.find_capacity(1.0) == pytest.approx(200_000, rel=1e-3)
 
 
 def test_shares_rise_with_the_rate_and_with_the_slowdown() -> None:

@@ -6,11 +6,12 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ortune.errors import MeasureError
 from ortune.planning.capacity import describe_capacity
 from ortune.planning.deployment import Deployment
 from ortune.planning.measuring import DeploymentRunner
 from ortune.planning.result import Estimate, PlannedDeployment
-from ortune.queueing.live_capacity import RELAXATIONS, RateModel, Seen, find_live_capacity
+from ortune.queueing.live_capacity import RELAXATIONS, Observation, RateModel, find_live_capacity
 from ortune.worker.group import merge_services
 from ortune.workload import Limit
 
@@ -41,6 +42,7 @@ class CapacityMeasurement:
         self._model = model
         self._limit = limit
         self._predicted = row.capacity
+        self._relaxations = RELAXATIONS
 
     @property
     def start_per_s(self) -> float:
@@ -51,6 +53,13 @@ class CapacityMeasurement:
         """Return how long a measurement at a rate takes, about."""
         least_s = self._find_least_s(rate_per_s, slowdown)
         return self._runner.find_rate_time_s(self._deployment, rate_per_s, self._limit.figure, least_s)
+
+    def fit_into(self, time_s: float) -> bool:
+        """Make measurements so short that the fewest fit into a time. Return whether they do."""
+        for self._relaxations in (RELAXATIONS, RELAXATIONS / 2, RELAXATIONS / 4):
+            if FEWEST_MEASUREMENTS * self.find_time_s(self.start_per_s) <= time_s:
+                return True
+        return False
 
     def run(self, end_s: float, observe: Callable[[int], None]) -> Estimate | None:
         """Measure until the capacity is known well enough, or there is no time for more.
@@ -63,40 +72,46 @@ class CapacityMeasurement:
             The capacity; None if there were so few measurements that they add nothing to the prediction.
 
         Raises:
-            MeasureError: The deployment fails.
+            MeasureError: The deployment fails in its first measurement.
         """
         n_done = 0
 
-        def measure(rate_per_s: float, slowdown: float) -> Seen:
+        def measure(rate_per_s: float, slowdown: float) -> Observation | None:
             nonlocal n_done
-            seen = self._measure(rate_per_s, slowdown)
+            if n_done and self._runner.now_s() + self.find_time_s(rate_per_s, slowdown) > end_s:
+                return None
+            try:
+                found = self._measure(rate_per_s, slowdown)
+            except MeasureError:
+                if not n_done:
+                    raise
+                return None
             n_done += 1
             observe(n_done)
-            return seen
+            return found
 
         highest_per_s = HIGHEST_SHARE * self._row.throughput.estimate
-        found, seen = find_live_capacity(
+        found, observed = find_live_capacity(
             measure,
             self._model,
             lowest_per_s=LOWEST_SHARE * min(self.start_per_s, highest_per_s),
             highest_per_s=highest_per_s,
             start_per_s=self.start_per_s,
             most_measurements=MOST_MEASUREMENTS,
-            may_measure=lambda rate, slowdown: self._runner.now_s() + self.find_time_s(rate, slowdown) <= end_s,
         )
         interval = found.rate_per_s
         is_as_predicted = interval.low <= self._predicted.estimate <= interval.high
-        if len(seen) < FEWEST_MEASUREMENTS and found.bound == "latency" and is_as_predicted:
+        if len(observed) < FEWEST_MEASUREMENTS and found.bound == "latency" and is_as_predicted:
             return None
-        return describe_capacity(found, "measured", n_measurements=len(seen))
+        return describe_capacity(found, "measured", n_measurements=len(observed))
 
-    def _measure(self, rate_per_s: float, slowdown: float) -> Seen:
+    def _measure(self, rate_per_s: float, slowdown: float) -> Observation:
         """Return how many requests exceed the limit, or the mean latency, in a fresh launch."""
         least_s = self._find_least_s(rate_per_s, slowdown)
         blocks, _ = self._runner.run_at_rate(self._deployment, rate_per_s, self._limit.figure, least_s)
         latencies_ns = np.concatenate([block.samples_ns for block in blocks])
         is_mean = self._model.point is None
-        return Seen(
+        return Observation(
             rate_per_s=rate_per_s,
             value=float(latencies_ns.mean() if is_mean else (latencies_ns > self._limit.bound).mean()),
             n_calls=len(latencies_ns),
@@ -104,7 +119,7 @@ class CapacityMeasurement:
         )
 
     def _find_least_s(self, rate_per_s: float, slowdown: float) -> float:
-        return RELAXATIONS * self._model.find_relaxation_ns(rate_per_s, slowdown) / 1e9
+        return self._relaxations * self._model.find_relaxation_ns(rate_per_s, slowdown) / 1e9
 
     @property
     def _deployment(self) -> Deployment:

@@ -224,6 +224,7 @@ class DeploymentRunner:
         """Return how long a measurement at a rate takes, about; see `measure_rate`."""
         n_calls = max(required_calls(figure), 20 * BLOCKS_PER_RATE)
         requests_s = max(n_calls * deployment.config.batch / rate_per_s, least_s)
+        requests_s = min(requests_s, BLOCKS_PER_RATE * LONGEST_RATE_BLOCK_NS / 1e9)
         return self.find_launch_s(deployment) + 1 + 1.15 * requests_s
 
     def measure_rate(

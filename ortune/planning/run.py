@@ -380,6 +380,9 @@ class _Planning:
         """
         if not row.deployment.batching or not row.capacity or row.capacity.source != "measured":
             return
+        time_s = self.runner.find_rate_time_s(self.space.default, row.capacity.low, slo.figure)
+        if self.runner.now_s() + time_s > self.end_of(1.0):
+            return
         with contextlib.suppress(MeasureError):
             found = self.runner.measure_rate(self.space.default, row.capacity.low, slo.figure, DEFAULT_CONFIDENCE)
             if found.low > slo.bound:
@@ -388,11 +391,11 @@ class _Planning:
     def measure_capacity(self, row: PlannedDeployment, slo: Limit) -> Estimate | None:
         """Return the measured capacity of a row; None if there is no time, or if it fails."""
         measurement = CapacityMeasurement(self.runner, row, self.make_model(row.deployment, slo), slo)
-        each_s = measurement.find_time_s(measurement.start_per_s)
         end_s = self.end_of(1.0)
         left_s = end_s - self.runner.now_s()
-        if left_s < FEWEST_MEASUREMENTS * each_s:
+        if not measurement.fit_into(left_s):
             return None
+        each_s = measurement.find_time_s(measurement.start_per_s)
         # The capacity comes first. If there is time for more, the latency at the requested rate gets its share of it.
         (planned,) = self.add_costs([row])
         if self.options.rate_per_s and planned.replicas:

@@ -2,13 +2,14 @@
 
 At a high utilization, latencies in a short time say little: queues are short by chance most of the time, and long for
 the rest. The percentile of one measurement is therefore too low more often than too high. The share of the requests
-that exceed the limit has no such bias, and a model says how it grows with the rate. What the model does not know is by
-how much calls take longer, or less long, where requests arrive than where it got its durations from. This slowdown is
-fitted to all measurements near the capacity. They are made at the capacity that the ones before them say, so that the
-model only needs to be right nearby.
+that exceed the limit has no such bias, and a model says how it grows with the rate. What the model does not know is the
+slowdown: the ratio of the durations of calls where requests arrive to those that the model has, which were measured at
+full load. It is fitted to all measurements near the capacity. They are made at the capacity that the earlier ones
+imply, so that the model only needs to be right nearby.
 
-Source: P. McCullagh and J. A. Nelder, "Generalized Linear Models" (1989), chapter 9, for quasi-likelihoods: shares of
-requests that are not independent, and more variation than the model expects.
+Sources: P. McCullagh and J. A. Nelder, "Generalized Linear Models" (1989), chapter 9, for quasi-likelihoods: shares of
+requests that are not independent, and more variation than the model expects. C. J. Clopper and E. S. Pearson, "The use
+of confidence or fiducial limits illustrated in the case of the binomial", Biometrika 26 (1934), for single shares.
 """
 
 from __future__ import annotations
@@ -23,23 +24,24 @@ import numpy as np
 from ortune.compare.interval import DEFAULT_CONFIDENCE, Interval, share_error
 from ortune.queueing.capacity import Bound, Capacity
 from ortune.queueing.replications import quantile_of_normal
-from ortune.queueing.tails import LEAST_SHARE, SimulateTail
+from ortune.queueing.tails import LEAST_SHARE, SimulateTail, Tail
 
-UTILIZATIONS = (0.02, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.65, 0.7, 0.75, 0.8, 0.84, 0.88, 0.91, 0.94, 0.97)
-"""Where the queue is simulated. Between them, shares are interpolated as logarithms."""
+UTILIZATIONS = (0.02, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.65, 0.7, 0.75, 0.8, 0.84, 0.88, 0.91, 0.94)
+"""Where the queue is simulated. Between them, shares are interpolated as logarithms. Above, a queue takes so long to
+grow that a measurement shows only that the utilization is high."""
 
 RELAXATIONS = 10.0
-"""How long a measurement lasts at least, as a multiple of the queue's relaxation time."""
+"""How long a measurement lasts, as a multiple of the relaxation time of the queue."""
 
 UNKNOWN_SLOWDOWN, MEASURED_SLOWDOWN = 0.3, 0.2
 """Standard deviation of the slowdown before any measurement, as a logarithm, and of how it differs from that of the
-mean duration of calls. It decides only where measurements have few requests above the limit or none."""
+mean duration of calls. It matters only where few requests exceed the limit, or none."""
 
 LARGEST_SLOWDOWN = 1.2
 """Largest logarithm of a slowdown, up or down from where it is expected."""
 
 NEAR = 0.25
-"""Measurements are near a rate if theirs differs by a factor of at most e to this power."""
+"""Measurements are near a rate if the logarithms of both rates differ by at most this."""
 
 FEWEST_MEASUREMENTS = 4
 """Measurements near the capacity that end the search, if their interval is narrow enough."""
@@ -48,23 +50,23 @@ MOST_REPEATS = 3
 """Measurements at the highest or lowest rate, as long as it is unclear whether the limit is kept there."""
 
 LARGEST_RISE, LARGEST_FALL = 1.5, 3.0
-"""Factors by which a rate is at most higher or lower than that before it."""
+"""Factors by which a rate is at most higher or lower than the one before it."""
 
 SMALLEST_RISE = 1.1
-"""Factor by which the next rate is higher if the limit was kept at all rates, also where the model expects that it is
+"""Factor by which the next rate is higher if the limit was kept at all rates, although the model expects that it is
 not."""
 
 STEP = 1e-3
 """Difference of logarithms for derivatives."""
 
 
-class Seen(NamedTuple):
+class Observation(NamedTuple):
     """A measurement at a rate.
 
     Attributes:
         rate_per_s: Requests per second.
         value: Share of the requests that take longer than the limit; their mean latency in ns if that is limited.
-        n_calls: How many requests there were.
+        n_calls: Number of requests.
         service_ns: Mean duration of a call, without the wait; None if it depends on the rate in itself.
     """
 
@@ -75,10 +77,10 @@ class Seen(NamedTuple):
 
 
 class Fit(NamedTuple):
-    """The capacity that measurements say.
+    """The capacity that measurements imply.
 
     Attributes:
-        slowdown: By which factor calls take longer than the model knows.
+        slowdown: Ratio of the durations of calls to those that the model has.
         rate_per_s: The capacity; 0 if calls alone take longer than the limit.
         low_per_s: Lower end of its interval.
         high_per_s: Upper end.
@@ -91,12 +93,13 @@ class Fit(NamedTuple):
 
 
 class RateModel:
-    """What a simulated queue expects at each rate, if calls take longer than it knows by some factor.
+    """What a simulated queue expects at each rate, for any slowdown.
 
     Args:
         simulate_tail: Simulates the latencies at a utilization.
         highest_per_s: The rate at which servers are always busy.
-        service_ns: Mean duration of a call; None if it depends on the rate.
+        service_ns: Mean duration of a call; None for servers that put requests together, whose calls depend on the
+            rate. Their delays do not become longer when calls do, so that the slowdown only changes the rates.
         point: The percentile that is limited; None for the mean.
         limit_ns: The limit.
     """
@@ -122,139 +125,198 @@ class RateModel:
         return self.limit_ns if self.point is None else 1 - self.point / 100
 
     def expect(self, rate_per_s: float, slowdown: float) -> float:
-        """Return the expected value at a rate; see `Seen`."""
+        """Return the expected value at a rate; see `Observation`."""
         utilization = rate_per_s * slowdown / self.highest_per_s
-        place, weight = self._locate(utilization)
-        if self.point is None:
-            # It grows about as 1 / (1 - utilization) does.
-            means = [self._tail(each).mean_ns * (1 - UTILIZATIONS[each]) for each in (place, place + 1)]
-            left = max(1 - max(utilization, UTILIZATIONS[0]), LEAST_SHARE)
-            return slowdown * ((1 - weight) * means[0] + weight * means[1]) / left
-        low, high = (self._tail(each).share_above(self.limit_ns / slowdown) for each in (place, place + 1))
-        share = math.exp((1 - weight) * math.log(low) + weight * math.log(high))
+        low, high, weight = self._locate(utilization)
+        value = self._interpolate(low, high, weight, slowdown)
         beyond = min(max((utilization - UTILIZATIONS[-1]) / (1 - UTILIZATIONS[-1]), 0.0), 1.0)
-        return min(share + beyond * (1 - share), 1 - LEAST_SHARE)
-
-    def find_factor(self, rate_per_s: float, slowdown: float) -> float:
-        """Return the variance of the value times the requests: in itself, or as a multiple of that if independent."""
-        place, weight = self._locate(rate_per_s * slowdown / self.highest_per_s)
-        low, high = (self._tail(each) for each in (place, place + 1))
         if self.point is None:
-            return float((slowdown * ((1 - weight) * low.mean_sd_ns + weight * high.mean_sd_ns)) ** 2)
-        return (1 - weight) * low.clump + weight * high.clump
+            # The mean grows about as 1 / (1 - utilization) does.
+            return value / max(1 - beyond, LEAST_SHARE)
+        return min(value + beyond * (1 - value), 1 - LEAST_SHARE)
+
+    def find_inflation(self, rate_per_s: float, slowdown: float) -> float:
+        """Return the variance inflation of a share; of a mean, the variance of its logarithm times the requests."""
+        low, high, weight = self._locate(rate_per_s * slowdown / self.highest_per_s)
+        return (1 - weight) * self._find_inflation(low) + weight * self._find_inflation(high)
 
     def find_relaxation_ns(self, rate_per_s: float, slowdown: float) -> float:
-        """Return the time after which the queue has forgotten its state, about."""
-        place, weight = self._locate(rate_per_s * slowdown / self.highest_per_s)
-        low, high = (self._tail(each).relaxation_ns for each in (place, place + 1))
-        return slowdown * ((1 - weight) * low + weight * high)
+        """Return the relaxation time of the queue."""
+        low, high, weight = self._locate(rate_per_s * slowdown / self.highest_per_s)
+        return slowdown * ((1 - weight) * low.relaxation_ns + weight * high.relaxation_ns)
 
     def find_capacity(self, slowdown: float) -> float:
         """Return the highest rate at which the limit is kept; 0 if calls alone take longer."""
         from scipy.optimize import brentq
 
         highest_per_s = self.highest_per_s / slowdown
-        lowest_per_s = UTILIZATIONS[0] * highest_per_s
-        if self.expect(lowest_per_s, slowdown) > self.target:
-            return 0.0
-        return float(
-            brentq(lambda rate: self.expect(rate, slowdown) - self.target, lowest_per_s, highest_per_s, rtol=1e-4)
-        )
 
-    def fit(self, seen: Sequence[Seen], confidence: float = DEFAULT_CONFIDENCE) -> Fit:
-        """Return the capacity that measurements say, of those near it if there are several."""
-        found = self._fit(seen, confidence)
-        before: list[Seen] = []
+        def find_excess(utilization: float) -> float:
+            return self.expect(utilization * highest_per_s, slowdown) - self.target
+
+        low = self._find_highest_kept(find_excess)
+        if low < 0:
+            return 0.0
+        ends = (*UTILIZATIONS, 1.0)[low : low + 2]
+        if find_excess(ends[1]) <= 0:
+            return highest_per_s
+        return float(brentq(find_excess, *ends, rtol=1e-4)) * highest_per_s
+
+    def _find_highest_kept(self, find_excess: Callable[[float], float]) -> int:
+        """Return the place of the highest utilization in the table at which the limit is kept; -1 if there is none."""
+        if self.service_ns is None:
+            # Requests may wait longer for a batch at lower rates.
+            places = range(len(UTILIZATIONS) - 1, -1, -1)
+            return next((place for place in places if find_excess(UTILIZATIONS[place]) <= 0), -1)
+        low, high = -1, len(UTILIZATIONS)
+        while high - low > 1:
+            middle = (low + high) // 2
+            if find_excess(UTILIZATIONS[middle]) <= 0:
+                low = middle
+            else:
+                high = middle
+        return low
+
+    def fit(self, observed: Sequence[Observation], confidence: float = DEFAULT_CONFIDENCE) -> Fit:
+        """Return the capacity that measurements imply: those near it, if there are several."""
+        found = self._fit(observed, confidence)
+        before: list[Observation] = []
         # What is near changes with the capacity. It settles after a few steps, or goes back and forth between two.
         for _ in range(4):
-            near = choose_near(seen, found.rate_per_s)
+            near = choose_near(observed, found.rate_per_s)
             if len(near) < 2 or near == before:
                 break
             found, before = self._fit(near, confidence), near
         return found
 
-    def _fit(self, seen: Sequence[Seen], confidence: float) -> Fit:
+    def _fit(self, observed: Sequence[Observation], confidence: float) -> Fit:
         from scipy.optimize import minimize_scalar
         from scipy.special import stdtrit
 
-        center, spread = self._expect_slowdown(seen)
+        center, spread = self._expect_slowdown(observed)
         log = center
         for _ in range(2):
-            factors = [self.find_factor(each.rate_per_s, math.exp(log)) for each in seen]
+            # These are those of the fit before. Otherwise, the slowdown that makes errors largest would fit best.
+            inflations = [self.find_inflation(each.rate_per_s, math.exp(log)) for each in observed]
+            most = self._find_most(math.exp(log))
 
-            def find_loss(at: float, factors: Sequence[float] = factors) -> float:
-                misfits = [
-                    self._find_misfit(each, factor, math.exp(at)) for each, factor in zip(seen, factors, strict=True)
-                ]
+            def find_loss(at: float, inflations: Sequence[float] = inflations, most: float = most) -> float:
+                misfits = (
+                    self._find_misfit(each, inflation, math.exp(at), most)
+                    for each, inflation in zip(observed, inflations, strict=True)
+                )
                 return sum(misfits) + ((at - center) / spread) ** 2 / 2
 
             bounds = (center - LARGEST_SLOWDOWN, center + LARGEST_SLOWDOWN)
             log = float(minimize_scalar(find_loss, bounds=bounds, method="bounded", options={"xatol": 1e-4}).x)
-        information, excess = 1 / spread**2, 0.0
-        for each, factor in zip(seen, factors, strict=True):
-            expected = self.expect(each.rate_per_s, math.exp(log))
-            ends = [self.expect(each.rate_per_s, math.exp(log + side * STEP)) for side in (-1, 1)]
-            variance = factor / each.n_calls * (expected * (1 - expected) if self.point is not None else 1.0)
-            information += ((ends[1] - ends[0]) / (2 * STEP)) ** 2 / variance
-            excess += (each.value - expected) ** 2 / variance
-        n = len(seen)
-        half = math.inf
-        if n > 1:
+        n, half = len(observed), math.inf
+        information, excess = self._find_information(observed, inflations, log, most)
+        if n > 1 and information > 0:
             # Launches and times that differ by more than the queue explains make the interval wider.
             error = math.sqrt(max(excess / (n - 1), 1.0) / information)
             half = float(stdtrit(n - 1, (1 + confidence) / 2)) * error
-        slowdown, reach = math.exp(log), math.exp(min(half, LARGEST_SLOWDOWN))
+        slowdown = math.exp(log)
+        is_known = half < LARGEST_SLOWDOWN
         return Fit(
             slowdown=slowdown,
             rate_per_s=self.find_capacity(slowdown),
-            low_per_s=self.find_capacity(slowdown * reach) if math.isfinite(half) else 0.0,
-            high_per_s=self.find_capacity(slowdown / reach) if math.isfinite(half) else math.inf,
+            low_per_s=self.find_capacity(slowdown * math.exp(half)) if is_known else 0.0,
+            high_per_s=self.find_capacity(slowdown / math.exp(half)) if is_known else math.inf,
         )
 
-    def _find_misfit(self, seen: Seen, factor: float, slowdown: float) -> float:
-        """Return by how much a measurement speaks against a slowdown: minus its quasi-likelihood as a logarithm."""
-        expected = self.expect(seen.rate_per_s, slowdown)
-        if self.point is None:
-            return (seen.value - expected) ** 2 * seen.n_calls / factor / 2
-        likelihood = seen.value * math.log(expected) + (1 - seen.value) * math.log1p(-expected)
-        return -likelihood * seen.n_calls / factor
+    def _find_information(
+        self, observed: Sequence[Observation], inflations: Sequence[float], log: float, most: float
+    ) -> tuple[float, float]:
+        """Return the information about the logarithm of the slowdown, and the sum of squared normalized errors."""
+        information, excess = 0.0, 0.0
+        for each, inflation in zip(observed, inflations, strict=True):
+            value, expected = min(each.value, most), min(self.expect(each.rate_per_s, math.exp(log)), most)
+            ends = [min(self.expect(each.rate_per_s, math.exp(log + side * STEP)), most) for side in (-1, 1)]
+            slope = (ends[1] - ends[0]) / (2 * STEP)
+            variance = inflation / each.n_calls
+            if self.point is None:
+                value, expected, slope = value / expected, 1.0, slope / expected
+            else:
+                variance *= expected * (1 - expected)
+            information += slope**2 / variance
+            excess += (value - expected) ** 2 / variance
+        return information, excess
 
-    def _expect_slowdown(self, seen: Sequence[Seen]) -> tuple[float, float]:
+    def _find_misfit(self, observed: Observation, inflation: float, slowdown: float, most: float) -> float:
+        """Return by how much a measurement contradicts a slowdown: minus the logarithm of the quasi-likelihood.
+
+        Values count up to `most`: above, queues grow for longer than a measurement lasts.
+        """
+        value, expected = min(observed.value, most), min(self.expect(observed.rate_per_s, slowdown), most)
+        if self.point is None:
+            # That of a gamma distribution, whose standard deviation is a share of its mean.
+            return (value / expected + math.log(expected)) * observed.n_calls / inflation
+        likelihood = value * math.log(expected) + (1 - value) * math.log1p(-expected)
+        return -likelihood * observed.n_calls / inflation
+
+    def _find_most(self, slowdown: float) -> float:
+        """Return the expected value at the highest utilization of the table, and more than at the capacity."""
+        last = self._tail(len(UTILIZATIONS) - 1)
+        most = max(self._interpolate(last, last, 1.0, slowdown), 2 * self.target)
+        return most if self.point is None else min(most, 1 - LEAST_SHARE)
+
+    def _interpolate(self, low: Tail, high: Tail, weight: float, slowdown: float) -> float:
+        if self.point is None:
+            logs = [math.log(tail.mean_ns * (slowdown if self.service_ns else 1.0)) for tail in (low, high)]
+        else:
+            limit_ns = self.limit_ns / (slowdown if self.service_ns else 1.0)
+            logs = [math.log(tail.share_above(limit_ns)) for tail in (low, high)]
+        return math.exp((1 - weight) * logs[0] + weight * logs[1])
+
+    def _find_inflation(self, tail: Tail) -> float:
+        if self.point is None:
+            return float(max(tail.mean_sd_ns / tail.mean_ns, 1e-3) ** 2)
+        return tail.inflation
+
+    def _expect_slowdown(self, observed: Sequence[Observation]) -> tuple[float, float]:
         """Return where the logarithm of the slowdown is expected from durations of calls, and how far off that may be.
 
         Where callers share CPUs, calls are shorter while others wait for requests: a queue with such calls does not
         behave as one whose calls are always as short.
         """
-        known = [(each.service_ns, each.n_calls) for each in seen if each.service_ns]
+        known = [(each.service_ns, each.n_calls) for each in observed if each.service_ns]
         if not known or not self.service_ns:
             return 0.0, UNKNOWN_SLOWDOWN
         services, weights = zip(*known, strict=True)
         return math.log(float(np.average(services, weights=weights)) / self.service_ns), MEASURED_SLOWDOWN
 
-    def _locate(self, utilization: float) -> tuple[int, float]:
-        """Return the place of the simulated utilization below, and the weight of the one above."""
+    def _locate(self, utilization: float) -> tuple[Tail, Tail, float]:
+        """Return the latencies at the utilizations of the table below and above, and the weight of the one above."""
         place = int(np.clip(np.searchsorted(UTILIZATIONS, utilization) - 1, 0, len(UTILIZATIONS) - 2))
         below, above = UTILIZATIONS[place], UTILIZATIONS[place + 1]
-        return place, min(max((utilization - below) / (above - below), 0.0), 1.0)
+        weight = min(max((utilization - below) / (above - below), 0.0), 1.0)
+        # Only what has a weight is simulated.
+        low, high = (place + (weight == 1), place + (weight > 0))
+        return self._tail(low), self._tail(high), weight
 
-    def is_clear(self, seen: Seen, confidence: float) -> bool:
-        """Return whether a measurement alone shows that the limit is kept, or that it is not."""
-        factor = self.find_factor(seen.rate_per_s, 1.0)
-        if self.point is not None:
-            # Where no request exceeds the limit, one more would have.
-            share = (seen.value * seen.n_calls + 1) / (seen.n_calls + 2)
-            factor *= share * (1 - share)
-        error = math.sqrt(factor / seen.n_calls)
-        return abs(seen.value - self.target) > quantile_of_normal(confidence) * error
+    def bound_value(self, observed: Observation, slowdown: float, confidence: float) -> tuple[float, float]:
+        """Return the interval of the value at the rate of a measurement."""
+        from scipy.special import betaincinv
+
+        inflation = self.find_inflation(observed.rate_per_s, slowdown)
+        if self.point is None:
+            reach = math.exp(quantile_of_normal(confidence) * math.sqrt(inflation / observed.n_calls))
+            return observed.value / reach, observed.value * reach
+        # As many independent requests would vary as much.
+        n = observed.n_calls / inflation
+        x, point = observed.value * n, (1 - confidence) / 2
+        low = float(betaincinv(x, n - x + 1, point)) if x > 0 else 0.0
+        high = float(betaincinv(x + 1, n - x, 1 - point)) if x < n else 1.0
+        return low, high
 
 
-def choose_near(seen: Sequence[Seen], rate_per_s: float) -> list[Seen]:
+def choose_near(observed: Sequence[Observation], rate_per_s: float) -> list[Observation]:
     """Return the measurements near a rate."""
-    return [each for each in seen if rate_per_s > 0 and abs(math.log(each.rate_per_s / rate_per_s)) <= NEAR]
+    return [each for each in observed if rate_per_s > 0 and abs(math.log(each.rate_per_s / rate_per_s)) <= NEAR]
 
 
 def find_live_capacity(
-    measure: Callable[[float, float], Seen],
+    measure: Callable[[float, float], Observation | None],
     model: RateModel,
     *,
     lowest_per_s: float,
@@ -262,72 +324,85 @@ def find_live_capacity(
     start_per_s: float,
     tolerance: float = 0.05,
     most_measurements: int = 20,
-    may_measure: Callable[[float, float], bool] = lambda rate_per_s, slowdown: True,
     confidence: float = DEFAULT_CONFIDENCE,
-) -> tuple[Capacity, list[Seen]]:
+) -> tuple[Capacity, list[Observation]]:
     """Find the highest rate at which a live system keeps a limit.
 
     If the limit was not kept at any rate that was measured, and the capacity is far from all of them, the estimate is
     0, and the interval ends at the lowest rate at which it clearly was not kept.
 
     Args:
-        measure: Measures at a rate, where calls take longer than the model knows by a factor. Rates may repeat.
+        measure: Measures at a rate, for a slowdown; returns None to end the search. Rates may repeat.
         model: What is expected.
         lowest_per_s: Lowest rate that is of interest.
         highest_per_s: Highest rate that is of interest.
         start_per_s: Where the capacity is expected.
         tolerance: Half the width of the interval, as a share of the capacity, at which the search ends.
         most_measurements: Measurements at most.
-        may_measure: Returns whether there is time for a measurement; its arguments are those of `measure`. The first
-            one is made in any case.
         confidence: Coverage of the interval. The search ends when it is narrow enough, which makes it a little lower.
 
     Returns:
         The capacity, and the measurements in their order.
+
+    Raises:
+        ValueError: There is no measurement.
     """
-    seen: list[Seen] = []
-    rate, slowdown = min(max(start_per_s, lowest_per_s), highest_per_s), 1.0
-    while True:
-        seen.append(measure(rate, slowdown))
-        fit = model.fit(seen, confidence)
-        is_enough = len(choose_near(seen, fit.rate_per_s)) >= FEWEST_MEASUREMENTS
+    observed: list[Observation] = []
+    rate, fit = min(max(start_per_s, lowest_per_s), highest_per_s), None
+    while len(observed) < most_measurements:
+        found = measure(rate, fit.slowdown if fit else 1.0)
+        if not found:
+            break
+        observed.append(found)
+        fit = model.fit(observed, confidence)
+        is_enough = len(choose_near(observed, fit.rate_per_s)) >= FEWEST_MEASUREMENTS
         if is_enough and fit.high_per_s - fit.low_per_s <= 2 * tolerance * fit.rate_per_s:
             break
-        if len(seen) >= most_measurements or _is_at_end(model, seen, fit, lowest_per_s, highest_per_s, confidence):
+        if _is_at_end(model, observed, fit, lowest_per_s, highest_per_s, confidence):
             break
-        slowdown = fit.slowdown
-        wanted = _correct(model, seen, fit.rate_per_s, confidence)
+        wanted = _correct(model, observed, fit, confidence)
         rate = min(max(wanted, rate / LARGEST_FALL, lowest_per_s), rate * LARGEST_RISE, highest_per_s)
-        if not may_measure(rate, slowdown):
-            break
-    return _conclude(model, seen, fit, lowest_per_s, highest_per_s, confidence), seen
+    if not fit:
+        raise ValueError("a capacity needs at least one measurement")
+    return _conclude(model, observed, fit, lowest_per_s, highest_per_s, confidence), observed
 
 
 def _is_at_end(
-    model: RateModel, seen: Sequence[Seen], fit: Fit, lowest_per_s: float, highest_per_s: float, confidence: float
+    model: RateModel,
+    observed: Sequence[Observation],
+    fit: Fit,
+    lowest_per_s: float,
+    highest_per_s: float,
+    confidence: float,
 ) -> bool:
     """Return whether the capacity is beyond the highest or the lowest rate."""
-    last = seen[-1]
-    is_beyond = (last.rate_per_s >= highest_per_s and fit.rate_per_s >= highest_per_s) or (
-        last.rate_per_s <= lowest_per_s and fit.rate_per_s <= lowest_per_s
-    )
-    n_times = sum(each.rate_per_s == last.rate_per_s for each in seen)
-    return is_beyond and (n_times >= MOST_REPEATS or model.is_clear(last, confidence))
+    last = observed[-1]
+    low, high = model.bound_value(last, fit.slowdown, confidence)
+    n_times = sum(each.rate_per_s == last.rate_per_s for each in observed)
+    if last.rate_per_s >= highest_per_s and fit.rate_per_s >= highest_per_s:
+        return n_times >= MOST_REPEATS or high < model.target
+    if last.rate_per_s <= lowest_per_s and fit.rate_per_s <= lowest_per_s:
+        return n_times >= MOST_REPEATS or low > model.target
+    return False
 
 
 def _conclude(
-    model: RateModel, seen: Sequence[Seen], fit: Fit, lowest_per_s: float, highest_per_s: float, confidence: float
+    model: RateModel,
+    observed: Sequence[Observation],
+    fit: Fit,
+    lowest_per_s: float,
+    highest_per_s: float,
+    confidence: float,
 ) -> Capacity:
-    kept, broken = _decide(model, seen, confidence)
-    estimate, low, high = _correct(model, seen, fit.rate_per_s, confidence), fit.low_per_s, fit.high_per_s
+    kept, broken = _decide(model, observed, fit.slowdown, confidence)
+    estimate, low, high = _correct(model, observed, fit, confidence), fit.low_per_s, fit.high_per_s
+    near = choose_near(observed, estimate)
     bound: Bound = "latency"
-    if estimate != fit.rate_per_s or not choose_near(seen, estimate) or len(seen) < 2:
+    if estimate != fit.rate_per_s or not near or len(observed) < 2:
         low, high = kept, broken
     if estimate >= highest_per_s:
         bound, estimate, high = "highest rate", highest_per_s, math.inf
-    elif estimate <= lowest_per_s or (
-        not choose_near(seen, estimate) and all(each.value > model.target for each in seen)
-    ):
+    elif estimate <= lowest_per_s or (not near and all(each.value > model.target for each in observed)):
         bound, estimate, low, high = "lowest rate", 0.0, 0.0, broken
     low = 0.0 if low < lowest_per_s else min(low, estimate)
     high = math.inf if high > highest_per_s else max(high, estimate)
@@ -335,26 +410,34 @@ def _conclude(
     return Capacity(rate_per_s=rate, bound=bound, measurements=())
 
 
-def _correct(model: RateModel, seen: Sequence[Seen], rate_per_s: float, confidence: float) -> float:
-    """Return a fitted capacity, or another rate if all measurements nearby contradict it on the same side.
+def _correct(model: RateModel, observed: Sequence[Observation], fit: Fit, confidence: float) -> float:
+    """Return the fitted capacity, or another rate if all measurements nearby contradict it on the same side.
 
     A system may be so far from the model that no slowdown makes up for it.
     """
-    kept, broken = _decide(model, seen, confidence)
-    near = choose_near(seen, rate_per_s)
-    if near and rate_per_s >= broken and all(each.value > model.target for each in near):
+    rate_per_s = fit.rate_per_s
+    kept, broken = _decide(model, observed, fit.slowdown, confidence)
+    near = choose_near(observed, rate_per_s) or observed
+    if rate_per_s >= broken and all(each.value > model.target for each in near):
         return math.sqrt(kept * broken) if kept else broken / LARGEST_RISE
-    if near and rate_per_s <= kept and all(each.value <= model.target for each in near):
+    if rate_per_s <= kept and all(each.value <= model.target for each in near):
         return math.sqrt(kept * broken) if math.isfinite(broken) else kept * SMALLEST_RISE
     return rate_per_s
 
 
-def _decide(model: RateModel, seen: Sequence[Seen], confidence: float) -> tuple[float, float]:
+def _decide(
+    model: RateModel, observed: Sequence[Observation], slowdown: float, confidence: float
+) -> tuple[float, float]:
     """Return the highest rate at which the limit is clearly kept, and the lowest one at which it clearly is not.
 
-    Each of the measurements may be wrong. Together, they are with the probability of one interval (Bonferroni).
+    Each measurement alone must show it, with Bonferroni's correction for their number.
     """
-    clear = [each for each in seen if model.is_clear(each, share_error(len(seen), confidence))]
-    kept = max((each.rate_per_s for each in clear if each.value <= model.target), default=0.0)
-    broken = min((each.rate_per_s for each in clear if each.value > model.target), default=math.inf)
+    confidence = share_error(len(observed), confidence)
+    kept, broken = 0.0, math.inf
+    for each in observed:
+        low, high = model.bound_value(each, slowdown, confidence)
+        if high <= model.target:
+            kept = max(kept, each.rate_per_s)
+        elif low > model.target:
+            broken = min(broken, each.rate_per_s)
     return min(kept, broken), max(kept, broken)  # in the wrong order, they contradict each other

@@ -95,6 +95,15 @@ class Latencies:
         low, high = (pick(flat[chosen], shares, share + side * half) for side in (-1, 1))
         return self._widen(Interval(estimate=estimate, low=low, high=high, confidence=confidence))
 
+    def quantiles(self, shares: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the latencies in ns that these shares of the requests do not exceed."""
+        flat = self.values_ns.ravel()
+        order = np.argsort(flat)
+        # Some weights may be negative.
+        below = np.maximum.accumulate(np.cumsum(self._weights[order % len(self._weights)])) / self.values_ns.shape[0]
+        places = np.searchsorted(below, shares * below[-1])
+        return np.asarray(flat[order[np.minimum(places, len(flat) - 1)]])
+
     def _widen(self, interval: Interval) -> Interval:
         """Return an interval that also covers the error of the controls' means."""
         half = quantile_of_normal(interval.confidence) * self.control_error * interval.estimate

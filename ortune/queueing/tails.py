@@ -14,15 +14,17 @@ from ortune.queueing.moments import QueueMoments, find_mean_wait
 from ortune.queueing.queue_model import Queue
 from ortune.queueing.replications import Latencies
 from ortune.queueing.simulation import simulate
+from ortune.workload.load import relaxation_services
 
 RELATIVE_ERROR = 0.04
 """Standard error of a simulated percentile, as a share of it."""
 
-N_KEPT = 600
-"""Requests of each replication of a queue with batches that count."""
+FEWEST_KEPT, MOST_KEPT = 600, 6000
+KEPT_RELAXATIONS = 10
+"""Requests of each replication of a queue with batches that count: those of so many relaxation times."""
 
-RELAXATION_BATCHES = 10
-"""Full batches after which a queue with batches has forgotten its state, about."""
+FEWEST_BATCHES = 10.0
+"""Relaxation time of a queue with batches at a low utilization, in full batches."""
 
 ABOVE = np.concatenate([np.linspace(1, 0.1, 91)[:-1], np.logspace(-1, -4, 61)])
 """Shares of the requests above the latencies of a table, falling."""
@@ -37,15 +39,15 @@ class Tail(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         quantiles_ns: Latencies that the shares `ABOVE` of the requests exceed.
         mean_ns: Mean latency.
-        clump: By how much the share of requests above a latency varies more than if they were independent: so many
-            requests count as one.
+        inflation: Variance inflation factor: the variance of the share of requests above a latency, divided by that of
+            as many independent requests.
         mean_sd_ns: Standard error of the mean latency of n requests, multiplied by the square root of n.
-        relaxation_ns: Time after which the queue has forgotten its state, about.
+        relaxation_ns: Relaxation time of the queue.
     """
 
     quantiles_ns: NDArray[np.float64]
     mean_ns: float
-    clump: float
+    inflation: float
     mean_sd_ns: float
     relaxation_ns: float
 
@@ -83,7 +85,7 @@ def simulate_tail(queue: Queue, utilization: float, *, point: float, seed: int) 
     return _describe(
         latencies,
         # A queue that is long stays long for its relaxation time.
-        clump=max(moments.relaxation_ns * rate_of_queue, 1.0),
+        inflation=max(moments.relaxation_ns * rate_of_queue, 1.0),
         mean_sd_ns=math.sqrt(waits + float(latencies.values_ns.var())),
         relaxation_ns=moments.relaxation_ns,
     )
@@ -92,30 +94,33 @@ def simulate_tail(queue: Queue, utilization: float, *, point: float, seed: int) 
 def simulate_batched_tail(queue: BatchedQueue, utilization: float, *, point: float, seed: int) -> Tail:
     """Return the latencies of a queue whose requests are put together; see `simulate_tail`.
 
-    How many requests exceed a latency together follows from how much the replications differ, as they last longer than
-    the queue takes to forget its state.
+    The variance inflation follows from how much the replications differ, as they last longer than the relaxation time.
     """
-    latencies = simulate_batches(queue, utilization * queue.highest_per_s, n_kept=N_KEPT, seed=seed).latencies
+    rate_per_s = utilization * queue.highest_per_s
+    full_ns = float(queue.times.table(queue.max_batch)[-1])
+    # Full batches follow each other almost as regularly as calls do.
+    variation = 1 / queue.max_batch + queue.times.variation
+    batches = max(relaxation_services(utilization, variation), FEWEST_BATCHES)
+    relaxation_ns = batches * full_ns / queue.n_servers
+    n = math.ceil(min(max(KEPT_RELAXATIONS * relaxation_ns * rate_per_s / 1e9, FEWEST_KEPT), MOST_KEPT))
+    latencies = simulate_batches(queue, rate_per_s, n_kept=n, seed=seed).latencies
     values = latencies.values_ns
-    n = len(values)
     exceeded = (values > np.quantile(values, point / 100)).mean(axis=0)
     share = float(exceeded.mean())
     of_independent = max(share * (1 - share) / n, 1e-12)
-    full_ns = float(queue.times.table(queue.max_batch)[-1])
     return _describe(
         latencies,
-        clump=max(float(exceeded.var()) / of_independent, 1.0),
+        inflation=max(float(exceeded.var()) / of_independent, 1.0),
         mean_sd_ns=float(values.mean(axis=0).std()) * math.sqrt(n),
-        relaxation_ns=RELAXATION_BATCHES * full_ns / queue.n_servers,
+        relaxation_ns=relaxation_ns,
     )
 
 
-def _describe(latencies: Latencies, *, clump: float, mean_sd_ns: float, relaxation_ns: float) -> Tail:
-    values = latencies.values_ns
+def _describe(latencies: Latencies, *, inflation: float, mean_sd_ns: float, relaxation_ns: float) -> Tail:
     return Tail(
-        quantiles_ns=np.maximum.accumulate(np.quantile(values, 1 - ABOVE)),
-        mean_ns=float(values.mean()),
-        clump=clump,
+        quantiles_ns=np.maximum.accumulate(latencies.quantiles(1 - ABOVE)),
+        mean_ns=latencies.mean().estimate,
+        inflation=inflation,
         mean_sd_ns=mean_sd_ns,
         relaxation_ns=relaxation_ns,
     )
