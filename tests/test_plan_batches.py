@@ -50,6 +50,7 @@ from ortune.planning.length_policies import (
     plan_rounds,
     select_fitting,
 )
+from ortune.planning.measured_capacity import CapacityMeasurement
 from ortune.planning.measuring import DeploymentRunner, Screened
 from ortune.planning.options import PlanOptions
 from ortune.planning.prepare import prepare_plan
@@ -553,11 +554,28 @@ class TestDynamicBatching:
         assert row.at_rate
         assert row.capacity.source == "measured"
         assert row.capacity.low > 300
-        assert outcome.rows[0].capacity
-        assert outcome.rows[0].capacity.source == "predicted"  # it was measured at one rate, which it cannot take
+        default = outcome.rows[0].capacity
+        assert default
+        assert default.source == "measured"
+        assert default.estimate < row.capacity.low
         assert row.capacity.estimate == pytest.approx(row.predicted_capacity.estimate, rel=0.25)
         assert row.at_rate.p99_ns < 60e6
         assert row.replicas == math.ceil(900 / (0.8 * row.capacity.estimate))
+
+    def test_the_default_misses_the_target_at_the_capacity(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """One measurement shows this if there is no time to measure the capacity of the default."""
+        fit_into = CapacityMeasurement.fit_into
+        monkeypatch.setattr(
+            CapacityMeasurement,
+            "fit_into",
+            lambda self, time_s: self._row.deployment.batching is not None and fit_into(self, time_s),
+        )
+        outcome = plan_simulated(slo=parse_limit("p99<60ms"), dynamic_batching=True, rate_per_s=900.0, budget_s=600.0)
+        row, default = outcome.rows[outcome.recommended], outcome.rows[0].capacity
+        assert row.deployment.batching
+        assert row.is_proven
+        assert default
+        assert default.source == "predicted"
 
     @pytest.mark.parametrize("failing", [(1, 2, 4), (1,)])
     def test_sizes_that_fail_after_the_confirmation(
