@@ -18,7 +18,7 @@ from ortune.planning.result import Estimate
 from ortune.queueing.batching import BatchedQueue, make_batch_times
 from ortune.queueing.capacity import Capacity
 from ortune.queueing.live_capacity import (
-    FEWEST_MEASUREMENTS,
+    ENOUGH_NEAR,
     MOST_REPEATS,
     RELAXATIONS,
     Observation,
@@ -144,7 +144,7 @@ def test_the_capacity_is_found_without_bias(
 def test_it_ends_when_the_interval_is_narrow() -> None:
     found, seen = Live(draw_constant, "p90<30ms").find(most=100)
     interval = found.rate_per_s
-    assert FEWEST_MEASUREMENTS <= len(seen) < 100
+    assert ENOUGH_NEAR <= len(seen) < 100
     assert interval.high - interval.low <= 0.1 * interval.estimate
 
 
@@ -213,6 +213,29 @@ def test_a_limit_that_is_kept_although_the_model_expects_that_it_is_not() -> Non
     assert found.bound == "highest rate"
     assert found.rate_per_s.estimate == 100.0
     assert all(each.rate_per_s >= 75.0 for each in seen)
+    assert [each.rate_per_s for each in seen].count(100.0) == 1
+
+
+def test_a_limit_that_is_kept_up_to_a_rate_that_the_model_cannot_expect() -> None:
+    samples = np.where(np.arange(2000) % 60, 10 * MS, 200 * MS)
+    model = make_rate_model(Deployment(clients=N_SERVERS), samples, parse_limit("p99<50ms"), seed=0)
+    found, _ = find_live_capacity(
+        lambda rate_per_s, slowdown: Observation(rate_per_s, 0.6 if rate_per_s >= 60 else 0.0, 20_000, 10.5e6),
+        model,
+        lowest_per_s=2.0,
+        highest_per_s=100.0,
+        start_per_s=75.0,
+    )
+    assert found.bound == "latency"
+    assert 25 <= found.rate_per_s.low <= found.rate_per_s.estimate <= found.rate_per_s.high <= 75
+    assert found.rate_per_s.low < 60 <= found.rate_per_s.high
+
+
+def test_the_highest_rate_is_not_claimed_without_a_measurement_near_it() -> None:
+    live = Live(draw_constant, "p90<30ms", slowdown=0.5)
+    found, _ = live.find(start_per_s=60.0, highest_per_s=190.0, most=1)
+    assert found.bound == "latency"
+    assert found.rate_per_s.low == pytest.approx(60.0)
 
 
 @pytest.mark.parametrize(("n_calls", "is_clear"), [(2000, False), (2_000_000, True)])

@@ -32,7 +32,7 @@ from ortune.planning.choose import DEFAULT_POSITION, add_cost, explain_choice, f
 from ortune.planning.deployment import Deployment
 from ortune.planning.dynamic_batching import find_batched, make_batched_rate_model, predict_batched_latency
 from ortune.planning.length_policies import plan_lengths
-from ortune.planning.measured_capacity import FEWEST_MEASUREMENTS, CapacityMeasurement
+from ortune.planning.measured_capacity import FEWEST_MEASUREMENTS, MOST_MEASUREMENTS, CapacityMeasurement
 from ortune.planning.measuring import DeploymentRunner, Screened, thin
 from ortune.planning.options import PlanOptions
 from ortune.planning.prepare import PreparedPlan
@@ -402,7 +402,7 @@ class _Planning:
             of_replica_per_s = self.options.rate_per_s / planned.replicas
             rate_time_s = self.runner.find_rate_time_s(row.deployment, of_replica_per_s, "p99")
             end_s -= min(rate_time_s, left_s - FEWEST_MEASUREMENTS * each_s)
-        n_planned = int((end_s - self.runner.now_s()) / each_s)
+        n_planned = min(int((end_s - self.runner.now_s()) / each_s), MOST_MEASUREMENTS)
         with contextlib.suppress(MeasureError):
             return measurement.run(end_s, lambda n_done: self.observe("capacity", n_done, max(n_planned, n_done)))
         return None

@@ -1,7 +1,7 @@
 """The capacity of a live system, measured near the rate where a model of its queue expects it.
 
-At a high utilization, latencies in a short time say little: queues are short by chance most of the time, and long for
-the rest. The percentile of one measurement is therefore too low more often than too high. The share of the requests
+At a high utilization, latencies in a short time say little: queues are short by chance most of the time, and long now
+and then. The percentile of one measurement is therefore too low more often than too high. The share of the requests
 that exceed the limit has no such bias, and a model says how it grows with the rate. What the model does not know is the
 slowdown: the ratio of the durations of calls where requests arrive to those that the model has, which were measured at
 full load. It is fitted to all measurements near the capacity. They are made at the capacity that the earlier ones
@@ -43,8 +43,11 @@ LARGEST_SLOWDOWN = 1.2
 NEAR = 0.25
 """Measurements are near a rate if the logarithms of both rates differ by at most this."""
 
-FEWEST_MEASUREMENTS = 4
+ENOUGH_NEAR = 4
 """Measurements near the capacity that end the search, if their interval is narrow enough."""
+
+LIKELY_SHARE = 0.1
+"""Smallest expected share for errors, as a part of that at the capacity. A model does not know rarer latencies."""
 
 MOST_REPEATS = 3
 """Measurements at the highest or lowest rate, as long as it is unclear whether the limit is kept there."""
@@ -81,7 +84,7 @@ class Fit(NamedTuple):
 
     Attributes:
         slowdown: Ratio of the durations of calls to those that the model has.
-        rate_per_s: The capacity; 0 if calls alone take longer than the limit.
+        rate_per_s: The capacity; 0 if calls alone take longer than the limit, or at most 2 % of the highest rate.
         low_per_s: Lower end of its interval.
         high_per_s: Upper end.
     """
@@ -99,7 +102,8 @@ class RateModel:
         simulate_tail: Simulates the latencies at a utilization.
         highest_per_s: The rate at which servers are always busy.
         service_ns: Mean duration of a call; None for servers that put requests together, whose calls depend on the
-            rate. Their delays do not become longer when calls do, so that the slowdown only changes the rates.
+            rate. As their delays do not become longer when calls do, the slowdown only changes the rates there, which
+            is an approximation.
         point: The percentile that is limited; None for the mean.
         limit_ns: The limit.
     """
@@ -146,7 +150,7 @@ class RateModel:
         return slowdown * ((1 - weight) * low.relaxation_ns + weight * high.relaxation_ns)
 
     def find_capacity(self, slowdown: float) -> float:
-        """Return the highest rate at which the limit is kept; 0 if calls alone take longer."""
+        """Return the highest rate at which the limit is kept; 0 if it is not at the lowest utilization of the table."""
         from scipy.optimize import brentq
 
         highest_per_s = self.highest_per_s / slowdown
@@ -237,7 +241,8 @@ class RateModel:
             if self.point is None:
                 value, expected, slope = value / expected, 1.0, slope / expected
             else:
-                variance *= expected * (1 - expected)
+                likely = max(expected, LIKELY_SHARE * self.target)
+                variance *= likely * (1 - likely)
             information += slope**2 / variance
             excess += (value - expected) ** 2 / variance
         return information, excess
@@ -355,12 +360,12 @@ def find_live_capacity(
             break
         observed.append(found)
         fit = model.fit(observed, confidence)
-        is_enough = len(choose_near(observed, fit.rate_per_s)) >= FEWEST_MEASUREMENTS
+        is_enough = len(choose_near(observed, fit.rate_per_s)) >= ENOUGH_NEAR
         if is_enough and fit.high_per_s - fit.low_per_s <= 2 * tolerance * fit.rate_per_s:
             break
-        if _is_at_end(model, observed, fit, lowest_per_s, highest_per_s, confidence):
-            break
         wanted = _correct(model, observed, fit, confidence)
+        if _is_at_end(model, observed, wanted, fit.slowdown, lowest_per_s, highest_per_s, confidence):
+            break
         rate = min(max(wanted, rate / LARGEST_FALL, lowest_per_s), rate * LARGEST_RISE, highest_per_s)
     if not fit:
         raise ValueError("a capacity needs at least one measurement")
@@ -370,18 +375,19 @@ def find_live_capacity(
 def _is_at_end(
     model: RateModel,
     observed: Sequence[Observation],
-    fit: Fit,
+    capacity_per_s: float,
+    slowdown: float,
     lowest_per_s: float,
     highest_per_s: float,
     confidence: float,
 ) -> bool:
     """Return whether the capacity is beyond the highest or the lowest rate."""
     last = observed[-1]
-    low, high = model.bound_value(last, fit.slowdown, confidence)
+    low, high = model.bound_value(last, slowdown, confidence)
     n_times = sum(each.rate_per_s == last.rate_per_s for each in observed)
-    if last.rate_per_s >= highest_per_s and fit.rate_per_s >= highest_per_s:
+    if last.rate_per_s >= highest_per_s and capacity_per_s >= highest_per_s:
         return n_times >= MOST_REPEATS or high < model.target
-    if last.rate_per_s <= lowest_per_s and fit.rate_per_s <= lowest_per_s:
+    if last.rate_per_s <= lowest_per_s and capacity_per_s <= lowest_per_s:
         return n_times >= MOST_REPEATS or low > model.target
     return False
 
@@ -398,12 +404,15 @@ def _conclude(
     estimate, low, high = _correct(model, observed, fit, confidence), fit.low_per_s, fit.high_per_s
     near = choose_near(observed, estimate)
     bound: Bound = "latency"
-    if estimate != fit.rate_per_s or not near or len(observed) < 2:
+    if estimate != fit.rate_per_s or not near or math.isinf(high):
         low, high = kept, broken
-    if estimate >= highest_per_s:
+    if not near:
+        estimate = min(max(estimate, kept), broken)
+    if estimate >= highest_per_s and choose_near(observed, highest_per_s):
         bound, estimate, high = "highest rate", highest_per_s, math.inf
-    elif estimate <= lowest_per_s or (not near and all(each.value > model.target for each in observed)):
+    elif not kept and (estimate <= lowest_per_s or (not near and all(each.value > model.target for each in observed))):
         bound, estimate, low, high = "lowest rate", 0.0, 0.0, broken
+    estimate = min(estimate, highest_per_s)
     low = 0.0 if low < lowest_per_s else min(low, estimate)
     high = math.inf if high > highest_per_s else max(high, estimate)
     rate = Interval(estimate=estimate, low=low, high=high, confidence=confidence)
@@ -411,13 +420,13 @@ def _conclude(
 
 
 def _correct(model: RateModel, observed: Sequence[Observation], fit: Fit, confidence: float) -> float:
-    """Return the fitted capacity, or another rate if all measurements nearby contradict it on the same side.
+    """Return the fitted capacity, or another rate if all measurements nearby, if any, contradict it on the same side.
 
     A system may be so far from the model that no slowdown makes up for it.
     """
     rate_per_s = fit.rate_per_s
     kept, broken = _decide(model, observed, fit.slowdown, confidence)
-    near = choose_near(observed, rate_per_s) or observed
+    near = choose_near(observed, rate_per_s)
     if rate_per_s >= broken and all(each.value > model.target for each in near):
         return math.sqrt(kept * broken) if kept else broken / LARGEST_RISE
     if rate_per_s <= kept and all(each.value <= model.target for each in near):

@@ -94,7 +94,7 @@ def simulate_tail(queue: Queue, utilization: float, *, point: float, seed: int) 
 def simulate_batched_tail(queue: BatchedQueue, utilization: float, *, point: float, seed: int) -> Tail:
     """Return the latencies of a queue whose requests are put together; see `simulate_tail`.
 
-    The variance inflation follows from how much the replications differ, as they last longer than the relaxation time.
+    The variance inflation follows from how much the replications differ, if they last longer than the relaxation time.
     """
     rate_per_s = utilization * queue.highest_per_s
     full_ns = float(queue.times.table(queue.max_batch)[-1])
@@ -102,7 +102,8 @@ def simulate_batched_tail(queue: BatchedQueue, utilization: float, *, point: flo
     variation = 1 / queue.max_batch + queue.times.variation
     batches = max(relaxation_services(utilization, variation), FEWEST_BATCHES)
     relaxation_ns = batches * full_ns / queue.n_servers
-    n = math.ceil(min(max(KEPT_RELAXATIONS * relaxation_ns * rate_per_s / 1e9, FEWEST_KEPT), MOST_KEPT))
+    of_relaxation = relaxation_ns * rate_per_s / 1e9
+    n = math.ceil(min(max(KEPT_RELAXATIONS * of_relaxation, FEWEST_KEPT), MOST_KEPT))
     latencies = simulate_batches(queue, rate_per_s, n_kept=n, seed=seed).latencies
     values = latencies.values_ns
     exceeded = (values > np.quantile(values, point / 100)).mean(axis=0)
@@ -110,7 +111,7 @@ def simulate_batched_tail(queue: BatchedQueue, utilization: float, *, point: flo
     of_independent = max(share * (1 - share) / n, 1e-12)
     return _describe(
         latencies,
-        inflation=max(float(exceeded.var()) / of_independent, 1.0),
+        inflation=max(float(exceeded.var()) / of_independent, of_relaxation if of_relaxation > n else 1.0),
         mean_sd_ns=float(values.mean(axis=0).std()) * math.sqrt(n),
         relaxation_ns=relaxation_ns,
     )
