@@ -188,8 +188,7 @@ def search(case: Case, seed: int, time_s: float) -> tuple[float, float, float, f
         if host.now_ns + LAUNCH_NS + WARM_UP_NS + duration_ns > end_ns:
             return None
         latencies_ns, durations_ns = host.run_at(rate_per_s, duration_ns)
-        value = find_value(latencies_ns, case.target)
-        return Observation(rate_per_s, value, len(latencies_ns), float(durations_ns.mean()))
+        return model.observe(rate_per_s, latencies_ns, float(durations_ns.mean()))
 
     found, observed = find_live_capacity(
         measure,

@@ -88,9 +88,7 @@ class Live:
         arrivals = np.cumsum(self.rng.exponential(1e9 / rate_per_s, n + n_warm_up))
         services = self.slowdown * self.draw(self.rng, n + n_warm_up)
         latencies = sojourn_times(arrivals, services, N_SERVERS)[n_warm_up:]
-        is_mean = self.model.point is None
-        value = latencies.mean() if is_mean else (latencies > self.limit.bound).mean()
-        return Observation(rate_per_s, float(value), n, float(services.mean()))
+        return self.model.observe(rate_per_s, latencies, float(services.mean()))
 
     def find(
         self, start_per_s: float = 140.0, highest_per_s: float = 0.97 * HIGHEST_PER_S, most: int = 10
@@ -262,16 +260,20 @@ def test_a_capacity_far_below_the_expected_one() -> None:
     assert found.rate_per_s.estimate == pytest.approx(15, rel=0.25)
 
 
-def test_latencies_of_batches() -> None:
-    """With more requests in each call, the capacity is higher, and requests exceed a limit together."""
-    queue = BatchedQueue(times=make_batch_times({1: 10 * MS, 8: 30 * MS}), max_batch=8)
-    model = RateModel(
+def make_batched_model(queue: BatchedQueue, limit_ns: float) -> RateModel:
+    return RateModel(
         functools.partial(simulate_batched_tail, queue, point=90, seed=0),
         highest_per_s=queue.highest_per_s,
         service_ns=None,
         point=90,
-        limit_ns=60 * MS,
+        limit_ns=limit_ns,
     )
+
+
+def test_latencies_of_batches() -> None:
+    """With more requests in each call, the capacity is higher, and requests exceed a limit together."""
+    queue = BatchedQueue(times=make_batch_times({1: 10 * MS, 8: 30 * MS}), max_batch=8)
+    model = make_batched_model(queue, 60 * MS)
     capacity = model.find_capacity(1.0)
     assert 100 < capacity < queue.highest_per_s
     assert model.expect(capacity, 1.0) == pytest.approx(0.1, rel=0.01)
@@ -280,13 +282,7 @@ def test_latencies_of_batches() -> None:
 
 def test_delays_of_batches_do_not_become_longer_when_calls_do() -> None:
     queue = BatchedQueue(times=make_batch_times({1: 10 * MS, 8: 20 * MS}), max_batch=8, max_delay_ns=30 * MS)
-    model = RateModel(
-        functools.partial(simulate_batched_tail, queue, point=90, seed=0),
-        highest_per_s=queue.highest_per_s,
-        service_ns=None,
-        point=90,
-        limit_ns=50 * MS,
-    )
+    model = make_batched_model(queue, 50 * MS)
     capacities = [model.find_capacity(slowdown) for slowdown in (1.0, 1.1, 1.3)]
     assert capacities[0] / capacities[1] == pytest.approx(1.1, rel=0.02)
     assert capacities[0] / capacities[2] == pytest.approx(1.3, rel=0.02)

@@ -53,7 +53,7 @@ def make_rate_model(deployment: Deployment, samples_ns: NDArray[np.int64], limit
     queue = make_queue(deployment, samples_ns)
     point = FIGURES[limit.figure].percentile
     return RateModel(
-        functools.partial(simulate_tail, queue, point=90.0 if point is None else point, seed=seed),
+        functools.partial(simulate_tail, queue, point=point, seed=seed),
         highest_per_s=deployment.config.batch * queue.highest_per_s,
         service_ns=queue.services.mean_ns,
         point=point,

@@ -230,7 +230,7 @@ def make_batched_rate_model(deployment: Deployment, times: BatchTimes, slo: Limi
     queue = make_batched_queue(deployment, times, deployment.batching)
     point = FIGURES[slo.figure].percentile
     return RateModel(
-        functools.partial(simulate_batched_tail, queue, point=90.0 if point is None else point, seed=seed),
+        functools.partial(simulate_batched_tail, queue, point=point, seed=seed),
         highest_per_s=deployment.processes * queue.highest_per_s,
         service_ns=None,
         point=point,

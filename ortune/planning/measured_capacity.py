@@ -110,13 +110,8 @@ class CapacityMeasurement:
         least_s = self._find_least_s(rate_per_s, slowdown)
         blocks, _ = self._runner.run_at_rate(self._deployment, rate_per_s, self._limit.figure, least_s)
         latencies_ns = np.concatenate([block.samples_ns for block in blocks])
-        is_mean = self._model.point is None
-        return Observation(
-            rate_per_s=rate_per_s,
-            value=float(latencies_ns.mean() if is_mean else (latencies_ns > self._limit.bound).mean()),
-            n_calls=len(latencies_ns),
-            service_ns=None if self._deployment.batching else merge_services(blocks)[0],
-        )
+        service_ns = None if self._deployment.batching else merge_services(blocks)[0]
+        return self._model.observe(rate_per_s, latencies_ns, service_ns)
 
     def _find_least_s(self, rate_per_s: float, slowdown: float) -> float:
         return self._relaxations * self._model.find_relaxation_ns(rate_per_s, slowdown) / 1e9

@@ -17,9 +17,10 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ortune.compare.interval import DEFAULT_CONFIDENCE, Interval, share_error
 from ortune.queueing.capacity import Bound, Capacity
@@ -127,6 +128,11 @@ class RateModel:
     def target(self) -> float:
         """The value at the capacity."""
         return self.limit_ns if self.point is None else 1 - self.point / 100
+
+    def observe(self, rate_per_s: float, latencies_ns: NDArray[Any], service_ns: float | None) -> Observation:
+        """Return what latencies at a rate show; see `Observation`."""
+        values = latencies_ns if self.point is None else latencies_ns > self.limit_ns
+        return Observation(rate_per_s, float(values.mean()), len(latencies_ns), service_ns)
 
     def expect(self, rate_per_s: float, slowdown: float) -> float:
         """Return the expected value at a rate; see `Observation`."""
@@ -352,101 +358,113 @@ def find_live_capacity(
     Raises:
         ValueError: There is no measurement.
     """
-    observed: list[Observation] = []
-    rate, fit = min(max(start_per_s, lowest_per_s), highest_per_s), None
-    while len(observed) < most_measurements:
-        found = measure(rate, fit.slowdown if fit else 1.0)
+    search = _Search(model, lowest_per_s, highest_per_s, confidence)
+    rate, slowdown = min(max(start_per_s, lowest_per_s), highest_per_s), 1.0
+    while len(search.observed) < most_measurements:
+        found = measure(rate, slowdown)
         if not found:
             break
-        observed.append(found)
-        fit = model.fit(observed, confidence)
-        is_enough = len(choose_near(observed, fit.rate_per_s)) >= ENOUGH_NEAR
-        if is_enough and fit.high_per_s - fit.low_per_s <= 2 * tolerance * fit.rate_per_s:
+        search.add(found)
+        if search.is_precise(tolerance) or search.is_at_end:
             break
-        wanted = _correct(model, observed, fit, confidence)
-        if _is_at_end(model, observed, wanted, fit.slowdown, lowest_per_s, highest_per_s, confidence):
-            break
-        rate = min(max(wanted, rate / LARGEST_FALL, lowest_per_s), rate * LARGEST_RISE, highest_per_s)
-    if not fit:
+        slowdown = search.fit.slowdown
+        rate = min(max(search.wanted_per_s, rate / LARGEST_FALL, lowest_per_s), rate * LARGEST_RISE, highest_per_s)
+    if not search.observed:
         raise ValueError("a capacity needs at least one measurement")
-    return _conclude(model, observed, fit, lowest_per_s, highest_per_s, confidence), observed
+    return search.conclude(), search.observed
 
 
-def _is_at_end(
-    model: RateModel,
-    observed: Sequence[Observation],
-    capacity_per_s: float,
-    slowdown: float,
-    lowest_per_s: float,
-    highest_per_s: float,
-    confidence: float,
-) -> bool:
-    """Return whether the capacity is beyond the highest or the lowest rate."""
-    last = observed[-1]
-    low, high = model.bound_value(last, slowdown, confidence)
-    n_times = sum(each.rate_per_s == last.rate_per_s for each in observed)
-    if last.rate_per_s >= highest_per_s and capacity_per_s >= highest_per_s:
-        return n_times >= MOST_REPEATS or high < model.target
-    if last.rate_per_s <= lowest_per_s and capacity_per_s <= lowest_per_s:
-        return n_times >= MOST_REPEATS or low > model.target
-    return False
+class _Search:
+    """What is known after some measurements.
 
-
-def _conclude(
-    model: RateModel,
-    observed: Sequence[Observation],
-    fit: Fit,
-    lowest_per_s: float,
-    highest_per_s: float,
-    confidence: float,
-) -> Capacity:
-    kept, broken = _decide(model, observed, fit.slowdown, confidence)
-    estimate, low, high = _correct(model, observed, fit, confidence), fit.low_per_s, fit.high_per_s
-    near = choose_near(observed, estimate)
-    bound: Bound = "latency"
-    if estimate != fit.rate_per_s or not near or math.isinf(high):
-        low, high = kept, broken
-    if not near:
-        estimate = min(max(estimate, kept), broken)
-    if estimate >= highest_per_s and choose_near(observed, highest_per_s):
-        bound, estimate, high = "highest rate", highest_per_s, math.inf
-    elif not kept and (estimate <= lowest_per_s or (not near and all(each.value > model.target for each in observed))):
-        bound, estimate, low, high = "lowest rate", 0.0, 0.0, broken
-    estimate = min(estimate, highest_per_s)
-    low = 0.0 if low < lowest_per_s else min(low, estimate)
-    high = math.inf if high > highest_per_s else max(high, estimate)
-    rate = Interval(estimate=estimate, low=low, high=high, confidence=confidence)
-    return Capacity(rate_per_s=rate, bound=bound, measurements=())
-
-
-def _correct(model: RateModel, observed: Sequence[Observation], fit: Fit, confidence: float) -> float:
-    """Return the fitted capacity, or another rate if all measurements nearby, if any, contradict it on the same side.
-
-    A system may be so far from the model that no slowdown makes up for it.
+    Attributes:
+        observed: The measurements.
+        fit: The capacity that they imply.
+        kept_per_s: The highest rate at which the limit is clearly kept; 0 if there is none.
+        broken_per_s: The lowest rate at which it clearly is not; infinite if there is none.
     """
-    rate_per_s = fit.rate_per_s
-    kept, broken = _decide(model, observed, fit.slowdown, confidence)
-    near = choose_near(observed, rate_per_s)
-    if rate_per_s >= broken and all(each.value > model.target for each in near):
-        return math.sqrt(kept * broken) if kept else broken / LARGEST_RISE
-    if rate_per_s <= kept and all(each.value <= model.target for each in near):
-        return math.sqrt(kept * broken) if math.isfinite(broken) else kept * SMALLEST_RISE
-    return rate_per_s
 
+    fit: Fit
+    kept_per_s: float
+    broken_per_s: float
 
-def _decide(
-    model: RateModel, observed: Sequence[Observation], slowdown: float, confidence: float
-) -> tuple[float, float]:
-    """Return the highest rate at which the limit is clearly kept, and the lowest one at which it clearly is not.
+    def __init__(self, model: RateModel, lowest_per_s: float, highest_per_s: float, confidence: float) -> None:
+        self.model = model
+        self.lowest_per_s = lowest_per_s
+        self.highest_per_s = highest_per_s
+        self.confidence = confidence
+        self.observed: list[Observation] = []
 
-    Each measurement alone must show it, with Bonferroni's correction for their number.
-    """
-    confidence = share_error(len(observed), confidence)
-    kept, broken = 0.0, math.inf
-    for each in observed:
-        low, high = model.bound_value(each, slowdown, confidence)
-        if high <= model.target:
-            kept = max(kept, each.rate_per_s)
-        elif low > model.target:
-            broken = min(broken, each.rate_per_s)
-    return min(kept, broken), max(kept, broken)  # in the wrong order, they contradict each other
+    def add(self, found: Observation) -> None:
+        """Add a measurement."""
+        self.observed.append(found)
+        self.fit = self.model.fit(self.observed, self.confidence)
+        self.kept_per_s, self.broken_per_s = self._decide()
+
+    def is_precise(self, tolerance: float) -> bool:
+        """Return whether enough measurements near the capacity have an interval that is narrow enough."""
+        fit = self.fit
+        is_enough = len(choose_near(self.observed, fit.rate_per_s)) >= ENOUGH_NEAR
+        return is_enough and fit.high_per_s - fit.low_per_s <= 2 * tolerance * fit.rate_per_s
+
+    @property
+    def wanted_per_s(self) -> float:
+        """The fitted capacity, or another rate if all measurements nearby, if any, contradict it on the same side.
+
+        A system may be so far from the model that no slowdown makes up for it.
+        """
+        rate_per_s, kept, broken = self.fit.rate_per_s, self.kept_per_s, self.broken_per_s
+        near = choose_near(self.observed, rate_per_s)
+        if rate_per_s >= broken and all(each.value > self.model.target for each in near):
+            return math.sqrt(kept * broken) if kept else broken / LARGEST_RISE
+        if rate_per_s <= kept and all(each.value <= self.model.target for each in near):
+            return math.sqrt(kept * broken) if math.isfinite(broken) else kept * SMALLEST_RISE
+        return rate_per_s
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether the capacity is beyond the highest or the lowest rate."""
+        last = self.observed[-1]
+        low, high = self.model.bound_value(last, self.fit.slowdown, self.confidence)
+        n_times = sum(each.rate_per_s == last.rate_per_s for each in self.observed)
+        if last.rate_per_s >= self.highest_per_s and self.wanted_per_s >= self.highest_per_s:
+            return n_times >= MOST_REPEATS or high < self.model.target
+        if last.rate_per_s <= self.lowest_per_s and self.wanted_per_s <= self.lowest_per_s:
+            return n_times >= MOST_REPEATS or low > self.model.target
+        return False
+
+    def conclude(self) -> Capacity:
+        """Return the capacity."""
+        kept, broken = self.kept_per_s, self.broken_per_s
+        estimate, low, high = self.wanted_per_s, self.fit.low_per_s, self.fit.high_per_s
+        near = choose_near(self.observed, estimate)
+        bound: Bound = "latency"
+        if estimate != self.fit.rate_per_s or not near or math.isinf(high):
+            low, high = kept, broken
+        if not near:
+            estimate = min(max(estimate, kept), broken)
+        is_missed = all(each.value > self.model.target for each in self.observed)
+        if estimate >= self.highest_per_s and choose_near(self.observed, self.highest_per_s):
+            bound, estimate, high = "highest rate", self.highest_per_s, math.inf
+        elif not kept and (estimate <= self.lowest_per_s or (not near and is_missed)):
+            bound, estimate, low, high = "lowest rate", 0.0, 0.0, broken
+        estimate = min(estimate, self.highest_per_s)
+        low = 0.0 if low < self.lowest_per_s else min(low, estimate)
+        high = math.inf if high > self.highest_per_s else max(high, estimate)
+        rate = Interval(estimate=estimate, low=low, high=high, confidence=self.confidence)
+        return Capacity(rate_per_s=rate, bound=bound, measurements=())
+
+    def _decide(self) -> tuple[float, float]:
+        """Return the highest rate at which the limit is clearly kept, and the lowest one at which it clearly is not.
+
+        Each measurement alone must show it, with Bonferroni's correction for their number.
+        """
+        confidence = share_error(len(self.observed), self.confidence)
+        kept, broken = 0.0, math.inf
+        for each in self.observed:
+            low, high = self.model.bound_value(each, self.fit.slowdown, confidence)
+            if high <= self.model.target:
+                kept = max(kept, each.rate_per_s)
+            elif low > self.model.target:
+                broken = min(broken, each.rate_per_s)
+        return min(kept, broken), max(kept, broken)  # in the wrong order, they contradict each other

@@ -10,11 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ortune.queueing.batching import BatchedQueue, simulate_batches
-from ortune.queueing.moments import QueueMoments, find_mean_wait
+from ortune.queueing.moments import QueueMoments
 from ortune.queueing.queue_model import Queue
 from ortune.queueing.replications import Latencies
 from ortune.queueing.simulation import simulate
 from ortune.workload.load import relaxation_services
+
+USUAL_POINT = 90.0
+"""Percentile that a simulation is precise for at least."""
 
 RELATIVE_ERROR = 0.04
 """Standard error of a simulated percentile, as a share of it."""
@@ -61,17 +64,19 @@ SimulateTail = Callable[[float], Tail]
 """Returns the latencies at a utilization."""
 
 
-def simulate_tail(queue: Queue, utilization: float, *, point: float, seed: int) -> Tail:
+def simulate_tail(queue: Queue, utilization: float, *, point: float | None, seed: int) -> Tail:
     """Return the latencies of a queue whose requests are served one by one.
 
     Args:
         queue: The queue.
         utilization: Share of the servers' time that calls take.
-        point: The highest percentile that is of interest.
+        point: The percentile that is of interest; None for the mean.
         seed: Random seed.
     """
     rate_per_s = utilization * queue.highest_per_s
-    latencies = simulate(queue, rate_per_s, point=max(point, 90), relative_error=RELATIVE_ERROR, seed=seed)
+    latencies = simulate(
+        queue, rate_per_s, point=max(point or 0, USUAL_POINT), relative_error=RELATIVE_ERROR, seed=seed
+    )
     of_queue = queue.servers_of_queue
     moments = QueueMoments(
         utilization=utilization,
@@ -79,19 +84,17 @@ def simulate_tail(queue: Queue, utilization: float, *, point: float, seed: int) 
         variation=queue.arrival_variation + queue.services.variation,
         n_callers=of_queue,
     )
-    wait_ns = find_mean_wait(utilization, moments.service_ns, moments.variation, of_queue)
-    rate_of_queue = rate_per_s / queue.n_queues / 1e9
-    waits = wait_ns**2 * moments.relaxation_ns * rate_of_queue
+    gap_ns = 1e9 * queue.n_queues / rate_per_s
     return _describe(
         latencies,
         # A queue that is long stays long for its relaxation time.
-        inflation=max(moments.relaxation_ns * rate_of_queue, 1.0),
-        mean_sd_ns=math.sqrt(waits + float(latencies.values_ns.var())),
+        inflation=max(moments.relaxation_ns / gap_ns, 1.0),
+        mean_sd_ns=math.hypot(moments.find_error(gap_ns), float(latencies.values_ns.std())),
         relaxation_ns=moments.relaxation_ns,
     )
 
 
-def simulate_batched_tail(queue: BatchedQueue, utilization: float, *, point: float, seed: int) -> Tail:
+def simulate_batched_tail(queue: BatchedQueue, utilization: float, *, point: float | None, seed: int) -> Tail:
     """Return the latencies of a queue whose requests are put together; see `simulate_tail`.
 
     The variance inflation follows from how much the replications differ, if they last longer than the relaxation time.
@@ -106,7 +109,7 @@ def simulate_batched_tail(queue: BatchedQueue, utilization: float, *, point: flo
     n = math.ceil(min(max(KEPT_RELAXATIONS * of_relaxation, FEWEST_KEPT), MOST_KEPT))
     latencies = simulate_batches(queue, rate_per_s, n_kept=n, seed=seed).latencies
     values = latencies.values_ns
-    exceeded = (values > np.quantile(values, point / 100)).mean(axis=0)
+    exceeded = (values > np.quantile(values, (point or USUAL_POINT) / 100)).mean(axis=0)
     share = float(exceeded.mean())
     of_independent = max(share * (1 - share) / n, 1e-12)
     return _describe(
@@ -119,7 +122,7 @@ def simulate_batched_tail(queue: BatchedQueue, utilization: float, *, point: flo
 
 def _describe(latencies: Latencies, *, inflation: float, mean_sd_ns: float, relaxation_ns: float) -> Tail:
     return Tail(
-        quantiles_ns=np.maximum.accumulate(latencies.quantiles(1 - ABOVE)),
+        quantiles_ns=latencies.quantiles(1 - ABOVE),
         mean_ns=latencies.mean().estimate,
         inflation=inflation,
         mean_sd_ns=mean_sd_ns,
