@@ -29,7 +29,8 @@ from ortune.compare.figures import required_calls
 from ortune.planning.capacity import make_rate_model, predict_capacity
 from ortune.planning.deployment import Deployment
 from ortune.planning.measured_capacity import HIGHEST_SHARE, LOWEST_SHARE, MOST_MEASUREMENTS
-from ortune.queueing.live_capacity import RELAXATIONS, Observation, find_live_capacity
+from ortune.queueing.live_capacity import RELAXATIONS, find_live_capacity
+from ortune.queueing.rate_model import Observation
 from ortune.workload import parse_limit
 from ortune.workload.objectives import FIGURES
 

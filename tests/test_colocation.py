@@ -27,7 +27,7 @@ from ortune.knobs import DEFAULT, Config
 from ortune.model import InputInfo
 from ortune.model.identity import ModelIdentity
 from ortune.options import make_request
-from ortune.planning.colocation import measuring, run
+from ortune.planning.colocation import measured_scale, measuring, run
 from ortune.planning.colocation.choose import choose_sharing
 from ortune.planning.colocation.files import decode_host_plan, read_host_plan
 from ortune.planning.colocation.prepare import (
@@ -484,7 +484,7 @@ class TestStages:
         assert "or more" in caught.value.hint
 
     def test_a_small_budget_leaves_the_scale_predicted(self) -> None:
-        outcome, _ = plan_simulated([self.FAST, self.SLOW], [(100, "p99<25ms"), (20, "p99<200ms")], budget_s=40)
+        outcome, _ = plan_simulated([self.FAST, self.SLOW], [(100, "p99<25ms"), (20, "p99<200ms")], budget_s=25)
         assert outcome.recommended
         scale = outcome.rows[outcome.recommended].scale
         assert scale
@@ -852,14 +852,9 @@ def test_two_real_models_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     # The budget is never used up, however busy the host is.
     for name, value in {"FEWEST_ROUNDS": 2, "MOST_ROUNDS": 2}.items():
         monkeypatch.setattr(measuring, name, value)
-    for name, value in {
-        "N_FINALISTS": 1,
-        "FEWEST_SCALES": 2,
-        "MOST_SCALES": 2,
-        "BLOCKS_PER_SCALE": 2,
-        "MOST_BLOCKS_PER_SCALE": 2,
-    }.items():
-        monkeypatch.setattr(run, name, value)
+    monkeypatch.setattr(run, "N_FINALISTS", 1)
+    for name, value in {"FEWEST_MEASUREMENTS": 2, "MOST_MEASUREMENTS": 2, "MOST_BLOCKS": 2}.items():
+        monkeypatch.setattr(measured_scale, name, value)
     stages = []
     plan = ortune.plan_host(
         {str(TINY_CNN): "200/s", str(TINY_ENCODER): "150/s"},

@@ -17,15 +17,15 @@ from ortune.planning.measuring import DeploymentRunner
 from ortune.planning.result import Estimate
 from ortune.queueing.batching import BatchedQueue, make_batch_times
 from ortune.queueing.capacity import Capacity
+from ortune.queueing.limited_figures import limit_figure
 from ortune.queueing.live_capacity import (
     ENOUGH_NEAR,
     MOST_REPEATS,
     RELAXATIONS,
-    Observation,
-    RateModel,
     find_live_capacity,
 )
 from ortune.queueing.queue_model import Queue
+from ortune.queueing.rate_model import Observation, RateModel
 from ortune.queueing.services import make_services
 from ortune.queueing.tails import simulate_batched_tail, simulate_tail
 from ortune.queueing.theory import ConstantQueue, ExponentialQueue, KnownQueue, find_known_capacity
@@ -265,8 +265,7 @@ def make_batched_model(queue: BatchedQueue, limit_ns: float) -> RateModel:
         functools.partial(simulate_batched_tail, queue, point=90, seed=0),
         highest_per_s=queue.highest_per_s,
         service_ns=None,
-        point=90,
-        limit_ns=limit_ns,
+        figure=limit_figure(90, limit_ns),
     )
 
 

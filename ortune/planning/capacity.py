@@ -19,8 +19,9 @@ from ortune.compare.interval import DEFAULT_CONFIDENCE
 from ortune.planning.deployment import Deployment
 from ortune.planning.result import AtRate, Estimate, describe_interval
 from ortune.queueing.capacity import Capacity, simulate_capacity
-from ortune.queueing.live_capacity import RateModel
+from ortune.queueing.limited_figures import limit_figure
 from ortune.queueing.queue_model import Dispatch, Queue
+from ortune.queueing.rate_model import RateModel
 from ortune.queueing.replications import Latencies
 from ortune.queueing.services import resample
 from ortune.queueing.simulation import HIGHEST_UTILIZATION, simulate
@@ -56,8 +57,7 @@ def make_rate_model(deployment: Deployment, samples_ns: NDArray[np.int64], limit
         functools.partial(simulate_tail, queue, point=point, seed=seed),
         highest_per_s=deployment.config.batch * queue.highest_per_s,
         service_ns=queue.services.mean_ns,
-        point=point,
-        limit_ns=limit.bound,
+        figure=limit_figure(point, limit.bound),
     )
 
 

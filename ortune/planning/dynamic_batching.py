@@ -22,7 +22,8 @@ from ortune.planning.measuring import DeploymentRunner, Screened
 from ortune.planning.result import AtRate, Estimate, PlannedDeployment
 from ortune.queueing.batching import BatchedQueue, BatchTimes, make_batch_times, simulate_batches
 from ortune.queueing.capacity import Capacity, find_capacity
-from ortune.queueing.live_capacity import RateModel
+from ortune.queueing.limited_figures import limit_figure
+from ortune.queueing.rate_model import RateModel
 from ortune.queueing.simulation import HIGHEST_UTILIZATION
 from ortune.queueing.tails import simulate_batched_tail
 from ortune.workload import Limit, Objective
@@ -233,8 +234,7 @@ def make_batched_rate_model(deployment: Deployment, times: BatchTimes, slo: Limi
         functools.partial(simulate_batched_tail, queue, point=point, seed=seed),
         highest_per_s=deployment.processes * queue.highest_per_s,
         service_ns=None,
-        point=point,
-        limit_ns=slo.bound,
+        figure=limit_figure(point, slo.bound),
     )
 
 

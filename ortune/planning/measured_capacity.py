@@ -11,7 +11,8 @@ from ortune.planning.capacity import describe_capacity
 from ortune.planning.deployment import Deployment
 from ortune.planning.measuring import DeploymentRunner
 from ortune.planning.result import Estimate, PlannedDeployment
-from ortune.queueing.live_capacity import RELAXATIONS, Observation, RateModel, find_live_capacity
+from ortune.queueing.live_capacity import RELAXATIONS, find_live_capacity
+from ortune.queueing.rate_model import Observation, RateModel
 from ortune.worker.group import merge_services
 from ortune.workload import Limit
 

@@ -22,7 +22,7 @@ from ortune.planning.deployment import Deployment
 from ortune.planning.memory import MemoryNeeds, count_items
 from ortune.planning.rate_latency import summarize_rate
 from ortune.planning.result import AtRate, describe_interval
-from ortune.worker import Block, Failure
+from ortune.worker import Block, BlockPlan, Failure
 from ortune.worker.group import merge_services
 from ortune.workload import Load, Objective
 
@@ -51,6 +51,9 @@ BLOCKS_PER_RATE = 10
 """Blocks of a measurement at one rate. The interval of the percentile rests on how much they differ."""
 
 LONGEST_RATE_BLOCK_NS = 20_000_000_000
+
+SHORT_WARM_UP_S, WARM_UP_SHARE = 1.0, 0.3
+"""How long queues take to reach their steady state, about: at least, and as a part of ten relaxation times."""
 
 
 class Screened(msgspec.Struct, frozen=True, kw_only=True):
@@ -222,10 +225,10 @@ class DeploymentRunner:
         self, deployment: Deployment, rate_per_s: float, figure: Objective, least_s: float = 0.0
     ) -> float:
         """Return how long a measurement at a rate takes, about; see `measure_rate`."""
-        n_calls = max(required_calls(figure), 20 * BLOCKS_PER_RATE)
-        requests_s = max(n_calls * deployment.config.batch / rate_per_s, least_s)
-        requests_s = min(requests_s, BLOCKS_PER_RATE * LONGEST_RATE_BLOCK_NS / 1e9)
-        return self.find_launch_s(deployment) + 1 + 1.15 * requests_s
+        pace, block = self._plan_rate(deployment, deployment.load_at(rate_per_s), figure, least_s)
+        # A queue is in its steady state within a part of the time that it is measured for.
+        warm_up_s = min(max(SHORT_WARM_UP_S, WARM_UP_SHARE * least_s), block.longest_warm_up_ns / 1e9)
+        return self.find_launch_s(deployment) + warm_up_s + BLOCKS_PER_RATE * block_wall_s(block, pace)
 
     def measure_rate(
         self, deployment: Deployment, rate_per_s: float, figure: Objective, confidence: float, *, least_s: float = 0.0
@@ -295,6 +298,14 @@ class DeploymentRunner:
             seed=self.opened.seed,
             executors=[self.opened.open_executor(load, deployment.cpus)],
         )
+        _, block = self._plan_rate(deployment, load, figure, least_s)
+        run.measure(self.opened.runner, RunPlan(block=block, launches=1, rounds=BLOCKS_PER_RATE), end_s=math.inf)
+        return run.blocks(0), load
+
+    def _plan_rate(
+        self, deployment: Deployment, load: Load, figure: Objective, least_s: float
+    ) -> tuple[Pace, BlockPlan]:
+        """Return the pace of a deployment where requests arrive, and how long each block is; see `measure_rate`."""
         assert load.rate_per_s
         gap_ns = 1e9 / load.rate_per_s
         pace = msgspec.structs.replace(
@@ -310,8 +321,7 @@ class DeploymentRunner:
             block = msgspec.structs.replace(
                 block, max_batch=batching.max_batch, max_delay_ns=1000 * batching.max_delay_us
             )
-        run.measure(self.opened.runner, RunPlan(block=block, launches=1, rounds=BLOCKS_PER_RATE), end_s=math.inf)
-        return run.blocks(0), load
+        return pace, block
 
     def _find_call_ns(self, deployment: Deployment) -> float:
         """Return a duration that a call hardly exceeds, where as many are made at a time as the deployment serves."""

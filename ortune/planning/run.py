@@ -40,7 +40,7 @@ from ortune.planning.result import Estimate, Plan, PlannedDeployment, ScreenedDe
 from ortune.planning.screening import screen_deployments
 from ortune.planning.space import DeploymentSpace
 from ortune.queueing.batching import BatchTimes
-from ortune.queueing.live_capacity import RateModel
+from ortune.queueing.rate_model import RateModel
 from ortune.worker.compiled_models import find_cache_options
 from ortune.workload import Limit
 

@@ -46,10 +46,12 @@ class SharedLatencies(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         latencies_ns: Time of each request from arrival to end, in order of arrival.
         utilization: Share of its servers' time that calls took, slowed down as they were.
+        call_variation: Squared coefficient of variation of the durations of these calls.
     """
 
     latencies_ns: NDArray[np.float64]
     utilization: float
+    call_variation: float
 
 
 def simulate_shared_cores(
@@ -140,7 +142,9 @@ class _Simulation:
         service = self.services[number]
         skipped = int(WARM_UP_SHARE * len(ends))
         latencies = np.array(ends) - np.array(self.arrivals[number])
-        busy_ns = float(np.mean(np.array(ends) - np.array(starts))) * service.rate_per_s / 1e9
+        calls = np.array(ends) - np.array(starts)
+        mean_ns = float(calls.mean())
+        busy = mean_ns * service.rate_per_s / 1e9 / (service.processes * service.clients)
         return SharedLatencies(
-            latencies_ns=latencies[skipped:], utilization=busy_ns / (service.processes * service.clients)
+            latencies_ns=latencies[skipped:], utilization=busy, call_variation=float(calls.var()) / mean_ns**2
         )

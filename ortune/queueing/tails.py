@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from ortune.queueing.batching import BatchedQueue, simulate_batches
 from ortune.queueing.moments import QueueMoments
 from ortune.queueing.queue_model import Queue
-from ortune.queueing.replications import Latencies
 from ortune.queueing.simulation import simulate
 from ortune.workload.load import relaxation_services
 
@@ -40,19 +39,23 @@ class Tail(msgspec.Struct, frozen=True, kw_only=True):
     """The latencies at a utilization.
 
     Attributes:
+        utilization: Share of the servers' time that calls take.
         quantiles_ns: Latencies that the shares `ABOVE` of the requests exceed.
         mean_ns: Mean latency.
         inflation: Variance inflation factor: the variance of the share of requests above a latency, divided by that of
             as many independent requests.
         mean_sd_ns: Standard error of the mean latency of n requests, multiplied by the square root of n.
         relaxation_ns: Relaxation time of the queue.
+        call_variation: Squared coefficient of variation of the durations of calls.
     """
 
+    utilization: float
     quantiles_ns: NDArray[np.float64]
     mean_ns: float
     inflation: float
     mean_sd_ns: float
     relaxation_ns: float
+    call_variation: float
 
     def share_above(self, latency_ns: float) -> float:
         """Return the share of the requests that take longer."""
@@ -85,12 +88,15 @@ def simulate_tail(queue: Queue, utilization: float, *, point: float | None, seed
         n_callers=of_queue,
     )
     gap_ns = 1e9 * queue.n_queues / rate_per_s
-    return _describe(
-        latencies,
+    return Tail(
+        utilization=utilization,
+        quantiles_ns=latencies.quantiles(1 - ABOVE),
+        mean_ns=latencies.mean().estimate,
         # A queue that is long stays long for its relaxation time.
         inflation=max(moments.relaxation_ns / gap_ns, 1.0),
         mean_sd_ns=math.hypot(moments.find_error(gap_ns), float(latencies.values_ns.std())),
         relaxation_ns=moments.relaxation_ns,
+        call_variation=queue.services.variation,
     )
 
 
@@ -112,19 +118,12 @@ def simulate_batched_tail(queue: BatchedQueue, utilization: float, *, point: flo
     exceeded = (values > np.quantile(values, (point or USUAL_POINT) / 100)).mean(axis=0)
     share = float(exceeded.mean())
     of_independent = max(share * (1 - share) / n, 1e-12)
-    return _describe(
-        latencies,
+    return Tail(
+        utilization=utilization,
+        quantiles_ns=latencies.quantiles(1 - ABOVE),
+        mean_ns=latencies.mean().estimate,
         inflation=max(float(exceeded.var()) / of_independent, of_relaxation if of_relaxation > n else 1.0),
         mean_sd_ns=float(values.mean(axis=0).std()) * math.sqrt(n),
         relaxation_ns=relaxation_ns,
-    )
-
-
-def _describe(latencies: Latencies, *, inflation: float, mean_sd_ns: float, relaxation_ns: float) -> Tail:
-    return Tail(
-        quantiles_ns=latencies.quantiles(1 - ABOVE),
-        mean_ns=latencies.mean().estimate,
-        inflation=inflation,
-        mean_sd_ns=mean_sd_ns,
-        relaxation_ns=relaxation_ns,
+        call_variation=queue.times.variation,
     )

@@ -19,7 +19,6 @@ from ortune.planning.colocation.timings import Timing
 from ortune.planning.deployment import Deployment
 from ortune.planning.measuring import DeploymentRunner
 from ortune.planning.rate_latency import find_moments, summarize_rate
-from ortune.queueing.simulation import HIGHEST_UTILIZATION
 from ortune.worker import Block, BlockPlan, Failure, LiveCandidate
 from ortune.worker.colocated import ColocatedBlock, ColocatedCandidates
 from ortune.workload import Load
@@ -289,26 +288,3 @@ def find_latencies(
 def find_utilization(blocks: Sequence[Block], load: Load) -> float:
     """Return the share of the callers' time that calls took."""
     return load.utilization(float(np.mean([block.service_ns for block in blocks])))
-
-
-def compare_with_targets(
-    streams: Sequence[Sequence[ColocatedBlock]], sharing: Sharing, demands: Sequence[Demand], scale: float
-) -> Interval:
-    """Return the latency divided by its target, of the model for which this is largest.
-
-    Without a target, it is the utilization divided by the highest one at which a queue is steady.
-    """
-    found = []
-    loads = sharing.loads_at(demands, scale)
-    latencies = find_latencies(streams, sharing, demands, scale)
-    for number, (load, demand, latency) in enumerate(zip(loads, demands, latencies, strict=True)):
-        if demand.slo:
-            bound = demand.slo.bound
-            found.append((latency.estimate / bound, latency.low / bound, latency.high / bound))
-            continue
-        own = [block.parts[number] for stream in streams for block in stream]
-        busy = [find_utilization([block], load) / HIGHEST_UTILIZATION for block in own]
-        mean, error = float(np.mean(busy)), 2 * float(np.std(busy, ddof=1)) / math.sqrt(len(busy))
-        found.append((math.inf,) * 3 if mean > 1 else (mean, max(mean - error, 1e-9), mean + error))
-    estimate, low, high = (max(values) for values in zip(*found, strict=True))
-    return Interval(estimate=estimate, low=low, high=high, confidence=share_error(1))

@@ -14,9 +14,9 @@ from ortune.compare.memory import MEMORY_SHARE
 from ortune.compare.open import open_comparison
 from ortune.errors import MeasureError, UsageError
 from ortune.host import HostClass
-from ortune.planning.capacity import describe_capacity
 from ortune.planning.colocation import measuring
 from ortune.planning.colocation.choose import choose_sharing
+from ortune.planning.colocation.measured_scale import MOST_MEASUREMENTS, ScaleMeasurement
 from ortune.planning.colocation.measuring import OpenHost, SharedHost, Together
 from ortune.planning.colocation.predict import MANY_REQUESTS, NEAR
 from ortune.planning.colocation.prepare import HostPlanOptions, PreparedHostPlan
@@ -33,10 +33,8 @@ from ortune.planning.colocation.sharing import Demand, Sharing
 from ortune.planning.colocation.timings import Size, Timing
 from ortune.planning.result import MOST_REPLICAS, Estimate, describe_interval
 from ortune.planning.space import DeploymentSpace
-from ortune.queueing.capacity import find_capacity
 from ortune.queueing.cost import count_replicas
 from ortune.worker import Failure
-from ortune.workload import Load
 
 ALONE_SHARE = 0.3
 TOGETHER_SHARE = 0.75
@@ -47,18 +45,6 @@ N_FINALISTS = 3
 
 WORTH_TRYING = 0.75
 """Predicted scale from which the requested rates are measured as they are: predictions are rather too low."""
-
-FEWEST_SCALES, MOST_SCALES = 5, 16
-"""Measurements at one scale each, for a measured scale."""
-
-USUAL_SCALES = 8
-BLOCKS_PER_SCALE, MOST_BLOCKS_PER_SCALE = 8, 40
-"""Measurements that time is planned for, and blocks of each, at least and at most: long ones before many, because a
-percentile of few requests is too low."""
-
-LOWEST_SHARE, HIGHEST_SHARE = 0.25, 1.1
-"""Where a measured scale is searched: from this part of the predicted one to this part of that at which a model would
-always be busy if its calls stayed as long as they were."""
 
 JUST_BELOW = 0.99
 """Predicted scale where a target breaks in measurements, as a part of the scale that was measured."""
@@ -176,6 +162,7 @@ class _Planning:
         self.n_alone = 0
         self.problems: dict[str, RejectedSharing] = {}
         self.contended = False
+        self.timings: dict[str, tuple[Timing, ...]] = {}
         self.search = SharingSearch(
             spaces,
             demands,
@@ -284,6 +271,7 @@ class _Planning:
             one_at_a_time=sum(each.n_bytes for each in proposals) > self.most_bytes,
             observe=lambda done, total: self.observe("all models", done, total),
         )
+        self.timings |= {each.sharing.key: each.timings for each in proposals}
         rows = []
         for proposal, together in zip(proposals, found, strict=True):
             if together.failure or together.n_blocks < 2:
@@ -376,56 +364,25 @@ class _Planning:
     def measure_scale(self, row: PlannedSharing, scale: float) -> PlannedSharing:
         """Return a row with the measured scale, if there is time to measure it."""
         sharing = Sharing(kind=row.kind, deployments=tuple(each.deployment for each in row.models))
-        plan = measuring.plan_block([sharing], self.demands, scale)
-        block_s = measuring.find_block_s(plan)
-        left_s = self.end_of(1.0) - self.host.runner.now_s() - measuring.find_launch_s(self.host, sharing)
-        fitting = int((left_s / USUAL_SCALES - 1) / block_s)
-        n_blocks = min(max(fitting, BLOCKS_PER_SCALE), MOST_BLOCKS_PER_SCALE)
-        n_scales = min(int(left_s / (n_blocks * block_s + 1)), MOST_SCALES)
         busiest = max(each.utilization for each in row.models)
-        if n_scales < FEWEST_SCALES or not busiest > 0:
+        if not row.scale or not busiest > 0:
             return row
-        highest = HIGHEST_SHARE * scale / busiest
-        predicted = row.scale.estimate if row.scale else scale
-        lowest = LOWEST_SHARE * min(max(predicted, scale), highest)
-        n_done = 0
-        self.observe("scale", n_done, n_scales)
-        live = self.host.launch(sharing, sharing.loads_at(self.demands, scale))
-        if isinstance(live, Failure):
+        measurement = ScaleMeasurement(
+            self.host,
+            sharing,
+            self.demands,
+            self.search.predictor.make_models(sharing, self.timings[sharing.key]),
+            scale=scale,
+            busiest=busiest,
+            predicted=row.scale,
+        )
+        end_s = self.end_of(1.0)
+        if not measurement.fit_into(end_s - self.host.runner.now_s()):
             return row
-        lives = {0: live}
-
-        def measure(at: float) -> Interval:
-            nonlocal n_done
-            loads: Sequence[Load] = sharing.loads_at(self.demands, at)
-            together = Together(sharing=sharing, streams=[[]])
-            lives[0] = lives[0].under(loads)
-            plan = measuring.plan_block([sharing], self.demands, at)
-            for _ in range(n_blocks):
-                traffic = self.host.runner.draw_traffic(plan)
-                measuring.measure_one(self.host, together, lives, 0, self.demands, at, traffic)
-            if together.failure:
-                raise MeasureError(together.failure.message)
-            n_done += 1
-            self.observe("scale", n_done, n_scales)
-            return measuring.compare_with_targets(together.streams, sharing, self.demands, at)
-
-        try:
-            with contextlib.suppress(MeasureError):
-                found = find_capacity(
-                    measure,
-                    1.0,
-                    lowest_per_s=lowest,
-                    highest_per_s=highest,
-                    start_per_s=min(max(predicted, lowest), highest),
-                    most_measurements=n_scales,
-                )
-                measured = describe_capacity(found, "measured")
-                row = msgspec.structs.replace(row, scale=measured, predicted_scale=row.scale)
-        finally:
-            for each in lives.values():
-                each.close()
-        return self.add_cost(row)
+        measured = measurement.run(end_s, lambda done: self.observe("scale", done, MOST_MEASUREMENTS))
+        if measured is None:
+            return row
+        return self.add_cost(msgspec.structs.replace(row, scale=measured, predicted_scale=row.scale))
 
 
 def correct_scale(predicted: Estimate, row: PlannedSharing, measured: float) -> Estimate:

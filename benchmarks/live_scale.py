@@ -1,0 +1,218 @@
+"""Measure by how much the rates of two models on a simulated host can be multiplied: is what is measured right?
+
+    python -m benchmarks.live_scale [--searches 60] [--time 60]
+
+Two models share a host with four cores. Calls of `a` take 8 ms of one core, those of `b` 30 ms. All calls may take
+longer where requests arrive than where each model was measured alone, as if they competed for caches. The speed of
+noisy hosts differs from launch to launch by 6 %, otherwise by 1 %. The scale is predicted and measured as `ortune plan`
+does it for several models, with the given time for measurements. The truth is that of long runs at many scales.
+
+Printed are the mean error of the predicted and of the measured scale, its standard deviation, how many are right within
+10 %, and how many of the intervals contain the truth.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import functools
+import math
+import os
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ortune.planning.colocation.measured_scale import FEWEST_REQUESTS, HIGHEST_SHARE, LOWEST_SHARE, MOST_MEASUREMENTS
+from ortune.planning.colocation.predict import MANY_REQUESTS, NEAR, Predictor, find_limited_figure
+from ortune.planning.colocation.sharing import Demand, Kind, Sharing
+from ortune.planning.colocation.timings import Timing
+from ortune.planning.deployment import Deployment
+from ortune.queueing.live_capacity import RELAXATIONS, find_joint_capacity
+from ortune.queueing.rate_model import Observation
+from ortune.queueing.services import resample
+from ortune.queueing.shared_cores import SharedLatencies, SharedService, simulate_shared_cores
+from ortune.workload import parse_limit
+
+N_CORES = 4.0
+CALLS_NS = (8e6, 30e6)
+CALL_VARIATION = 0.1
+"""Duration of the calls of both models, and the standard deviation of its logarithm."""
+
+RATES_PER_S = (100.0, 10.0)
+QUIET_SIGMA, NOISY_SIGMA = 0.01, 0.06
+LAUNCH_NS = 2e9
+N_SAMPLES = 400
+
+TRUE_STEPS = 13
+TRUE_RUNS = 10
+TRUE_REQUESTS = 4000
+"""Scales of the runs for the truth, runs at each, and requests of the model with fewer of them in each run."""
+
+
+class Case(NamedTuple):
+    """A host and what both models must keep.
+
+    Attributes:
+        name: What is printed.
+        targets: The target of each model; "" for none.
+        processes: Processes of each model.
+        kind: How they share the cores.
+        sigma: By how much launches differ.
+        slowdown: By which factor calls take longer than alone.
+    """
+
+    name: str
+    targets: tuple[str, str]
+    processes: tuple[int, int] = (2, 2)
+    kind: Kind = "divided"
+    sigma: float = QUIET_SIGMA
+    slowdown: float = 1.0
+
+
+CASES = (
+    Case("quiet, divided", ("p90<24ms", "p90<90ms")),
+    Case("quiet, divided", ("p99<40ms", "")),
+    Case("quiet, divided", ("", "")),
+    Case("quiet, all cores", ("p90<24ms", "p90<90ms"), (4, 4), "unpinned"),
+    Case("quiet, all cores", ("mean<16ms", "p90<90ms"), (4, 4), "unpinned"),
+    Case("slower, divided", ("p90<24ms", "p90<90ms"), slowdown=1.15),
+    Case("slower, all cores", ("p90<24ms", "p90<90ms"), (4, 4), "unpinned", slowdown=1.15),
+    Case("noisy, divided", ("p90<24ms", "p90<90ms"), sigma=NOISY_SIGMA),
+    Case("noisy, all cores", ("p90<24ms", "p90<90ms"), (4, 4), "unpinned", sigma=NOISY_SIGMA, slowdown=1.15),
+)
+
+
+def make_demands(case: Case) -> tuple[Demand, ...]:
+    """Return what each model must serve."""
+    return tuple(
+        Demand(name=name, rate_per_s=rate, slo=parse_limit(target) if target else None)
+        for name, rate, target in zip("ab", RATES_PER_S, case.targets, strict=True)
+    )
+
+
+def draw_calls(rng: np.random.Generator, mean_ns: float, n: int) -> NDArray[np.float64]:
+    """Return durations of calls."""
+    return mean_ns * np.exp(rng.normal(0, CALL_VARIATION, n))
+
+
+def serve(case: Case, scale: float, n_requests: int, rng: np.random.Generator, factor: float) -> list[SharedLatencies]:
+    """Return the latencies of both models at a scale in one launch."""
+    services = [
+        SharedService(
+            rate_per_s=scale * rate,
+            services=resample((factor * case.slowdown * draw_calls(rng, call_ns, 4 * N_SAMPLES)).astype(np.int64)),
+            cores_per_call=1.0,
+            processes=processes,
+        )
+        for rate, call_ns, processes in zip(RATES_PER_S, CALLS_NS, case.processes, strict=True)
+    ]
+    return simulate_shared_cores(
+        services, N_CORES, n_requests=n_requests, most_requests=100 * n_requests, seed=int(rng.integers(2**31))
+    )
+
+
+def find_highest(case: Case) -> float:
+    """Return the scale at which a model, or the host, is always busy."""
+    own = [p / (r * c / 1e9) for p, r, c in zip(case.processes, RATES_PER_S, CALLS_NS, strict=True)]
+    cores = N_CORES / sum(r * c / 1e9 for r, c in zip(RATES_PER_S, CALLS_NS, strict=True))
+    return min(*own, cores) / case.slowdown
+
+
+def compare(case: Case, found: list[SharedLatencies]) -> list[float]:
+    """Return the limited figure of each model divided by its limit."""
+    figures = [find_limited_figure(demand) for demand in make_demands(case)]
+    return [
+        figure.compute(each.latencies_ns, each.utilization) / figure.limit
+        for figure, each in zip(figures, found, strict=True)
+    ]
+
+
+def run_at_share(case: Case, job: tuple[float, int]) -> list[float]:
+    """Return the limited figures, divided by their limits, of a long run at a share of the highest scale."""
+    share, seed = job
+    rng = np.random.default_rng([seed, 77])
+    found = serve(case, share * find_highest(case), TRUE_REQUESTS, rng, math.exp(rng.normal(0, case.sigma)))
+    return compare(case, found)
+
+
+def search(case: Case, seed: int, time_s: float) -> tuple[float, float, float, float, int]:
+    """Return the predicted scale, the measured one with its interval, and the number of measurements."""
+    rng = np.random.default_rng([seed, 1])
+    demands = make_demands(case)
+    timings = [
+        Timing(
+            samples_ns=(draw_calls(rng, call_ns, N_SAMPLES) * math.exp(rng.normal(0, case.sigma / 2))).astype(np.int64),
+            cpu_ns_per_call=call_ns,
+            peak_bytes=1,
+        )
+        for call_ns in CALLS_NS
+    ]
+    sharing = Sharing(kind=case.kind, deployments=tuple(Deployment(processes=each) for each in case.processes))
+    predictor = Predictor(demands=demands, n_cores=N_CORES)
+    predicted = predictor.find_scale(sharing, timings, step=NEAR, n_requests=MANY_REQUESTS)
+    models = predictor.make_models(sharing, timings)
+    highest = HIGHEST_SHARE * predictor.find_highest_scale(sharing, timings)
+    spent_ns = 0.0
+
+    def measure(scale: float, slowdown: float) -> list[Observation] | None:
+        nonlocal spent_ns
+        relaxation_ns = max(model.find_relaxation_ns(scale, slowdown) for model in models)
+        duration_ns = max(RELAXATIONS * relaxation_ns, FEWEST_REQUESTS * 1e9 / (scale * min(RATES_PER_S)))
+        if spent_ns and spent_ns + LAUNCH_NS + duration_ns > time_s * 1e9:
+            return None
+        spent_ns += LAUNCH_NS + duration_ns
+        n_requests = round(duration_ns * scale * min(RATES_PER_S) / 1e9)
+        found = serve(case, scale, n_requests, rng, math.exp(rng.normal(0, case.sigma)))
+        return [
+            model.observe(scale, each.latencies_ns, None, each.utilization)
+            for model, each in zip(models, found, strict=True)
+        ]
+
+    found, observed = find_joint_capacity(
+        measure,
+        models,
+        lowest_per_s=LOWEST_SHARE * predicted,
+        highest_per_s=highest,
+        start_per_s=predicted,
+        most_measurements=MOST_MEASUREMENTS,
+    )
+    rate = found.rate_per_s
+    return predicted, rate.estimate, rate.low, rate.high, len(observed)
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--searches", type=int, default=60, help="searches for each case")
+    parser.add_argument("--time", type=float, default=60.0, help="seconds for measurements")
+    arguments = parser.parse_args()
+    print(f"{arguments.searches} searches, {arguments.time:g} s for measurements")
+    print(
+        f"{'host':18} {'targets':19} scale  predicted: error  within 10%   measured: error  within 10%  intervals  runs"
+    )
+    shares = np.linspace(0.4, 1.0, TRUE_STEPS)
+    with concurrent.futures.ProcessPoolExecutor(os.cpu_count()) as pool:
+        for case in CASES:
+            jobs = [(share, run) for share in shares for run in range(TRUE_RUNS)]
+            runs = np.array(list(pool.map(functools.partial(run_at_share, case), jobs)))
+            ratios = runs.reshape(TRUE_STEPS, TRUE_RUNS, 2).mean(axis=1).max(axis=1)
+            logs = np.log(np.maximum.accumulate(np.maximum(ratios, 1e-9)))
+            truth = float(np.interp(0.0, logs, shares)) * find_highest(case)
+            found = np.array(
+                list(pool.map(functools.partial(search, case, time_s=arguments.time), range(arguments.searches)))
+            )
+            parts = []
+            for values in (found[:, 0], found[:, 1]):
+                errors = values / truth - 1
+                parts.append(f"{errors.mean():+6.1%} ± {errors.std():5.1%}  {(np.abs(errors) < 0.1).mean():6.0%}")
+            contained = ((found[:, 2] <= truth) & (truth <= found[:, 3])).mean()
+            print(
+                f"{case.name:18} {', '.join(each or '-' for each in case.targets):19} {truth:5.2f}  {parts[0]}   "
+                f"{parts[1]}  {contained:7.0%}  {found[:, 4].mean():4.1f}",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()

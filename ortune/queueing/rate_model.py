@@ -1,0 +1,269 @@
+"""What a simulated queue expects of a live system at each rate, and the capacity that measurements imply.
+
+What the model does not know is the slowdown: the ratio of the durations of calls where requests arrive to those that
+the model has, which were measured at full load. It is fitted to measurements.
+
+Source: P. McCullagh and J. A. Nelder, "Generalized Linear Models" (1989), chapter 9, for quasi-likelihoods: shares of
+requests that are not independent, and more variation than the model expects.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ortune.compare.interval import DEFAULT_CONFIDENCE
+from ortune.queueing.limited_figures import LimitedFigure
+from ortune.queueing.replications import quantile_of_normal
+from ortune.queueing.tails import SimulateTail, Tail
+
+UTILIZATIONS = (0.02, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.65, 0.7, 0.75, 0.8, 0.84, 0.88, 0.91, 0.94)
+"""Where the queue is simulated. Between them, shares are interpolated as logarithms. Above, a queue takes so long to
+grow that a measurement shows only that the utilization is high."""
+
+UNKNOWN_SLOWDOWN, MEASURED_SLOWDOWN = 0.3, 0.2
+"""Standard deviation of the slowdown before any measurement, as a logarithm, and of how it differs from that of the
+mean duration of calls. It matters only where few requests exceed the limit, or none."""
+
+LARGEST_SLOWDOWN = 1.2
+"""Largest logarithm of a slowdown, up or down from where it is expected."""
+
+NEAR = 0.25
+"""Measurements are near a rate if the logarithms of both rates differ by at most this."""
+
+STEP = 1e-3
+"""Difference of logarithms for derivatives."""
+
+
+class Observation(NamedTuple):
+    """A measurement at a rate.
+
+    Attributes:
+        rate_per_s: Requests per second.
+        value: The limited figure, such as the share of the requests that take longer than the limit of a percentile.
+        n_calls: Number of requests.
+        service_ns: Mean duration of a call, without the wait; None if it depends on the rate in itself.
+    """
+
+    rate_per_s: float
+    value: float
+    n_calls: int
+    service_ns: float | None = None
+
+
+class Fit(NamedTuple):
+    """The capacity that measurements imply.
+
+    Attributes:
+        slowdown: Ratio of the durations of calls to those that the model has.
+        rate_per_s: The capacity; 0 if calls alone take longer than the limit, or at most 2 % of the highest rate.
+        low_per_s: Lower end of its interval.
+        high_per_s: Upper end.
+        likely_low_per_s: Lower end of the interval that also rests on what was expected of the slowdown before.
+    """
+
+    slowdown: float
+    rate_per_s: float
+    low_per_s: float
+    high_per_s: float
+    likely_low_per_s: float
+
+
+class RateModel:
+    """What a simulated queue expects at each rate, for any slowdown.
+
+    Args:
+        simulate_tail: Simulates the latencies at a utilization.
+        highest_per_s: The rate at which servers are always busy.
+        service_ns: Mean duration of a call; None for servers that put requests together, whose calls depend on the
+            rate. As their delays do not become longer when calls do, the slowdown only changes the rates there, which
+            is an approximation.
+        figure: What is limited.
+    """
+
+    def __init__(
+        self,
+        simulate_tail: SimulateTail,
+        *,
+        highest_per_s: float,
+        service_ns: float | None,
+        figure: LimitedFigure,
+    ) -> None:
+        self.highest_per_s = highest_per_s
+        self.service_ns = service_ns
+        self.figure = figure
+        self._tail = functools.cache(lambda place: simulate_tail(UTILIZATIONS[place]))
+
+    def observe(
+        self, rate_per_s: float, latencies_ns: NDArray[Any], service_ns: float | None, utilization: float = math.nan
+    ) -> Observation:
+        """Return what latencies, or the share of the servers' time that calls took, show; see `Observation`."""
+        value = self.figure.compute(latencies_ns, utilization)
+        return Observation(rate_per_s, value, len(latencies_ns), service_ns)
+
+    def expect(self, rate_per_s: float, slowdown: float) -> float:
+        """Return the expected value at a rate; see `Observation`."""
+        utilization = rate_per_s * slowdown / self.highest_per_s
+        low, high, weight = self._locate(utilization)
+        value = self._interpolate(low, high, weight, slowdown)
+        beyond = max((utilization - UTILIZATIONS[-1]) / (1 - UTILIZATIONS[-1]), 0.0)
+        return self.figure.extrapolate(value, beyond)
+
+    def find_inflation(self, rate_per_s: float, slowdown: float) -> float:
+        """Return the variance inflation of the figure; see `LimitedFigure`."""
+        low, high, weight = self._locate(rate_per_s * slowdown / self.highest_per_s)
+        return (1 - weight) * self.figure.find_inflation(low) + weight * self.figure.find_inflation(high)
+
+    def find_relaxation_ns(self, rate_per_s: float, slowdown: float) -> float:
+        """Return the relaxation time of the queue."""
+        low, high, weight = self._locate(rate_per_s * slowdown / self.highest_per_s)
+        return slowdown * ((1 - weight) * low.relaxation_ns + weight * high.relaxation_ns)
+
+    def find_capacity(self, slowdown: float) -> float:
+        """Return the highest rate at which the limit is kept; 0 if it is not at the lowest utilization of the table."""
+        from scipy.optimize import brentq
+
+        highest_per_s = self.highest_per_s / slowdown
+
+        def find_excess(utilization: float) -> float:
+            return self.expect(utilization * highest_per_s, slowdown) - self.figure.limit
+
+        low = self._find_highest_kept(find_excess)
+        if low < 0:
+            return 0.0
+        ends = (*UTILIZATIONS, 1.0)[low : low + 2]
+        if find_excess(ends[1]) <= 0:
+            return highest_per_s
+        return float(brentq(find_excess, *ends, rtol=1e-4)) * highest_per_s
+
+    def _find_highest_kept(self, find_excess: Callable[[float], float]) -> int:
+        """Return the place of the highest utilization in the table at which the limit is kept; -1 if there is none."""
+        if self.service_ns is None:
+            # Requests may wait longer for a batch at lower rates.
+            places = range(len(UTILIZATIONS) - 1, -1, -1)
+            return next((place for place in places if find_excess(UTILIZATIONS[place]) <= 0), -1)
+        low, high = -1, len(UTILIZATIONS)
+        while high - low > 1:
+            middle = (low + high) // 2
+            if find_excess(UTILIZATIONS[middle]) <= 0:
+                low = middle
+            else:
+                high = middle
+        return low
+
+    def fit(self, observed: Sequence[Observation], confidence: float = DEFAULT_CONFIDENCE) -> Fit:
+        """Return the capacity that measurements imply: those near it, if there are several."""
+        found = self._fit(observed, confidence)
+        before: list[Observation] = []
+        # What is near changes with the capacity. It settles after a few steps, or goes back and forth between two.
+        for _ in range(4):
+            near = choose_near(observed, found.rate_per_s)
+            if len(near) < 2 or near == before:
+                break
+            found, before = self._fit(near, confidence), near
+        return found
+
+    def _fit(self, observed: Sequence[Observation], confidence: float) -> Fit:
+        from scipy.optimize import minimize_scalar
+        from scipy.special import stdtrit
+
+        center, spread = self._expect_slowdown(observed)
+        log = center
+        for _ in range(2):
+            # These are those of the fit before. Otherwise, the slowdown that makes errors largest would fit best.
+            inflations = [self.find_inflation(each.rate_per_s, math.exp(log)) for each in observed]
+            most = self._find_most(math.exp(log))
+
+            def find_loss(at: float, inflations: Sequence[float] = inflations, most: float = most) -> float:
+                misfits = (
+                    self._find_misfit(each, inflation, math.exp(at), most)
+                    for each, inflation in zip(observed, inflations, strict=True)
+                )
+                return sum(misfits) + ((at - center) / spread) ** 2 / 2
+
+            bounds = (center - LARGEST_SLOWDOWN, center + LARGEST_SLOWDOWN)
+            log = float(minimize_scalar(find_loss, bounds=bounds, method="bounded", options={"xatol": 1e-4}).x)
+        information, excess = self._find_information(observed, inflations, log, most)
+        # Launches and times that differ by more than the queue explains make the interval wider.
+        n, scatter = len(observed), max(excess / (len(observed) - 1), 1.0) if len(observed) > 1 else 1.0
+        half, likely_half = math.inf, quantile_of_normal(confidence) / math.sqrt(information / scatter + spread**-2)
+        if n > 1 and information > 0:
+            half = float(stdtrit(n - 1, (1 + confidence) / 2)) * math.sqrt(scatter / information)
+        slowdown = math.exp(log)
+        is_known = half < LARGEST_SLOWDOWN
+        return Fit(
+            slowdown=slowdown,
+            rate_per_s=self.find_capacity(slowdown),
+            low_per_s=self.find_capacity(slowdown * math.exp(half)) if is_known else 0.0,
+            high_per_s=self.find_capacity(slowdown / math.exp(half)) if is_known else math.inf,
+            likely_low_per_s=self.find_capacity(slowdown * math.exp(likely_half)),
+        )
+
+    def _find_information(
+        self, observed: Sequence[Observation], inflations: Sequence[float], log: float, most: float
+    ) -> tuple[float, float]:
+        """Return the information about the logarithm of the slowdown, and the sum of squared normalized errors."""
+        information, excess = 0.0, 0.0
+        for each, inflation in zip(observed, inflations, strict=True):
+            value, expected = min(each.value, most), min(self.expect(each.rate_per_s, math.exp(log)), most)
+            ends = [min(self.expect(each.rate_per_s, math.exp(log + side * STEP)), most) for side in (-1, 1)]
+            slope = (ends[1] - ends[0]) / (2 * STEP)
+            variance = self.figure.find_variance(expected) * inflation / each.n_calls
+            information += slope**2 / variance
+            excess += (value - expected) ** 2 / variance
+        return information, excess
+
+    def _find_misfit(self, observed: Observation, inflation: float, slowdown: float, most: float) -> float:
+        """Return by how much a measurement contradicts a slowdown: minus the logarithm of the quasi-likelihood.
+
+        Values count up to `most`: above, queues grow for longer than a measurement lasts.
+        """
+        value, expected = min(observed.value, most), min(self.expect(observed.rate_per_s, slowdown), most)
+        return self.figure.find_misfit(value, expected) * observed.n_calls / inflation
+
+    def _find_most(self, slowdown: float) -> float:
+        """Return the expected value at the highest utilization of the table, and more than at the capacity."""
+        last = self._tail(len(UTILIZATIONS) - 1)
+        most = max(self._interpolate(last, last, 1.0, slowdown), 2 * self.figure.limit)
+        return min(most, self.figure.most)
+
+    def _interpolate(self, low: Tail, high: Tail, weight: float, slowdown: float) -> float:
+        stretch = slowdown if self.service_ns else 1.0
+        logs = [math.log(self.figure.expect(tail, stretch)) for tail in (low, high)]
+        return math.exp((1 - weight) * logs[0] + weight * logs[1])
+
+    def _expect_slowdown(self, observed: Sequence[Observation]) -> tuple[float, float]:
+        """Return where the logarithm of the slowdown is expected from durations of calls, and how far off that may be.
+
+        Where callers share CPUs, calls are shorter while others wait for requests: a queue with such calls does not
+        behave as one whose calls are always as short.
+        """
+        known = [(each.service_ns, each.n_calls) for each in observed if each.service_ns]
+        if not known or not self.service_ns:
+            return 0.0, UNKNOWN_SLOWDOWN
+        services, weights = zip(*known, strict=True)
+        return math.log(float(np.average(services, weights=weights)) / self.service_ns), MEASURED_SLOWDOWN
+
+    def _locate(self, utilization: float) -> tuple[Tail, Tail, float]:
+        """Return the latencies at the utilizations of the table below and above, and the weight of the one above."""
+        place = int(np.clip(np.searchsorted(UTILIZATIONS, utilization) - 1, 0, len(UTILIZATIONS) - 2))
+        below, above = UTILIZATIONS[place], UTILIZATIONS[place + 1]
+        weight = min(max((utilization - below) / (above - below), 0.0), 1.0)
+        # Only what has a weight is simulated.
+        low, high = (place + (weight == 1), place + (weight > 0))
+        return self._tail(low), self._tail(high), weight
+
+    def bound_value(self, observed: Observation, slowdown: float, confidence: float) -> tuple[float, float]:
+        """Return the interval of the value at the rate of a measurement."""
+        n = observed.n_calls / self.find_inflation(observed.rate_per_s, slowdown)
+        return self.figure.bound(observed.value, n, confidence)
+
+
+def choose_near(observed: Sequence[Observation], rate_per_s: float) -> list[Observation]:
+    """Return the measurements near a rate."""
+    return [each for each in observed if rate_per_s > 0 and abs(math.log(each.rate_per_s / rate_per_s)) <= NEAR]
