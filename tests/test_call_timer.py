@@ -15,6 +15,7 @@ import pytest
 
 from ortune.apply.inside.call_timer import CALL, is_main
 from ortune.apply.inside.gate import CALLS, TURNSTILE
+from ortune.errors import ProgramError
 from ortune.program.observation import ObservedProcess, read_processes
 from tests.observing import run_observed, start_observed
 
@@ -278,6 +279,21 @@ class TestGate:
         process.communicate(timeout=60)
         with close_gate(tmp_path):
             pass
+
+    def test_where_there_are_no_locks(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        from ortune.program.gate import Gate
+
+        folder = tmp_path / "of-owner" / "run-1"
+        folder.mkdir(parents=True)
+        gate = Gate(folder)
+        with close_gate(folder):
+            pass
+        gate.remove()
+        monkeypatch.setattr("ortune.program.gate.try_to_lock", lambda descriptor: None)
+        with pytest.raises(ProgramError, match="has no file locks") as caught:
+            Gate(folder)
+        assert str(tmp_path) in caught.value.message
+        assert "TMPDIR" in caught.value.hint
 
     def test_a_program_continues_without_it(self, tmp_path: Path) -> None:
         script = tmp_path / "app.py"

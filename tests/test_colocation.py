@@ -27,9 +27,11 @@ from ortune.knobs import DEFAULT, Config
 from ortune.model import InputInfo
 from ortune.model.identity import ModelIdentity
 from ortune.options import make_request
+from ortune.planning.capacity import make_rate_model
 from ortune.planning.colocation import measured_scale, measuring, run
 from ortune.planning.colocation.choose import choose_sharing
 from ortune.planning.colocation.files import decode_host_plan, read_host_plan
+from ortune.planning.colocation.predict import Predictor, find_core_queue
 from ortune.planning.colocation.prepare import (
     HostPlanOptions,
     PreparedHostPlan,
@@ -54,6 +56,7 @@ from ortune.planning.files import encode_plan, read_plan
 from ortune.planning.result import Estimate
 from ortune.planning.space import make_deployment_space
 from ortune.queueing.queue_model import Queue
+from ortune.queueing.rate_model import RateModel
 from ortune.queueing.services import make_services, resample
 from ortune.queueing.shared_cores import SharedService, simulate_shared_cores
 from ortune.queueing.simulation import simulate
@@ -273,6 +276,54 @@ class TestSharedCores:
         ] * 2
         for each in simulate_shared_cores(services, 4, n_requests=100):
             assert each.latencies_ns.min() == pytest.approx(10 * MS)
+
+
+class TestScaleModels:
+    """What is expected of each model at a scale."""
+
+    @staticmethod
+    def make_timing(call_ms: float) -> Timing:
+        rng = np.random.default_rng(0)
+        samples_ns = (call_ms * MS * np.exp(rng.normal(0, 0.1, 300))).astype(np.int64)
+        return Timing(samples_ns=samples_ns, cpu_ns_per_call=call_ms * MS, peak_bytes=1)
+
+    def make_models(
+        self, kind: Kind, targets: Sequence[str], n_cores: int, rates: Sequence[float] = (100, 10)
+    ) -> list[RateModel]:
+        demands = tuple(
+            Demand(name=f"m{number}", rate_per_s=rate, slo=parse_limit(target) if target else None)
+            for number, (rate, target) in enumerate(zip(rates, targets, strict=True))
+        )
+        sharing = Sharing(kind=kind, deployments=(Deployment(clients=2), Deployment()))
+        timings = [self.make_timing(8), self.make_timing(30)]
+        return Predictor(demands=demands, n_cores=n_cores).make_models(sharing, timings)
+
+    def test_with_cores_of_its_own_a_model_is_a_queue(self) -> None:
+        limit = parse_limit("p90<24ms")
+        first, second = self.make_models("divided", ["p90<24ms", "p90<90ms"], 16)
+        alone = make_rate_model(Deployment(clients=2), self.make_timing(8).samples_ns, limit, seed=0)
+        capacity = alone.find_capacity(1.0)
+        assert first.find_capacity(1.0) == pytest.approx(capacity / 100, rel=0.04)
+        assert first.find_relaxation_ns(1.5, 1.0) == pytest.approx(alone.find_relaxation_ns(150, 1.0), rel=0.2)
+        assert second.find_capacity(1.0) < 1e9 / (10 * 30 * MS)
+
+    def test_models_that_share_cores_miss_their_targets_earlier_and_queues_last_longer(self) -> None:
+        apart = self.make_models("unpinned", ["p90<24ms", "p90<90ms"], 16)
+        together = self.make_models("unpinned", ["p90<24ms", "p90<90ms"], 1)
+        for one, other in zip(apart, together, strict=True):
+            assert other.find_capacity(1.0) < 0.8 * one.find_capacity(1.0)
+            assert other.find_relaxation_ns(0.8, 1.0) > one.find_relaxation_ns(0.8, 1.0)
+
+    def test_without_a_target_the_callers_may_be_busy_almost_always(self) -> None:
+        first, second = self.make_models("divided", ["", ""], 16)
+        assert second.find_capacity(1.0) == pytest.approx(0.98 * 1e9 / (10 * 30 * MS), rel=0.03)
+        assert first.find_capacity(1.0) > 0.6 * 2e9 / (100 * 8 * MS)
+
+    def test_models_that_need_almost_no_cpu_time(self) -> None:
+        demand = Demand(name="a", rate_per_s=10)
+        timing = Timing(samples_ns=np.full(5, 10 * MS), cpu_ns_per_call=0.0, peak_bytes=1)
+        found = find_core_queue([demand, demand], [timing, timing], 1.0, 4)
+        assert found.relaxation_ns < 10
 
 
 class TestDivision:
@@ -499,6 +550,12 @@ class TestStages:
         assert divided.scale
         capacity = simulate_known_capacity()
         assert divided.scale.estimate == pytest.approx(capacity / 40, rel=0.15)
+        assert outcome.recommended is not None
+        chosen = outcome.rows[outcome.recommended]
+        assert chosen.scale
+        assert chosen.scale.source == "measured"
+        assert chosen.scale.n_measurements
+        assert chosen.scale.n_measurements >= 4
 
 
 def simulate_known_capacity() -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import numpy as np
@@ -258,6 +258,91 @@ def test_a_capacity_far_below_the_expected_one() -> None:
     )
     assert found.rate_per_s.low <= 15 < found.rate_per_s.high
     assert found.rate_per_s.estimate == pytest.approx(15, rel=0.25)
+
+
+class TestSeveralParts:
+    """Parts of a system that get more requests together, and are measured together."""
+
+    @staticmethod
+    def find(lives: Sequence[Live], highest_per_s: float = 0.97 * HIGHEST_PER_S, most: int = 12) -> Capacity:
+        return find_joint_capacity(
+            lambda rate_per_s, slowdown: [live.measure(rate_per_s, slowdown) for live in lives],
+            [live.model for live in lives],
+            lowest_per_s=2.0,
+            highest_per_s=highest_per_s,
+            start_per_s=120.0,
+            most_measurements=most,
+        )[0]
+
+    def test_the_first_that_misses_its_limit_decides(self) -> None:
+        """The slower of two, which also has other calls."""
+        truth = find_known_capacity(ConstantQueue, N_SERVERS, 0.9, 3.0 / 1.3) * HIGHEST_PER_S / 1.3
+        found = [
+            self.find(
+                [
+                    Live(draw_exponential, "p90<100ms", seed=seed),
+                    Live(draw_constant, "p90<30ms", slowdown=1.3, seed=seed + 100),
+                ]
+            ).rate_per_s
+            for seed in range(4)
+        ]
+        errors = np.array([each.estimate / truth - 1 for each in found])
+        assert abs(errors.mean()) < 0.04
+        assert np.abs(errors).max() < 0.12
+        assert sum(each.low <= truth <= each.high for each in found) >= 2
+        assert all(each.low > 0.7 * truth for each in found)
+
+    def test_what_is_little_known_of_another_makes_the_interval_wider(self) -> None:
+        """It has few requests, and its limit is expected to be missed at a rate that is hardly higher."""
+        live = Live(draw_constant, "p90<30ms")
+        capacity = live.model.find_capacity(1.0)
+        intervals = []
+        for other in (make_model(draw_constant, "p90<300ms"), make_model(draw_constant, "p90<31ms")):
+            seen = Live(draw_constant, "p90<30ms", seed=1)
+            found, _ = find_joint_capacity(
+                lambda rate, slowdown, seen=seen: [seen.measure(rate, slowdown), Observation(rate, 0.0, 4)],
+                [live.model, other],
+                lowest_per_s=2.0,
+                highest_per_s=0.97 * HIGHEST_PER_S,
+                start_per_s=capacity,
+                most_measurements=6,
+            )
+            intervals.append(found.rate_per_s)
+        far, near = intervals
+        assert far.estimate == pytest.approx(capacity, rel=0.05)
+        assert near.low < 0.9 * far.low
+
+    def test_the_highest_rate_is_kept_only_if_all_parts_keep_it(self) -> None:
+        quick, slow = Live(draw_constant, "p90<300ms"), Live(draw_constant, "p90<30ms")
+        assert self.find([quick, quick], highest_per_s=150.0).bound == "highest rate"
+        found = self.find([quick, slow], highest_per_s=185.0)
+        assert found.bound == "latency"
+        assert found.rate_per_s.estimate < 170
+
+    def test_a_part_that_misses_its_limit_at_all_rates(self) -> None:
+        found = self.find([Live(draw_constant, "p90<300ms"), Live(draw_constant, "p90<9ms")])
+        assert found.bound == "lowest rate"
+        assert found.rate_per_s.estimate == 0
+
+
+@pytest.mark.parametrize("slowdown", [1.0, 1.25])
+def test_without_a_limit_for_latencies_callers_are_almost_always_busy(slowdown: float) -> None:
+    queue = Queue(services=make_services(SERVICE_NS), clients=N_SERVERS)
+    model = RateModel(
+        functools.partial(simulate_tail, queue, point=None, seed=0),
+        highest_per_s=HIGHEST_PER_S,
+        service_ns=float(SERVICE_NS),
+        figure=Utilization(0.98),
+    )
+
+    def measure(rate_per_s: float, expected: float) -> Observation:
+        return Observation(rate_per_s, rate_per_s * slowdown / HIGHEST_PER_S, 1000)
+
+    found, _ = find_live_capacity(
+        measure, model, lowest_per_s=2.0, highest_per_s=1.1 * HIGHEST_PER_S, start_per_s=120.0, most_measurements=8
+    )
+    assert found.bound == "latency"
+    assert found.rate_per_s.estimate == pytest.approx(0.98 * HIGHEST_PER_S / slowdown, rel=0.01)
 
 
 def make_batched_model(queue: BatchedQueue, limit_ns: float) -> RateModel:

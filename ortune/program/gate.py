@@ -22,6 +22,8 @@ from numpy.typing import NDArray
 
 from ortune.apply.inside.call_timer import CALL
 from ortune.apply.inside.gate import CALLS, TURNSTILE
+from ortune.errors import ProgramError
+from ortune.locks import try_to_lock
 
 POLL_S = 0.001
 
@@ -39,11 +41,22 @@ class Gate:
 
     Args:
         folder: Folder of its files, which are made here.
+
+    Raises:
+        ProgramError: The file system has no locks.
     """
 
     def __init__(self, folder: Path) -> None:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
         self._descriptors = [os.open(folder / name, flags, 0o600) for name in (TURNSTILE, CALLS)]
+        if try_to_lock(self._descriptors[0]) is None:
+            self.remove()
+            raise ProgramError(
+                f"The file system of {folder.parent.parent}, where temporary files are, has no file locks. ortune needs "
+                "them to measure calls inside a program.",
+                "Set the variable TMPDIR to a folder on a local file system.",
+            )
+        fcntl.flock(self._descriptors[0], fcntl.LOCK_UN)
 
     def close(self, timeout_s: float, is_needed: Callable[[], bool] = lambda: True) -> bool:
         """Let no call begin, and wait until all calls have ended.
