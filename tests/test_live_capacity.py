@@ -17,11 +17,12 @@ from ortune.planning.measuring import DeploymentRunner
 from ortune.planning.result import Estimate
 from ortune.queueing.batching import BatchedQueue, make_batch_times
 from ortune.queueing.capacity import Capacity
-from ortune.queueing.limited_figures import limit_figure
+from ortune.queueing.limited_figures import Utilization, limit_figure
 from ortune.queueing.live_capacity import (
     ENOUGH_NEAR,
     MOST_REPEATS,
     RELAXATIONS,
+    find_joint_capacity,
     find_live_capacity,
 )
 from ortune.queueing.queue_model import Queue

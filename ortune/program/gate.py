@@ -52,7 +52,7 @@ class Gate:
         if try_to_lock(self._descriptors[0]) is None:
             self.remove()
             raise ProgramError(
-                f"The file system of {folder.parent.parent}, where temporary files are, has no file locks. ortune needs "
+                f"The file system of {folder.parent.parent} (temporary files) has no file locks. ortune needs "
                 "them to measure calls inside a program.",
                 "Set the variable TMPDIR to a folder on a local file system.",
             )
