@@ -191,7 +191,7 @@ def search(case: Case, seed: int, time_s: float) -> tuple[float, float, float, f
         latencies_ns, durations_ns = host.run_at(rate_per_s, duration_ns)
         return model.observe(rate_per_s, latencies_ns, float(durations_ns.mean()))
 
-    found, observed = find_live_capacity(
+    found = find_live_capacity(
         measure,
         model,
         lowest_per_s=LOWEST_SHARE * predicted,
@@ -200,7 +200,7 @@ def search(case: Case, seed: int, time_s: float) -> tuple[float, float, float, f
         most_measurements=MOST_MEASUREMENTS,
     )
     rate = found.rate_per_s
-    return predicted, rate.estimate, rate.low, rate.high, len(observed)
+    return predicted, rate.estimate, rate.low, rate.high, found.n_measurements
 
 
 def main() -> None:

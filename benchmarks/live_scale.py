@@ -18,17 +18,24 @@ import concurrent.futures
 import functools
 import math
 import os
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.planning.colocation.measured_scale import FEWEST_REQUESTS, HIGHEST_SHARE, LOWEST_SHARE, MOST_MEASUREMENTS
-from ortune.planning.colocation.predict import MANY_REQUESTS, NEAR, Predictor, find_limited_figure
+from ortune.planning.colocation.measured_scale import (
+    HIGHEST_SHARE,
+    LOWEST_SHARE,
+    MOST_MEASUREMENTS,
+    find_duration_s,
+)
+from ortune.planning.colocation.predict import MANY_REQUESTS, NEAR, Predictor
+from ortune.planning.colocation.scale_models import find_limited_figure, make_scale_models
 from ortune.planning.colocation.sharing import Demand, Kind, Sharing
 from ortune.planning.colocation.timings import Timing
 from ortune.planning.deployment import Deployment
-from ortune.queueing.live_capacity import RELAXATIONS, find_joint_capacity
+from ortune.queueing.live_capacity import find_joint_capacity
 from ortune.queueing.rate_model import Observation
 from ortune.queueing.services import resample
 from ortune.queueing.shared_cores import SharedLatencies, SharedService, simulate_shared_cores
@@ -39,9 +46,8 @@ CALLS_NS = (8e6, 30e6)
 CALL_VARIATION = 0.1
 """Duration of the calls of both models, and the standard deviation of its logarithm."""
 
-RATES_PER_S = (100.0, 10.0)
 QUIET_SIGMA, NOISY_SIGMA = 0.01, 0.06
-LAUNCH_NS = 2e9
+LAUNCH_S = 2.5
 N_SAMPLES = 400
 
 TRUE_STEPS = 13
@@ -60,6 +66,7 @@ class Case(NamedTuple):
         kind: How they share the cores.
         sigma: By how much launches differ.
         slowdown: By which factor calls take longer than alone.
+        rates_per_s: Rates of both models.
     """
 
     name: str
@@ -68,6 +75,7 @@ class Case(NamedTuple):
     kind: Kind = "divided"
     sigma: float = QUIET_SIGMA
     slowdown: float = 1.0
+    rates_per_s: tuple[float, float] = (100.0, 10.0)
 
 
 CASES = (
@@ -76,8 +84,12 @@ CASES = (
     Case("quiet, divided", ("", "")),
     Case("quiet, all cores", ("p90<24ms", "p90<90ms"), (4, 4), "unpinned"),
     Case("quiet, all cores", ("mean<16ms", "p90<90ms"), (4, 4), "unpinned"),
+    Case("quiet, one safe", ("p90<24ms", "p99<900ms")),
+    Case("quiet, 300:3", ("p90<24ms", "p99<900ms"), (3, 1), rates_per_s=(300.0, 3.0)),
     Case("slower, divided", ("p90<24ms", "p90<90ms"), slowdown=1.15),
+    Case("faster, divided", ("p90<24ms", "p90<90ms"), slowdown=0.85),
     Case("slower, all cores", ("p90<24ms", "p90<90ms"), (4, 4), "unpinned", slowdown=1.15),
+    Case("faster, all cores", ("p90<24ms", ""), (4, 4), "unpinned", slowdown=0.85),
     Case("noisy, divided", ("p90<24ms", "p90<90ms"), sigma=NOISY_SIGMA),
     Case("noisy, all cores", ("p90<24ms", "p90<90ms"), (4, 4), "unpinned", sigma=NOISY_SIGMA, slowdown=1.15),
 )
@@ -87,7 +99,7 @@ def make_demands(case: Case) -> tuple[Demand, ...]:
     """Return what each model must serve."""
     return tuple(
         Demand(name=name, rate_per_s=rate, slo=parse_limit(target) if target else None)
-        for name, rate, target in zip("ab", RATES_PER_S, case.targets, strict=True)
+        for name, rate, target in zip("ab", case.rates_per_s, case.targets, strict=True)
     )
 
 
@@ -105,17 +117,17 @@ def serve(case: Case, scale: float, n_requests: int, rng: np.random.Generator, f
             cores_per_call=1.0,
             processes=processes,
         )
-        for rate, call_ns, processes in zip(RATES_PER_S, CALLS_NS, case.processes, strict=True)
+        for rate, call_ns, processes in zip(case.rates_per_s, CALLS_NS, case.processes, strict=True)
     ]
     return simulate_shared_cores(
-        services, N_CORES, n_requests=n_requests, most_requests=100 * n_requests, seed=int(rng.integers(2**31))
+        services, N_CORES, n_requests=n_requests, most_requests=200 * n_requests, seed=int(rng.integers(2**31))
     )
 
 
 def find_highest(case: Case) -> float:
     """Return the scale at which a model, or the host, is always busy."""
-    own = [p / (r * c / 1e9) for p, r, c in zip(case.processes, RATES_PER_S, CALLS_NS, strict=True)]
-    cores = N_CORES / sum(r * c / 1e9 for r, c in zip(RATES_PER_S, CALLS_NS, strict=True))
+    own = [p / (r * c / 1e9) for p, r, c in zip(case.processes, case.rates_per_s, CALLS_NS, strict=True)]
+    cores = N_CORES / sum(r * c / 1e9 for r, c in zip(case.rates_per_s, CALLS_NS, strict=True))
     return min(*own, cores) / case.slowdown
 
 
@@ -151,25 +163,26 @@ def search(case: Case, seed: int, time_s: float) -> tuple[float, float, float, f
     sharing = Sharing(kind=case.kind, deployments=tuple(Deployment(processes=each) for each in case.processes))
     predictor = Predictor(demands=demands, n_cores=N_CORES)
     predicted = predictor.find_scale(sharing, timings, step=NEAR, n_requests=MANY_REQUESTS)
-    models = predictor.make_models(sharing, timings)
-    highest = HIGHEST_SHARE * predictor.find_highest_scale(sharing, timings)
-    spent_ns = 0.0
+    models = make_scale_models(predictor, sharing, timings)
+    highest = HIGHEST_SHARE * find_highest(case) * case.slowdown
+    spent_s = 0.0
 
-    def measure(scale: float, slowdown: float) -> list[Observation] | None:
-        nonlocal spent_ns
-        relaxation_ns = max(model.find_relaxation_ns(scale, slowdown) for model in models)
-        duration_ns = max(RELAXATIONS * relaxation_ns, FEWEST_REQUESTS * 1e9 / (scale * min(RATES_PER_S)))
-        if spent_ns and spent_ns + LAUNCH_NS + duration_ns > time_s * 1e9:
-            return None
-        spent_ns += LAUNCH_NS + duration_ns
-        n_requests = round(duration_ns * scale * min(RATES_PER_S) / 1e9)
+    def measure(scale: float, slowdowns: Sequence[float]) -> list[Observation] | None:
+        nonlocal spent_s
+        duration_s = find_duration_s(models, demands, scale, slowdowns)
+        if spent_s + LAUNCH_S + duration_s > time_s:
+            if spent_s:
+                return None
+            duration_s = time_s / 4
+        spent_s += LAUNCH_S + duration_s
+        n_requests = round(duration_s * scale * min(case.rates_per_s))
         found = serve(case, scale, n_requests, rng, math.exp(rng.normal(0, case.sigma)))
         return [
             model.observe(scale, each.latencies_ns, None, each.utilization)
             for model, each in zip(models, found, strict=True)
         ]
 
-    found, observed = find_joint_capacity(
+    capacity = find_joint_capacity(
         measure,
         models,
         lowest_per_s=LOWEST_SHARE * predicted,
@@ -177,8 +190,8 @@ def search(case: Case, seed: int, time_s: float) -> tuple[float, float, float, f
         start_per_s=predicted,
         most_measurements=MOST_MEASUREMENTS,
     )
-    rate = found.rate_per_s
-    return predicted, rate.estimate, rate.low, rate.high, len(observed)
+    rate = capacity.rate_per_s
+    return predicted, rate.estimate, rate.low, rate.high, capacity.n_measurements
 
 
 def main() -> None:

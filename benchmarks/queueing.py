@@ -1,30 +1,27 @@
 """Compare simulated queues and their capacities with queueing theory.
 
-    python -m benchmarks.queueing [--runs 20] [--searches 200]
+    python -m benchmarks.queueing [--runs 20]
 
 Requests arrive at random. Service times are constant (M/D/c) or exponentially distributed (M/M/c). Printed are:
 
 1. for mean, p50 and p99 of the latency: theory, the largest error of some simulations, their mean standard error, and
    the share of 95 % intervals that contain the theory, with the time of a simulation;
-2. for the capacity by simulated queues: its error, and the share of intervals that contain the theory;
-3. the same for measurements with random errors, as of a live system.
+2. for the capacity by simulated queues: its error, and the share of intervals that contain the theory.
 
-Targets: errors of at most 2 % in the first table and 5 % in the second; at least 94 % of intervals, for errors of up to
-10 %. The theory is in `ortune/queueing/theory.py`, with its sources.
+Targets: errors of at most 2 % in the first table and 5 % in the second. The theory is in
+`ortune/queueing/theory.py`, with its sources.
 """
 
 from __future__ import annotations
 
 import argparse
-import functools
-import math
 import time
 from collections.abc import Callable
 
 import numpy as np
 
 from ortune.compare.interval import Interval
-from ortune.queueing.capacity import find_capacity, simulate_capacity
+from ortune.queueing.capacity import simulate_capacity
 from ortune.queueing.queue_model import Queue
 from ortune.queueing.services import make_services
 from ortune.queueing.simulation import simulate
@@ -34,7 +31,6 @@ SERVICE_NS = 1_000_000
 SERVERS = (1, 2, 4, 8)
 UTILIZATIONS = (0.3, 0.6, 0.8, 0.9, 0.95)
 LIMITS: dict[str, tuple[float, ...]] = {"M/M": (7.0, 12.0, 40.0), "M/D": (1.5, 3.0, 10.0)}
-NOISES = (0.03, 0.1, 0.3)
 THEORY: dict[str, Callable[[float, int], KnownQueue]] = {"M/M": ExponentialQueue, "M/D": ConstantQueue}
 
 
@@ -76,43 +72,9 @@ def compare_capacity(kind: str, n_servers: int, limit: float, n_runs: int) -> No
     found = [simulate_capacity(queue, 99, limit * SERVICE_NS, seed=seed) for seed in range(n_runs)]
     errors = [each.rate_per_s.estimate / queue.highest_per_s / truth - 1 for each in found]
     share = np.mean([contains(each.rate_per_s, truth * queue.highest_per_s) for each in found])
-    n = np.mean([len(each.measurements) for each in found])
+    n = np.mean([each.n_measurements for each in found])
     print(
         f"{kind}/{n_servers}  {limit:5.1f}  {truth:6.3f}  {max(map(abs, errors)):7.2%}  {share:5.0%}  {n:5.1f}",
-        flush=True,
-    )
-
-
-def compare_noisy_capacity(kind: str, n_servers: int, limit: float, noise: float, n_runs: int) -> None:
-    """Print a line of the third table."""
-    truth = find_known_capacity(THEORY[kind], n_servers, 0.99, limit)
-    if not 0.05 < truth < 0.98:
-        return
-
-    @functools.cache
-    def know(utilization: float) -> float:
-        return THEORY[kind](utilization, n_servers).quantile(0.99)
-
-    def measure(utilization: float, rng: np.random.Generator) -> Interval:
-        if utilization >= 0.99:
-            return Interval(estimate=math.inf, low=math.inf, high=math.inf, confidence=0.95)
-        log = math.log(know(round(utilization, 4))) + noise * rng.standard_normal()
-        low, high = (math.exp(log + side * 1.96 * noise) for side in (-1, 1))
-        return Interval(estimate=math.exp(log), low=low, high=high, confidence=0.95)
-
-    found = [
-        find_capacity(
-            functools.partial(measure, rng=np.random.default_rng(seed)), limit, lowest_per_s=0.02, highest_per_s=1.2
-        )
-        for seed in range(n_runs)
-    ]
-    errors = [each.rate_per_s.estimate / truth - 1 for each in found]
-    widths = [(each.rate_per_s.high - each.rate_per_s.low) / 2 / truth for each in found]
-    share = np.mean([contains(each.rate_per_s, truth) for each in found])
-    n = np.mean([len(each.measurements) for each in found])
-    print(
-        f"{kind}/{n_servers}  {limit:5.1f}  {truth:6.3f}  {noise:5.0%}  {np.sqrt(np.mean(np.square(errors))):6.2%}  "
-        f"{np.median(widths):6.2%}  {share:6.1%}  {n:5.1f}",
         flush=True,
     )
 
@@ -121,7 +83,6 @@ def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=20, help="simulations of each queue")
-    parser.add_argument("--searches", type=int, default=200, help="searches with random errors for each queue")
     arguments = parser.parse_args()
     print("latency in service times: theory, largest error, standard error, share of intervals that contain the theory")
     print("queue  load  " + "  ".join(f"{name:>28}" for name in ("mean", "p50", "p99")) + "    time")
@@ -135,15 +96,6 @@ def main() -> None:
         for n_servers in (1, 4):
             for limit in LIMITS[kind]:
                 compare_capacity(kind, n_servers, limit, arguments.runs)
-    print(
-        "\ncapacity from measurements with random errors: root mean square error, median half width, share of intervals"
-    )
-    print("queue  limit  theory  noise   error   width   share  rates")
-    for kind in THEORY:
-        for n_servers in (1, 4):
-            for limit in LIMITS[kind]:
-                for noise in NOISES:
-                    compare_noisy_capacity(kind, n_servers, limit, noise, arguments.searches)
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ from ortune.planning.capacity import make_rate_model
 from ortune.planning.colocation import measured_scale, measuring, run
 from ortune.planning.colocation.choose import choose_sharing
 from ortune.planning.colocation.files import decode_host_plan, read_host_plan
-from ortune.planning.colocation.predict import Predictor, find_core_queue
+from ortune.planning.colocation.predict import Predictor
 from ortune.planning.colocation.prepare import (
     HostPlanOptions,
     PreparedHostPlan,
@@ -49,6 +49,7 @@ from ortune.planning.colocation.result import (
     Verdict,
 )
 from ortune.planning.colocation.run import DOES_NOT_FIT, Outcome, judge, run_stages
+from ortune.planning.colocation.scale_models import find_core_queue, make_scale_models
 from ortune.planning.colocation.sharing import Demand, Kind, Sharing
 from ortune.planning.colocation.timings import ModelTimings, Size, Timing, divide_cores, list_first_sizes
 from ortune.planning.deployment import Deployment
@@ -148,9 +149,6 @@ class SimulatedSharing:
         self.loads = tuple(loads)
         self.config = sharing.deployments[0].config
         self.session_info = SessionInfo(load_ns=1, providers=("CPUExecutionProvider",))
-
-    def under(self, loads: Sequence[Load]) -> SimulatedSharing:
-        return SimulatedSharing(self.host, self.sharing, loads, self.number)
 
     def close(self) -> None:
         self.host.live.discard(self.number)
@@ -296,28 +294,43 @@ class TestScaleModels:
         )
         sharing = Sharing(kind=kind, deployments=(Deployment(clients=2), Deployment()))
         timings = [self.make_timing(8), self.make_timing(30)]
-        return Predictor(demands=demands, n_cores=n_cores).make_models(sharing, timings)
+        return make_scale_models(Predictor(demands=demands, n_cores=n_cores), sharing, timings)
 
-    def test_with_cores_of_its_own_a_model_is_a_queue(self) -> None:
-        limit = parse_limit("p90<24ms")
-        first, second = self.make_models("divided", ["p90<24ms", "p90<90ms"], 16)
-        alone = make_rate_model(Deployment(clients=2), self.make_timing(8).samples_ns, limit, seed=0)
-        capacity = alone.find_capacity(1.0)
-        assert first.find_capacity(1.0) == pytest.approx(capacity / 100, rel=0.04)
-        assert first.find_relaxation_ns(1.5, 1.0) == pytest.approx(alone.find_relaxation_ns(150, 1.0), rel=0.2)
-        assert second.find_capacity(1.0) < 1e9 / (10 * 30 * MS)
+    @pytest.mark.parametrize("kind", ["divided", "unpinned"])
+    def test_with_enough_cores_a_model_is_a_queue(self, kind: Kind) -> None:
+        targets, deployments = ["p90<24ms", "p90<90ms"], [Deployment(clients=2), Deployment()]
+        models = self.make_models(kind, targets, 16)
+        for model, deployment, target, rate, call_ms in zip(
+            models, deployments, targets, (100, 10), (8, 30), strict=True
+        ):
+            samples_ns = self.make_timing(call_ms).samples_ns
+            alone = make_rate_model(deployment, samples_ns, parse_limit(target), seed=0)
+            assert model.find_capacity(1.0) == pytest.approx(alone.find_capacity(1.0) / rate, rel=0.04)
+            for name, rel in (("find_relaxation_ns", 0.2), ("find_inflation", 0.25)):
+                expected = getattr(alone, name)(1.5 * rate, 1.0)
+                assert getattr(model, name)(1.5, 1.0) == pytest.approx(expected, rel=rel)
 
-    def test_models_that_share_cores_miss_their_targets_earlier_and_queues_last_longer(self) -> None:
+    def test_models_that_share_cores_are_slower_and_their_queues_last_longer(self) -> None:
+        """At the same rates, far from those at which callers are always busy."""
         apart = self.make_models("unpinned", ["p90<24ms", "p90<90ms"], 16)
         together = self.make_models("unpinned", ["p90<24ms", "p90<90ms"], 1)
         for one, other in zip(apart, together, strict=True):
-            assert other.find_capacity(1.0) < 0.8 * one.find_capacity(1.0)
-            assert other.find_relaxation_ns(0.8, 1.0) > one.find_relaxation_ns(0.8, 1.0)
+            assert other.expect(0.6, 1.0) > 2 * one.expect(0.6, 1.0)
+            assert other.find_relaxation_ns(0.6, 1.0) > one.find_relaxation_ns(0.6, 1.0)
 
-    def test_without_a_target_the_callers_may_be_busy_almost_always(self) -> None:
-        first, second = self.make_models("divided", ["", ""], 16)
+    def test_a_model_may_get_more_requests_than_another_can_serve(self) -> None:
+        """The callers of the other are then always busy, with a core each."""
+        first, second = self.make_models("unpinned", ["p90<24ms", "p90<90ms"], 3)
+        assert second.highest_per_s == pytest.approx(1e9 / (10 * 30 * MS), rel=0.03)
+        assert first.highest_per_s == pytest.approx(2e9 / (100 * 8 * MS), rel=0.03)
+        (first, _) = self.make_models("unpinned", ["p90<24ms", "p90<90ms"], 2, rates=(100, 50))
+        assert first.highest_per_s == pytest.approx(1e9 / (100 * 8 * MS), rel=0.03)
+
+    @pytest.mark.parametrize("kind", ["divided", "unpinned"])
+    def test_without_a_target_the_callers_may_be_busy_almost_always(self, kind: Kind) -> None:
+        first, second = self.make_models(kind, ["", ""], 16)
         assert second.find_capacity(1.0) == pytest.approx(0.98 * 1e9 / (10 * 30 * MS), rel=0.03)
-        assert first.find_capacity(1.0) > 0.6 * 2e9 / (100 * 8 * MS)
+        assert first.find_capacity(1.0) == pytest.approx(0.98 * 2e9 / (100 * 8 * MS), rel=0.03)
 
     def test_models_that_need_almost_no_cpu_time(self) -> None:
         demand = Demand(name="a", rate_per_s=10)
@@ -495,7 +508,7 @@ class TestStages:
 
     @pytest.mark.long
     def test_a_process_that_ends_while_the_scale_is_measured(self) -> None:
-        """It is launched again once, for this rate and all others."""
+        """It is launched again."""
 
         def end_one(host: SimulatedHost, stage: str, done: int) -> None:
             host.ends_once = host.ends_once or (stage == "scale" and done == 1)

@@ -11,7 +11,6 @@ import functools
 import math
 from collections.abc import Sequence
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -196,9 +195,7 @@ def describe_predicted(found: Latencies, rate_per_s: float, utilization: float, 
     )
 
 
-def describe_capacity(
-    found: Capacity, source: str, *, error: float = 0.0, n_items: int = 1, n_measurements: int | None = None
-) -> Estimate:
+def describe_capacity(found: Capacity, source: str, *, error: float = 0.0, n_items: int = 1) -> Estimate:
     """Return a capacity as it is recorded.
 
     Args:
@@ -206,7 +203,6 @@ def describe_capacity(
         source: Whether it was measured or predicted.
         error: Error of what it was computed from, as a logarithm, which becomes a part of its interval.
         n_items: Items in a call.
-        n_measurements: Number of rates that were measured or simulated; None if they are in `found`.
     """
     rate, low, high = (
         n_items * each for each in (found.rate_per_s.estimate, found.rate_per_s.low, found.rate_per_s.high)
@@ -216,12 +212,28 @@ def describe_capacity(
         above = math.log(high / rate) if high > 0 else math.inf
         low = rate * math.exp(-math.hypot(below, error))
         high = rate * math.exp(math.hypot(above, error)) if math.isfinite(above) else math.inf
-    estimate = Estimate(
+    return Estimate(
         estimate=float(rate),
         low=float(low),
         high=float(high) if math.isfinite(high) else None,
         confidence=found.rate_per_s.confidence,
         source="measured" if source == "measured" else "predicted",
+        n_measurements=found.n_measurements,
     )
-    n_measurements = len(found.measurements) if n_measurements is None else n_measurements
-    return msgspec.structs.replace(estimate, n_measurements=n_measurements)
+
+
+def adds_to(found: Capacity, predicted: Estimate) -> bool:
+    """Return whether a measured capacity contradicts a predicted one, or is known more closely."""
+    rate = found.rate_per_s
+    is_as_predicted = rate.low <= predicted.estimate <= rate.high
+    return (
+        found.bound != "latency"
+        or not is_as_predicted
+        or find_width(rate.low, rate.high)
+        < find_width(predicted.low, predicted.high if predicted.high is not None else math.inf)
+    )
+
+
+def find_width(low: float, high: float) -> float:
+    """Return the width of an interval, as a logarithm."""
+    return math.log(high / low) if low > 0 else math.inf

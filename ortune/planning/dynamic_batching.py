@@ -15,7 +15,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from ortune.compare.interval import DEFAULT_CONFIDENCE, Interval
+from ortune.compare.interval import Interval
 from ortune.planning.capacity import describe_capacity, describe_predicted
 from ortune.planning.deployment import LONGEST_DELAY_US, Batching, Deployment
 from ortune.planning.measuring import DeploymentRunner, Screened
@@ -43,8 +43,8 @@ N_BASES = 2
 DELAY_SHARES = (0.03, 0.06, 0.12, 0.25, 0.5)
 """Delays that are tried, as shares of the time that the target leaves after a call with one item."""
 
-TOLERANCE = 0.03
-"""Half the width of the interval at which the search for a capacity ends, as a share of it."""
+CLEAR_GAIN = 0.03
+"""Smallest gain of a capacity, as a share, for which requests are delayed. Smaller ones may be simulation errors."""
 
 N_KEPT = 600
 """Requests of each replication that count. The choice among delays needs less precision than a percentile alone."""
@@ -180,7 +180,7 @@ def find_better(
 ) -> tuple[Batching | None, Estimate]:
     """Return the better of two ways to put requests together. The second one must be better by more than the errors."""
     capacity = predict_batched_capacity(deployment, times, batching, slo, seed=seed)
-    return (batching, capacity) if capacity.estimate > (1 + TOLERANCE) * best[1].estimate else best
+    return (batching, capacity) if capacity.estimate > (1 + CLEAR_GAIN) * best[1].estimate else best
 
 
 def round_delay(delay_us: float) -> int:
@@ -208,20 +208,16 @@ def predict_batched_capacity(
     queue = make_batched_queue(deployment, times, batching)
     point = FIGURES[slo.figure].percentile
 
-    @functools.cache
-    def measure(rate_per_s: float) -> Interval:
+    def simulate_at(rate_per_s: float) -> Interval:
         latencies = simulate_batches(queue, rate_per_s, n_kept=N_KEPT, seed=seed).latencies
         return latencies.mean() if point is None else latencies.percentile(point)
 
     found = find_capacity(
-        measure,
+        simulate_at,
         slo.bound,
         lowest_per_s=queue.highest_per_s * (1 - HIGHEST_UTILIZATION),
         highest_per_s=queue.highest_per_s * HIGHEST_UTILIZATION,
         start_per_s=queue.highest_per_s * 0.7,
-        tolerance=TOLERANCE,
-        shared_errors=True,
-        confidence=DEFAULT_CONFIDENCE,
     )
     return describe_capacity(scale_capacity(found, deployment.processes), "predicted")
 

@@ -7,13 +7,14 @@ from collections.abc import Callable
 import numpy as np
 
 from ortune.errors import MeasureError
-from ortune.planning.capacity import describe_capacity
+from ortune.planning.capacity import adds_to, describe_capacity
 from ortune.planning.deployment import Deployment
 from ortune.planning.measuring import DeploymentRunner
 from ortune.planning.result import Estimate, PlannedDeployment
 from ortune.queueing.live_capacity import RELAXATIONS, find_live_capacity
 from ortune.queueing.rate_model import Observation, RateModel
 from ortune.worker.group import merge_services
+from ortune.worker.open_loop import RELAXATIONS as WARM_UP_RELAXATIONS
 from ortune.workload import Limit
 
 LOWEST_SHARE = 0.02
@@ -52,8 +53,14 @@ class CapacityMeasurement:
 
     def find_time_s(self, rate_per_s: float, slowdown: float = 1.0) -> float:
         """Return how long a measurement at a rate takes, about."""
-        least_s = self._find_least_s(rate_per_s, slowdown)
-        return self._runner.find_rate_time_s(self._deployment, rate_per_s, self._limit.figure, least_s)
+        relaxation_s = self._model.find_relaxation_ns(rate_per_s, slowdown) / 1e9
+        return self._runner.find_rate_time_s(
+            self._deployment,
+            rate_per_s,
+            self._limit.figure,
+            least_s=self._relaxations * relaxation_s,
+            warm_up_s=WARM_UP_RELAXATIONS * relaxation_s,
+        )
 
     def fit_into(self, time_s: float) -> bool:
         """Make measurements so short that the fewest fit into a time. Return whether they do."""
@@ -92,7 +99,7 @@ class CapacityMeasurement:
             return found
 
         highest_per_s = HIGHEST_SHARE * self._row.throughput.estimate
-        found, observed = find_live_capacity(
+        found = find_live_capacity(
             measure,
             self._model,
             lowest_per_s=LOWEST_SHARE * min(self.start_per_s, highest_per_s),
@@ -100,22 +107,16 @@ class CapacityMeasurement:
             start_per_s=self.start_per_s,
             most_measurements=MOST_MEASUREMENTS,
         )
-        interval = found.rate_per_s
-        is_as_predicted = interval.low <= self._predicted.estimate <= interval.high
-        if len(observed) < FEWEST_MEASUREMENTS and found.bound == "latency" and is_as_predicted:
-            return None
-        return describe_capacity(found, "measured", n_measurements=len(observed))
+        is_enough = found.n_measurements >= FEWEST_MEASUREMENTS
+        return describe_capacity(found, "measured") if is_enough or adds_to(found, self._predicted) else None
 
     def _measure(self, rate_per_s: float, slowdown: float) -> Observation:
         """Return how many requests exceed the limit, or the mean latency, in a fresh launch."""
-        least_s = self._find_least_s(rate_per_s, slowdown)
+        least_s = self._relaxations * self._model.find_relaxation_ns(rate_per_s, slowdown) / 1e9
         blocks, _ = self._runner.run_at_rate(self._deployment, rate_per_s, self._limit.figure, least_s)
         latencies_ns = np.concatenate([block.samples_ns for block in blocks])
         service_ns = None if self._deployment.batching else merge_services(blocks)[0]
         return self._model.observe(rate_per_s, latencies_ns, service_ns)
-
-    def _find_least_s(self, rate_per_s: float, slowdown: float) -> float:
-        return self._relaxations * self._model.find_relaxation_ns(rate_per_s, slowdown) / 1e9
 
     @property
     def _deployment(self) -> Deployment:

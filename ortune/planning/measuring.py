@@ -52,8 +52,9 @@ BLOCKS_PER_RATE = 10
 
 LONGEST_RATE_BLOCK_NS = 20_000_000_000
 
-SHORT_WARM_UP_S, WARM_UP_SHARE = 1.0, 0.3
-"""How long queues take to reach their steady state, about: at least, and as a part of ten relaxation times."""
+USUAL_WARM_UP_S, OVERHEAD = 1.0, 1.15
+"""How long queues take to reach their steady state, about, and blocks including what comes before and after them, as a
+multiple of their duration."""
 
 
 class Screened(msgspec.Struct, frozen=True, kw_only=True):
@@ -222,13 +223,18 @@ class DeploymentRunner:
         return run
 
     def find_rate_time_s(
-        self, deployment: Deployment, rate_per_s: float, figure: Objective, least_s: float = 0.0
+        self,
+        deployment: Deployment,
+        rate_per_s: float,
+        figure: Objective,
+        *,
+        least_s: float = 0.0,
+        warm_up_s: float = USUAL_WARM_UP_S,
     ) -> float:
         """Return how long a measurement at a rate takes, about; see `measure_rate`."""
-        pace, block = self._plan_rate(deployment, deployment.load_at(rate_per_s), figure, least_s)
-        # A queue is in its steady state within a part of the time that it is measured for.
-        warm_up_s = min(max(SHORT_WARM_UP_S, WARM_UP_SHARE * least_s), block.longest_warm_up_ns / 1e9)
-        return self.find_launch_s(deployment) + warm_up_s + BLOCKS_PER_RATE * block_wall_s(block, pace)
+        block = self._plan_rate(deployment, deployment.load_at(rate_per_s), figure, least_s)
+        warm_up_s = min(warm_up_s, block.longest_warm_up_ns / 1e9)
+        return self.find_launch_s(deployment) + warm_up_s + OVERHEAD * BLOCKS_PER_RATE * block.duration_ns / 1e9
 
     def measure_rate(
         self, deployment: Deployment, rate_per_s: float, figure: Objective, confidence: float, *, least_s: float = 0.0
@@ -298,14 +304,12 @@ class DeploymentRunner:
             seed=self.opened.seed,
             executors=[self.opened.open_executor(load, deployment.cpus)],
         )
-        _, block = self._plan_rate(deployment, load, figure, least_s)
+        block = self._plan_rate(deployment, load, figure, least_s)
         run.measure(self.opened.runner, RunPlan(block=block, launches=1, rounds=BLOCKS_PER_RATE), end_s=math.inf)
         return run.blocks(0), load
 
-    def _plan_rate(
-        self, deployment: Deployment, load: Load, figure: Objective, least_s: float
-    ) -> tuple[Pace, BlockPlan]:
-        """Return the pace of a deployment where requests arrive, and how long each block is; see `measure_rate`."""
+    def _plan_rate(self, deployment: Deployment, load: Load, figure: Objective, least_s: float) -> BlockPlan:
+        """Return how long each block is where requests arrive; see `measure_rate`."""
         assert load.rate_per_s
         gap_ns = 1e9 / load.rate_per_s
         pace = msgspec.structs.replace(
@@ -321,7 +325,7 @@ class DeploymentRunner:
             block = msgspec.structs.replace(
                 block, max_batch=batching.max_batch, max_delay_ns=1000 * batching.max_delay_us
             )
-        return pace, block
+        return block
 
     def _find_call_ns(self, deployment: Deployment) -> float:
         """Return a duration that a call hardly exceeds, where as many are made at a time as the deployment serves."""

@@ -43,12 +43,13 @@ class LimitedFigure(Protocol):
     def expect(self, tail: Tail, slowdown: float) -> float:
         """Return the figure of a simulated queue whose calls, and waits, take longer by a factor."""
 
-    def extrapolate(self, value: float, beyond: float) -> float:
-        """Return the figure above the utilization at which it has this value.
+    def extrapolate(self, value: float, last: float, utilization: float) -> float:
+        """Return the figure at a higher utilization than the one at which it has this value.
 
         Args:
             value: The value.
-            beyond: How far above, as a part of the way to servers that are always busy; above 1 if there are too few.
+            last: The utilization at which it has it, below 1.
+            utilization: The higher one; above 1 if there are too few servers.
         """
 
     def find_misfit(self, value: float, expected: float) -> float:
@@ -99,9 +100,10 @@ class ShareAbove(msgspec.Struct, frozen=True):
         """See `LimitedFigure`."""
         return tail.share_above(self.limit_ns / slowdown)
 
-    def extrapolate(self, value: float, beyond: float) -> float:
-        """See `LimitedFigure`."""
-        return min(value + min(beyond, 1.0) * (1 - value), self.most)
+    def extrapolate(self, value: float, last: float, utilization: float) -> float:
+        """Return a share that grows until all requests exceed the limit, where servers are always busy."""
+        beyond = min((utilization - last) / (1 - last), 1.0)
+        return min(value + beyond * (1 - value), self.most)
 
     def find_misfit(self, value: float, expected: float) -> float:
         """Return that of a binomial distribution."""
@@ -165,9 +167,9 @@ class MeanLatency(_Mean, frozen=True):
         """See `LimitedFigure`."""
         return tail.mean_ns * slowdown
 
-    def extrapolate(self, value: float, beyond: float) -> float:
+    def extrapolate(self, value: float, last: float, utilization: float) -> float:
         """Return a mean that grows about as 1 / (1 - utilization) does."""
-        return value / max(1 - beyond, LEAST_SHARE)
+        return value * (1 - last) / max(1 - utilization, LEAST_SHARE * (1 - last))
 
     def find_inflation(self, tail: Tail) -> float:
         """Return the variance of the logarithm of the mean, times the requests."""
@@ -185,13 +187,13 @@ class Utilization(_Mean, frozen=True):
         """Return that of the simulated queue: the rate is lower by the factor by which calls take longer."""
         return tail.utilization
 
-    def extrapolate(self, value: float, beyond: float) -> float:
-        """See `LimitedFigure`."""
-        return value + beyond * (1 - value)
+    def extrapolate(self, value: float, last: float, utilization: float) -> float:
+        """Return a value that grows in proportion to the rate."""
+        return value * utilization / last
 
     def find_inflation(self, tail: Tail) -> float:
         """Return the variance of the logarithm of the mean duration of calls, times the requests."""
-        return max(tail.call_variation * tail.inflation, LEAST_DEVIATION**2)
+        return max(tail.call_variance, LEAST_DEVIATION**2)
 
 
 def limit_figure(point: float | None, limit_ns: float) -> LimitedFigure:

@@ -46,7 +46,7 @@ def find_live_capacity(
     tolerance: float = 0.05,
     most_measurements: int = 20,
     confidence: float = DEFAULT_CONFIDENCE,
-) -> tuple[Capacity, list[Observation]]:
+) -> Capacity:
     """Find the highest rate at which a live system keeps a limit.
 
     If the limit was not kept at any rate that was measured, and the capacity is far from all of them, the estimate is
@@ -62,18 +62,15 @@ def find_live_capacity(
         most_measurements: Measurements at most.
         confidence: Coverage of the interval. The search ends when it is narrow enough, which makes it a little lower.
 
-    Returns:
-        The capacity, and the measurements in their order.
-
     Raises:
         ValueError: There is no measurement.
     """
 
-    def measure_all(rate_per_s: float, slowdown: float) -> tuple[Observation] | None:
-        found = measure(rate_per_s, slowdown)
+    def measure_all(rate_per_s: float, slowdowns: Sequence[float]) -> tuple[Observation] | None:
+        found = measure(rate_per_s, slowdowns[0])
         return (found,) if found else None
 
-    capacity, observed = find_joint_capacity(
+    return find_joint_capacity(
         measure_all,
         [model],
         lowest_per_s=lowest_per_s,
@@ -83,11 +80,10 @@ def find_live_capacity(
         most_measurements=most_measurements,
         confidence=confidence,
     )
-    return capacity, [each for (each,) in observed]
 
 
 def find_joint_capacity(
-    measure: Callable[[float, float], Sequence[Observation] | None],
+    measure: Callable[[float, Sequence[float]], Sequence[Observation] | None],
     models: Sequence[RateModel],
     *,
     lowest_per_s: float,
@@ -96,11 +92,11 @@ def find_joint_capacity(
     tolerance: float = 0.05,
     most_measurements: int = 20,
     confidence: float = DEFAULT_CONFIDENCE,
-) -> tuple[Capacity, list[Sequence[Observation]]]:
+) -> Capacity:
     """Find the highest rate at which several parts of a live system keep their limits; see `find_live_capacity`.
 
     Args:
-        measure: Measures all parts at a rate, for a slowdown, in the order of the models.
+        measure: Measures all parts at a rate, for the slowdown of each, in the order of the models.
         models: What is expected of each part.
         lowest_per_s: Lowest rate that is of interest.
         highest_per_s: Highest rate that is of interest.
@@ -109,33 +105,30 @@ def find_joint_capacity(
         most_measurements: Measurements at most.
         confidence: Coverage of the interval.
 
-    Returns:
-        The capacity, and the measurements in their order.
-
     Raises:
         ValueError: There is no measurement.
     """
     # All intervals hold together.
     shared = share_error(len(models), confidence)
     parts = _Parts([_Search(model, lowest_per_s, highest_per_s, shared) for model in models])
-    observed: list[Sequence[Observation]] = []
-    rate, slowdown = min(max(start_per_s, lowest_per_s), highest_per_s), 1.0
-    while len(observed) < most_measurements:
-        found = measure(rate, slowdown)
+    n_measurements = 0
+    rate, slowdowns = min(max(start_per_s, lowest_per_s), highest_per_s), [1.0] * len(models)
+    while n_measurements < most_measurements:
+        found = measure(rate, slowdowns)
         if not found:
             break
-        observed.append(found)
+        n_measurements += 1
         parts.add(found)
         if parts.is_precise(tolerance) or parts.is_at_end:
             break
-        slowdown = parts.first.fit.slowdown
+        slowdowns = [each.fit.slowdown for each in parts.searches]
         wanted = parts.first.wanted_per_s
         rate = min(max(wanted, rate / LARGEST_FALL, lowest_per_s), rate * LARGEST_RISE, highest_per_s)
-    if not observed:
+    if not n_measurements:
         raise ValueError("a capacity needs at least one measurement")
     capacity = parts.conclude()
     interval = msgspec.structs.replace(capacity.rate_per_s, confidence=confidence)
-    return msgspec.structs.replace(capacity, rate_per_s=interval), observed
+    return msgspec.structs.replace(capacity, rate_per_s=interval)
 
 
 class _Search:
@@ -168,7 +161,8 @@ class _Search:
     @property
     def likely_low_per_s(self) -> float:
         """A rate that likely is below the capacity, although there may be no measurement near it."""
-        return max(self.fit.likely_low_per_s, self.kept_per_s)
+        likely = self.model.find_likely_low(self.observed, self.fit.slowdown, self.confidence)
+        return max(likely, self.kept_per_s)
 
     @property
     def wanted_per_s(self) -> float:
@@ -220,7 +214,7 @@ class _Search:
         low = 0.0 if low < self.lowest_per_s else min(low, estimate)
         high = math.inf if high > self.highest_per_s else max(high, estimate)
         rate = Interval(estimate=estimate, low=low, high=high, confidence=self.confidence)
-        return Capacity(rate_per_s=rate, bound=bound, measurements=())
+        return Capacity(rate_per_s=rate, bound=bound, n_measurements=len(self.observed))
 
     def _decide(self) -> tuple[float, float]:
         """Return the highest rate at which the limit is clearly kept, and the lowest one at which it clearly is not.

@@ -64,14 +64,12 @@ class Fit(NamedTuple):
         rate_per_s: The capacity; 0 if calls alone take longer than the limit, or at most 2 % of the highest rate.
         low_per_s: Lower end of its interval.
         high_per_s: Upper end.
-        likely_low_per_s: Lower end of the interval that also rests on what was expected of the slowdown before.
     """
 
     slowdown: float
     rate_per_s: float
     low_per_s: float
     high_per_s: float
-    likely_low_per_s: float
 
 
 class RateModel:
@@ -111,8 +109,8 @@ class RateModel:
         utilization = rate_per_s * slowdown / self.highest_per_s
         low, high, weight = self._locate(utilization)
         value = self._interpolate(low, high, weight, slowdown)
-        beyond = max((utilization - UTILIZATIONS[-1]) / (1 - UTILIZATIONS[-1]), 0.0)
-        return self.figure.extrapolate(value, beyond)
+        last = UTILIZATIONS[-1]
+        return self.figure.extrapolate(value, last, utilization) if utilization > last else value
 
     def find_inflation(self, rate_per_s: float, slowdown: float) -> float:
         """Return the variance inflation of the figure; see `LimitedFigure`."""
@@ -173,27 +171,23 @@ class RateModel:
         from scipy.special import stdtrit
 
         center, spread = self._expect_slowdown(observed)
+        bounds = (center - LARGEST_SLOWDOWN, center + LARGEST_SLOWDOWN)
         log = center
         for _ in range(2):
             # These are those of the fit before. Otherwise, the slowdown that makes errors largest would fit best.
-            inflations = [self.find_inflation(each.rate_per_s, math.exp(log)) for each in observed]
+            inflations = self._find_inflations(observed, log)
             most = self._find_most(math.exp(log))
 
             def find_loss(at: float, inflations: Sequence[float] = inflations, most: float = most) -> float:
-                misfits = (
-                    self._find_misfit(each, inflation, math.exp(at), most)
-                    for each, inflation in zip(observed, inflations, strict=True)
-                )
-                return sum(misfits) + ((at - center) / spread) ** 2 / 2
+                return self._find_loss(observed, inflations, at, most) + ((at - center) / spread) ** 2 / 2
 
-            bounds = (center - LARGEST_SLOWDOWN, center + LARGEST_SLOWDOWN)
             log = float(minimize_scalar(find_loss, bounds=bounds, method="bounded", options={"xatol": 1e-4}).x)
         information, excess = self._find_information(observed, inflations, log, most)
-        # Launches and times that differ by more than the queue explains make the interval wider.
-        n, scatter = len(observed), max(excess / (len(observed) - 1), 1.0) if len(observed) > 1 else 1.0
-        half, likely_half = math.inf, quantile_of_normal(confidence) / math.sqrt(information / scatter + spread**-2)
+        n, half = len(observed), math.inf
         if n > 1 and information > 0:
-            half = float(stdtrit(n - 1, (1 + confidence) / 2)) * math.sqrt(scatter / information)
+            # Launches and times that differ by more than the queue explains make the interval wider.
+            error = math.sqrt(max(excess / (n - 1), 1.0) / information)
+            half = float(stdtrit(n - 1, (1 + confidence) / 2)) * error
         slowdown = math.exp(log)
         is_known = half < LARGEST_SLOWDOWN
         return Fit(
@@ -201,7 +195,45 @@ class RateModel:
             rate_per_s=self.find_capacity(slowdown),
             low_per_s=self.find_capacity(slowdown * math.exp(half)) if is_known else 0.0,
             high_per_s=self.find_capacity(slowdown / math.exp(half)) if is_known else math.inf,
-            likely_low_per_s=self.find_capacity(slowdown * math.exp(likely_half)),
+        )
+
+    def find_likely_low(self, observed: Sequence[Observation], slowdown: float, confidence: float) -> float:
+        """Return a rate that likely is below the capacity, although it may be far above all measurements.
+
+        It is the capacity with the largest slowdown that the measurements, together with what is expected of the
+        slowdown, do not contradict: the end of the interval of the likelihood ratio.
+
+        Args:
+            observed: The measurements.
+            slowdown: What was fitted to them.
+            confidence: Coverage of the interval.
+        """
+        from scipy.optimize import brentq
+
+        center, spread = self._expect_slowdown(observed)
+        log, end = math.log(slowdown), center + LARGEST_SLOWDOWN
+        most = self._find_most(slowdown)
+
+        def find_excess(at: float) -> float:
+            # If calls were that slow, queues would be long, and more of what is seen would be chance.
+            inflations = self._find_inflations(observed, at)
+            losses = [self._find_loss(observed, inflations, each, most) for each in (at, log)]
+            expected = [((each - center) / spread) ** 2 / 2 for each in (at, log)]
+            return losses[0] + expected[0] - losses[1] - expected[1] - quantile_of_normal(confidence) ** 2 / 2
+
+        if log >= end or find_excess(end) <= 0:
+            return self.find_capacity(math.exp(max(log, end)))
+        return self.find_capacity(math.exp(float(brentq(find_excess, log, end, xtol=1e-3))))
+
+    def _find_inflations(self, observed: Sequence[Observation], log: float) -> list[float]:
+        return [self.find_inflation(each.rate_per_s, math.exp(log)) for each in observed]
+
+    def _find_loss(
+        self, observed: Sequence[Observation], inflations: Sequence[float], log: float, most: float
+    ) -> float:
+        return sum(
+            self._find_misfit(each, inflation, math.exp(log), most)
+            for each, inflation in zip(observed, inflations, strict=True)
         )
 
     def _find_information(

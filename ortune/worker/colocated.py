@@ -54,10 +54,6 @@ class ColocatedCandidates:
         """Facts about the session of the first candidate."""
         return self.lives[0].session_info
 
-    def under(self, loads: Sequence[Load]) -> ColocatedCandidates:
-        """Return the same processes under other loads."""
-        return ColocatedCandidates(self.lives, loads)
-
     def measure(self, plan: BlockPlan) -> ColocatedBlock | Failure:
         """Measure one block of each model at the same time, under the load of each instead of that of the plan."""
         if self._failed:

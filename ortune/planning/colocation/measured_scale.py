@@ -7,28 +7,34 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from ortune.compare.figures import required_calls
 from ortune.errors import MeasureError
-from ortune.planning.capacity import describe_capacity
+from ortune.planning.capacity import adds_to, describe_capacity
 from ortune.planning.colocation import measuring
-from ortune.planning.colocation.measuring import LiveSharing, SharedHost, Together
+from ortune.planning.colocation.measuring import SharedHost, Together
 from ortune.planning.colocation.sharing import Demand, Sharing
 from ortune.planning.result import Estimate
 from ortune.queueing.live_capacity import RELAXATIONS, find_joint_capacity
 from ortune.queueing.rate_model import Observation, RateModel
+from ortune.worker import BlockPlan, LiveCandidate
 from ortune.worker.group import merge_services
+from ortune.worker.open_loop import RELAXATIONS as WARM_UP_RELAXATIONS
 
-LOWEST_SHARE, HIGHEST_SHARE = 0.25, 1.1
+LOWEST_SHARE, HIGHEST_SHARE = 0.02, 1.1
 """Where a measured scale is searched: from this part of the predicted one to this part of that at which a model would
 always be busy if its calls stayed as long as they were."""
 
 FEWEST_MEASUREMENTS, MOST_MEASUREMENTS = 4, 16
 """Measurements at one scale each, at least and at most."""
 
-FEWEST_REQUESTS = 200
-"""Requests of each model in a measurement, if there is time for them."""
+ENOUGH_REQUESTS = 400
+"""Requests of each model in a measurement, if there is time for them; fewer if its percentile needs fewer."""
 
-FEWEST_BLOCKS, MOST_BLOCKS = 2, 40
+FEWEST_BLOCKS, MOST_BLOCKS = 2, 200
 """Blocks of a measurement."""
+
+LONGEST_WARM_UP_S = 10.0
+"""How long requests arrive at most before they are measured."""
 
 
 class ScaleMeasurement:
@@ -65,16 +71,19 @@ class ScaleMeasurement:
         self.lowest = LOWEST_SHARE * min(max(predicted.estimate, scale), self.highest)
         self.start = min(max(predicted.estimate, self.lowest), self.highest)
 
-    def find_time_s(self, scale: float, slowdown: float = 1.0) -> float:
+    def find_time_s(self, scale: float, slowdowns: Sequence[float]) -> float:
         """Return how long a measurement at a scale takes, about."""
-        block_s = measuring.find_block_s(measuring.plan_block([self._sharing], self._demands, scale))
-        return measuring.find_launch_s(self._host, self._sharing) + self._count_blocks(scale, slowdown) * block_s
+        block_s = measuring.find_block_s(self._plan(scale))
+        warm_up_s = min(WARM_UP_RELAXATIONS * find_relaxation_s(self._models, scale, slowdowns), LONGEST_WARM_UP_S)
+        n_blocks = self._count_blocks(scale, slowdowns)
+        return measuring.find_launch_s(self._host, self._sharing) + warm_up_s + n_blocks * block_s
 
     def fit_into(self, time_s: float) -> bool:
         """Make measurements so short that the fewest fit into a time. Return whether they do."""
+        slowdowns = [1.0] * len(self._models)
         for share in (1.0, 1 / 2, 1 / 4):
             self._share = share
-            if FEWEST_MEASUREMENTS * self.find_time_s(self.start) <= time_s:
+            if FEWEST_MEASUREMENTS * self.find_time_s(self.start, slowdowns) <= time_s:
                 return True
         return False
 
@@ -91,12 +100,12 @@ class ScaleMeasurement:
         n_done = 0
         observe(n_done)
 
-        def measure(scale: float, slowdown: float) -> list[Observation] | None:
+        def measure(scale: float, slowdowns: Sequence[float]) -> list[Observation] | None:
             nonlocal n_done
-            if n_done and self._host.runner.now_s() + self.find_time_s(scale, slowdown) > end_s:
+            if n_done and self._host.runner.now_s() + self.find_time_s(scale, slowdowns) > end_s:
                 return None
             try:
-                found = self._measure(scale, slowdown)
+                found = self._measure(scale, slowdowns)
             except MeasureError:
                 if not n_done:
                     raise
@@ -106,7 +115,7 @@ class ScaleMeasurement:
             return found
 
         try:
-            found, observed = find_joint_capacity(
+            found = find_joint_capacity(
                 measure,
                 self._models,
                 lowest_per_s=self.lowest,
@@ -116,23 +125,20 @@ class ScaleMeasurement:
             )
         except MeasureError:
             return None
-        interval = found.rate_per_s
-        is_as_predicted = interval.low <= self._predicted.estimate <= interval.high
-        if len(observed) < FEWEST_MEASUREMENTS and found.bound == "latency" and is_as_predicted:
-            return None
-        return describe_capacity(found, "measured", n_measurements=len(observed))
+        is_enough = found.n_measurements >= FEWEST_MEASUREMENTS
+        return describe_capacity(found, "measured") if is_enough or adds_to(found, self._predicted) else None
 
-    def _measure(self, scale: float, slowdown: float) -> list[Observation]:
+    def _measure(self, scale: float, slowdowns: Sequence[float]) -> list[Observation]:
         """Return what is seen of each model in a fresh launch.
 
         Raises:
             MeasureError: A process fails.
         """
         together = Together(sharing=self._sharing, streams=[])
-        plan = measuring.plan_block([self._sharing], self._demands, scale)
-        lives: dict[int, LiveSharing] = {}
+        plan = self._plan(scale)
+        lives: dict[int, LiveCandidate] = {}
         try:
-            for _ in range(self._count_blocks(scale, slowdown)):
+            for _ in range(self._count_blocks(scale, slowdowns)):
                 traffic = self._host.runner.draw_traffic(plan)
                 measuring.measure_one(self._host, together, lives, 0, self._demands, scale, traffic)
         finally:
@@ -150,10 +156,27 @@ class ScaleMeasurement:
             found.append(model.observe(scale, latencies_ns, None, utilization))
         return found
 
-    def _count_blocks(self, scale: float, slowdown: float) -> int:
-        """Return the blocks of a measurement, which last for some relaxation times of all queues."""
-        block_s = measuring.find_block_s(measuring.plan_block([self._sharing], self._demands, scale))
-        relaxation_s = max(model.find_relaxation_ns(scale, slowdown) for model in self._models) / 1e9
-        requests_s = max(FEWEST_REQUESTS / (each.rate_per_s * scale) for each in self._demands)
-        duration_s = self._share * max(RELAXATIONS * relaxation_s, requests_s)
-        return min(max(math.ceil(duration_s / block_s), FEWEST_BLOCKS), MOST_BLOCKS)
+    def _plan(self, scale: float) -> BlockPlan:
+        return measuring.plan_block([self._sharing], self._demands, scale, longest_warm_up_s=LONGEST_WARM_UP_S)
+
+    def _count_blocks(self, scale: float, slowdowns: Sequence[float]) -> int:
+        duration_s = self._share * find_duration_s(self._models, self._demands, scale, slowdowns)
+        n_blocks = math.ceil(duration_s / measuring.find_block_s(self._plan(scale)))
+        return min(max(n_blocks, FEWEST_BLOCKS), MOST_BLOCKS)
+
+
+def find_relaxation_s(models: Sequence[RateModel], scale: float, slowdowns: Sequence[float]) -> float:
+    """Return the longest relaxation time of all queues."""
+    return max(
+        model.find_relaxation_ns(scale, slowdown) / 1e9 for model, slowdown in zip(models, slowdowns, strict=True)
+    )
+
+
+def find_duration_s(
+    models: Sequence[RateModel], demands: Sequence[Demand], scale: float, slowdowns: Sequence[float]
+) -> float:
+    """Return how long a measurement should be: some relaxation times, and enough requests of each model."""
+    requests_s = max(
+        min(required_calls(demand.figure), ENOUGH_REQUESTS) / (demand.rate_per_s * scale) for demand in demands
+    )
+    return max(RELAXATIONS * find_relaxation_s(models, scale, slowdowns), requests_s)

@@ -29,7 +29,7 @@ LONGEST_BLOCK_NS = 20_000_000_000
 """Requests of each model in a block on average, and of each of its processes, at least, and the limits of the block's
 duration. All models are measured over the same window, so the one with the lowest rate decides."""
 
-LONGEST_WARM_UP_NS = 3_000_000_000
+LONGEST_WARM_UP_S = 3.0
 
 FEWEST_ROUNDS, MOST_ROUNDS = 4, 100
 LAUNCHES = 2
@@ -37,13 +37,6 @@ LAUNCHES = 2
 
 MOST_ATTEMPTS = 3
 """Times that a sharing is launched if a process ends suddenly."""
-
-
-class LiveSharing(LiveCandidate, Protocol):
-    """A sharing whose processes are live."""
-
-    def under(self, loads: Sequence[Load]) -> LiveSharing:
-        """Return the same processes under other loads."""
 
 
 class SharedHost(Protocol):
@@ -60,7 +53,7 @@ class SharedHost(Protocol):
     def measure_alone(self, number: int, deployments: Sequence[Deployment]) -> list[Timing | None]:
         """Measure deployments of a model while nothing else runs; None for those that fail or do not fit."""
 
-    def launch(self, sharing: Sharing, loads: Sequence[Load]) -> LiveSharing | Failure:
+    def launch(self, sharing: Sharing, loads: Sequence[Load]) -> LiveCandidate | Failure:
         """Launch all processes of a sharing."""
 
 
@@ -123,7 +116,13 @@ class Together(msgspec.Struct, kw_only=True):
         return sum(map(len, self.streams))
 
 
-def plan_block(sharings: Sequence[Sharing], demands: Sequence[Demand], scale: float) -> BlockPlan:
+def plan_block(
+    sharings: Sequence[Sharing],
+    demands: Sequence[Demand],
+    scale: float,
+    *,
+    longest_warm_up_s: float = LONGEST_WARM_UP_S,
+) -> BlockPlan:
     """Return how long a block is, so that each process of each model gets several requests."""
     loads = [load for each in sharings for load in each.loads_at(demands, scale)]
     longest_s = max(
@@ -136,8 +135,8 @@ def plan_block(sharings: Sequence[Sharing], demands: Sequence[Demand], scale: fl
         duration_ns=duration_ns,
         lead_in_ns=lead_in_ns,
         min_calls=1,
-        deadline_s=15 + 20 * (duration_ns + lead_in_ns) / 1e9 + LONGEST_WARM_UP_NS / 1e9,
-        longest_warm_up_ns=LONGEST_WARM_UP_NS,
+        deadline_s=15 + 20 * (duration_ns + lead_in_ns) / 1e9 + longest_warm_up_s,
+        longest_warm_up_ns=int(longest_warm_up_s * 1e9),
     )
 
 
@@ -201,7 +200,7 @@ def measure_together(
         order = list(range(len(found)))[:: -1 if launch % 2 else 1]
         groups = [[found[place]] for place in order] if one_at_a_time else [[found[place] for place in order]]
         for group in groups:
-            lives: dict[int, LiveSharing] = {}
+            lives: dict[int, LiveCandidate] = {}
             try:
                 for _ in range(rounds):
                     traffic = host.runner.draw_traffic(plan)
@@ -222,7 +221,7 @@ def measure_together(
 def measure_one(
     host: SharedHost,
     target: Together,
-    lives: dict[int, LiveSharing],
+    lives: dict[int, LiveCandidate],
     place: int,
     demands: Sequence[Demand],
     scale: float,

@@ -28,6 +28,7 @@ from ortune.planning.colocation.result import (
     RejectedSharing,
     Verdict,
 )
+from ortune.planning.colocation.scale_models import make_scale_models
 from ortune.planning.colocation.search import Proposal, SharingSearch
 from ortune.planning.colocation.sharing import Demand, Sharing
 from ortune.planning.colocation.timings import Size, Timing
@@ -371,7 +372,7 @@ class _Planning:
             self.host,
             sharing,
             self.demands,
-            self.search.predictor.make_models(sharing, self.timings[sharing.key]),
+            make_scale_models(self.search.predictor, sharing, self.timings[sharing.key]),
             scale=scale,
             busiest=busiest,
             predicted=row.scale,
