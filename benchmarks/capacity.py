@@ -6,10 +6,12 @@
 The target is a p99 of at most four times the median of a call with ONNX Runtime's default. Some hosts, such as shared
 virtual machines, stop all programs for some milliseconds every second or so: no rate keeps a p99 there. For such a
 host, choose a lower percentile with --figure. A plan is made, and the capacity of its recommended deployment is taken.
-Then requests arrive for a long time, in fresh launches, in turn at 0.9 and at 1.1 times this rate. The capacity is
-right within 10 % if the target is kept at the first rate and broken at the second. As long as one of the two intervals
-includes the target, both are measured again, up to eight times. Then the estimate decides. As the intervals are looked
-at several times, they exclude the target wrongly more often than in 5 % of the cases.
+Then requests arrive for a long time, in fresh launches, in turn at 0.9 and at 1.1 times this rate. All runs at one rate
+count as one long run: the target is kept if the share of all requests that take longer is at most that of the
+percentile. The capacity is right within 10 % if the target is kept at the first rate and broken at the second. As long
+as the interval of one of these shares includes that of the percentile, both are measured again, up to eight times. Then
+the estimate decides. As the intervals are looked at several times, they exclude the target wrongly more often than in
+5 % of the cases.
 
 The speed of a shared host changes within minutes, and with it the capacity. Therefore the throughput of the deployment
 is measured before each of these runs, and the rate and the latency are scaled by how it differs from that in the plan.
@@ -29,6 +31,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from benchmarks.inputs import shapes_of
@@ -50,6 +53,7 @@ from ortune.planning.run import make_plan
 from ortune.requests import PlanRequest
 from ortune.worker import BlockPlan
 from ortune.workload import Limit, parse_limit
+from ortune.workload.objectives import FIGURES
 
 MODELS = ("squeezenet", "minilm_l6_int8", "ppocrv4_rec", "inception_v2", "resnet50")
 LIMIT_FACTOR = 4.0
@@ -61,9 +65,6 @@ THROUGHPUT = RunPlan(
     block=BlockPlan(duration_ns=500_000_000, lead_in_ns=0, min_calls=3, deadline_s=60.0), launches=1, rounds=6
 )
 """How the throughput is measured before each run."""
-
-OVERLOADED = 10.0
-"""A figure that grows without bound counts as so many times the limit."""
 
 
 def check_capacity(name: str, arguments: argparse.Namespace) -> Row:
@@ -88,27 +89,34 @@ def check_capacity(name: str, arguments: argparse.Namespace) -> Row:
     if not capacity.estimate:
         return {**row, "problem": "no rate was found at which the recommended deployment meets the target"}
     runs, speeds = measure_long(choice, options, limit, arguments)
-    found = [combine(each, limit) for each in runs]
-    row["runs"] = [
-        (share, each.estimate / 1e6, each.low / 1e6, each.high / 1e6) for share, each in zip(SHARES, found, strict=True)
-    ]
-    row |= {"n_runs": len(runs[0]), "speeds": speeds}
-    row["kept"] = found[0].estimate <= limit.bound
-    row["broken"] = found[1].estimate > limit.bound
+    row["runs"] = []
+    for share, latencies in zip(SHARES, runs, strict=True):
+        found, percentile = find_share(latencies, limit), np.quantile(np.concatenate(latencies), point_of(limit))
+        row["runs"].append((share, percentile / 1e6, found.estimate, found.low, found.high))
+    row |= {"n_runs": len(runs[0]), "speeds": speeds, "limit": 1 - point_of(limit)}
+    below, above = (each[2] for each in row["runs"])
+    row |= {"kept": below <= row["limit"], "broken": above > row["limit"]}
     return row
+
+
+def point_of(limit: Limit) -> float:
+    """Return the share of the requests that must keep a limit."""
+    point = FIGURES[limit.figure].percentile
+    assert point
+    return point / 100
 
 
 def measure_long(
     row: PlannedDeployment, options: dict[str, Any], limit: Limit, arguments: argparse.Namespace
-) -> tuple[list[list[float]], list[float]]:
-    """Return the figure of the limit in ns in each run below and above the capacity, and the speeds of the host.
+) -> tuple[list[list[NDArray[np.float64]]], list[float]]:
+    """Return the latencies in ns of each run below and above the capacity, and the speeds of the host.
 
-    The speeds are those before each run, relative to that while the plan was made. The figures are those of a host that
-    is as fast as it was then.
+    The speeds are those before each run, relative to that while the plan was made. The latencies are those of a host
+    that is as fast as it was then.
     """
     prepared = prepare_plan(make_request(PlanRequest, {**options, "seed": arguments.seed + 1}))
     assert row.capacity
-    runs: list[list[float]] = [[] for _ in SHARES]
+    runs: list[list[NDArray[np.float64]]] = [[] for _ in SHARES]
     speeds: list[float] = []
     with open_comparison(prepared.setup) as opened:
         runner = DeploymentRunner(opened, prepared.space.default)
@@ -117,34 +125,31 @@ def measure_long(
                 run = runner.confirm([row.deployment], THROUGHPUT, lambda done, planned: None)
                 speed = compute_figure("throughput", run.blocks(1)) / row.throughput.estimate
                 rate_per_s = share * row.capacity.estimate * speed
-                interval = runner.measure_rate(
-                    row.deployment,
-                    rate_per_s,
-                    limit.figure,
-                    DEFAULT_CONFIDENCE,
-                    least_s=arguments.seconds,
-                )
-                found.append(min(speed * interval.estimate, OVERLOADED * limit.bound))
+                blocks, _ = runner.run_at_rate(row.deployment, rate_per_s, limit.figure, arguments.seconds)
+                found.append(speed * np.concatenate([block.samples_ns for block in blocks]))
                 speeds.append(round(speed, 3))
-            decided = [not each.low <= limit.bound <= each.high for each in (combine(found, limit) for found in runs)]
+            shares = [find_share(found, limit) for found in runs]
+            decided = [not each.low <= 1 - point_of(limit) <= each.high for each in shares]
             if len(runs[0]) >= FEWEST_RUNS and all(decided):
                 break
     return runs, speeds
 
 
-def combine(values: Sequence[float], limit: Limit) -> Interval:
-    """Return the geometric mean of a figure in several runs, with its interval."""
-    logs = np.log(values)
+def find_share(runs: Sequence[NDArray[np.float64]], limit: Limit) -> Interval:
+    """Return the share of the requests of all runs that take longer than the limit.
+
+    The interval is that of the differences between the runs (Cochran, "Sampling Techniques" (1977), chapter 9, for the
+    ratio of sums of clusters).
+    """
+    n = np.array([len(each) for each in runs])
+    above = np.array([int((each > limit.bound).sum()) for each in runs])
+    share = float(above.sum() / n.sum())
     half = math.inf
-    if len(logs) > 1:
-        half = float(stdtrit(len(logs) - 1, (1 + DEFAULT_CONFIDENCE) / 2) * logs.std(ddof=1) / math.sqrt(len(logs)))
-    mean = float(logs.mean())
-    high = mean + half
+    if len(runs) > 1:
+        error = math.sqrt(float(((above - share * n) ** 2).sum()) / (len(runs) - 1) / len(runs)) / float(n.mean())
+        half = float(stdtrit(len(runs) - 1, (1 + DEFAULT_CONFIDENCE) / 2)) * error
     return Interval(
-        estimate=math.exp(mean),
-        low=math.exp(mean - half),
-        high=math.exp(high) if math.isfinite(high) else math.inf,
-        confidence=DEFAULT_CONFIDENCE,
+        estimate=share, low=max(share - half, 0.0), high=min(share + half, 1.0), confidence=DEFAULT_CONFIDENCE
     )
 
 
@@ -157,8 +162,8 @@ def show(row: Row) -> str:
     sign = "=" if row["source"] == "measured" else "~"
     text = f"{head} {sign}{row['capacity']:.1f}/s [{row['low']:.1f}, {row['high'] or math.inf:.1f}]"
     text += f" of {row['throughput']:.1f}/s, host {min(row['speeds']):.2f} to {max(row['speeds']):.2f}x as fast"
-    for share, value, low, high in row["runs"]:
-        text += f"; {row.get('figure', 'p99')} at {share:g}x {value:.1f} ms [{low:.1f}, {high:.1f}]"
+    for share, value, above, low, high in row["runs"]:
+        text += f"; at {share:g}x {row['figure']} {value:.1f} ms, {above:.1%} above the limit [{low:.1%}, {high:.1%}]"
     return f"{text}; {'right' if is_right(row) else 'WRONG'}; {row['deployment']}"
 
 
