@@ -148,6 +148,11 @@ def run_at_share(case: Case, job: tuple[float, int]) -> list[float]:
     return compare(case, found)
 
 
+def find_call_ns(case: Case, number: int, scale: float, found: SharedLatencies) -> float:
+    """Return the mean duration of the calls of a model."""
+    return found.utilization * case.processes[number] * 1e9 / (scale * case.rates_per_s[number])
+
+
 def search(case: Case, seed: int, time_s: float) -> tuple[float, float, float, float, int]:
     """Return the predicted scale, the measured one with its interval, and the number of measurements."""
     rng = np.random.default_rng([seed, 1])
@@ -178,8 +183,8 @@ def search(case: Case, seed: int, time_s: float) -> tuple[float, float, float, f
         n_requests = round(duration_s * scale * min(case.rates_per_s))
         found = serve(case, scale, n_requests, rng, math.exp(rng.normal(0, case.sigma)))
         return [
-            model.observe(scale, each.latencies_ns, None, each.utilization)
-            for model, each in zip(models, found, strict=True)
+            model.observe(scale, each.latencies_ns, find_call_ns(case, number, scale, each), each.utilization)
+            for number, (model, each) in enumerate(zip(models, found, strict=True))
         ]
 
     capacity = find_joint_capacity(

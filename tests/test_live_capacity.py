@@ -265,6 +265,17 @@ def test_a_capacity_far_below_the_expected_one() -> None:
     assert found.rate_per_s.estimate == pytest.approx(15, rel=0.25)
 
 
+def make_quick_model(point: float, limit_ns: float) -> RateModel:
+    """Return what is expected of a system with twice as many servers."""
+    queue = Queue(services=make_services(SERVICE_NS), clients=2 * N_SERVERS)
+    return RateModel(
+        functools.partial(simulate_tail, queue, point=point, seed=0),
+        highest_per_s=queue.highest_per_s,
+        service_ns=float(SERVICE_NS),
+        figure=limit_figure(point, limit_ns),
+    )
+
+
 class TestSeveralParts:
     """Parts of a system that get more requests together, and are measured together."""
 
@@ -320,12 +331,12 @@ class TestSeveralParts:
         assert near.low < 0.9 * far.low
 
     def test_a_part_with_few_requests_that_never_exceeds_its_limit_does_not_keep_the_search_from_ending(self) -> None:
-        """Its limit is far above its latencies, and all measurements together show that, although none does alone."""
+        """It is expected to keep it at rates twice as high, and its calls are as long as expected."""
         live = Live(draw_constant, "p90<30ms")
-        other = make_model(draw_exponential, "p99<400ms")
+        other = make_quick_model(99, 400 * MS)
 
         def measure(rate: float, slowdowns: Sequence[float]) -> list[Observation]:
-            return [live.measure(rate, slowdowns[0]), Observation(rate, 0.0, 100)]
+            return [live.measure(rate, slowdowns[0]), Observation(rate, 0.0, 100, float(SERVICE_NS))]
 
         found = find_joint_capacity(
             measure,
@@ -341,14 +352,7 @@ class TestSeveralParts:
     def test_a_part_that_is_busy_only_at_much_higher_rates_does_not_decide(self) -> None:
         """Also where calls of the other part are shorter than was measured, so that the capacity is higher."""
         slow = Live(draw_constant, "p90<30ms", slowdown=0.8)
-        quick = RateModel(
-            functools.partial(
-                simulate_tail, Queue(services=make_services(SERVICE_NS), clients=2 * N_SERVERS), point=90, seed=0
-            ),
-            highest_per_s=2 * HIGHEST_PER_S,
-            service_ns=float(SERVICE_NS),
-            figure=limit_figure(90, 90 * MS),
-        )
+        quick = make_quick_model(90, 90 * MS)
         truth = find_known_capacity(ConstantQueue, N_SERVERS, 0.9, 3.0 / 0.8) * HIGHEST_PER_S / 0.8
         found = find_joint_capacity(
             lambda rate, slowdowns: [slow.measure(rate, slowdowns[0]), Observation(rate, 0.0, 2000)],

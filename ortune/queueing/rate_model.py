@@ -47,7 +47,7 @@ class Observation(NamedTuple):
         rate_per_s: Requests per second.
         value: The limited figure, such as the share of the requests that take longer than the limit of a percentile.
         n_calls: Number of requests.
-        service_ns: Mean duration of a call, without the wait; None if it depends on the rate in itself.
+        service_ns: Mean duration of a call, without the wait; None if it depends on how many requests it serves.
     """
 
     rate_per_s: float
@@ -275,11 +275,20 @@ class RateModel:
         Where callers share CPUs, calls are shorter while others wait for requests: a queue with such calls does not
         behave as one whose calls are always as short.
         """
-        known = [(each.service_ns, each.n_calls) for each in observed if each.service_ns]
+        known = [
+            (each.service_ns / self._find_call_ns(each.rate_per_s), each.n_calls)
+            for each in observed
+            if each.service_ns
+        ]
         if not known or not self.service_ns:
             return 0.0, UNKNOWN_SLOWDOWN
-        services, weights = zip(*known, strict=True)
-        return math.log(float(np.average(services, weights=weights)) / self.service_ns), MEASURED_SLOWDOWN
+        ratios, weights = zip(*known, strict=True)
+        return math.log(float(np.average(ratios, weights=weights))), MEASURED_SLOWDOWN
+
+    def _find_call_ns(self, rate_per_s: float) -> float:
+        """Return the mean duration of a call. Where others use the same cores, it grows with the rate."""
+        low, high, weight = self._locate(rate_per_s / self.highest_per_s)
+        return (1 - weight) * low.call_ns + weight * high.call_ns
 
     def _locate(self, utilization: float) -> tuple[Tail, Tail, float]:
         """Return the latencies at the utilizations of the table below and above, and the weight of the one above."""

@@ -46,6 +46,7 @@ class Tail(msgspec.Struct, frozen=True, kw_only=True):
             as many independent requests.
         mean_sd_ns: Standard error of the mean latency of n requests, multiplied by the square root of n.
         relaxation_ns: Relaxation time of the queue.
+        call_ns: Mean duration of a call; of a full batch where requests are put together.
         call_variance: Variance of the mean duration of n calls, multiplied by n, as a share of the square of the mean.
     """
 
@@ -55,6 +56,7 @@ class Tail(msgspec.Struct, frozen=True, kw_only=True):
     inflation: float
     mean_sd_ns: float
     relaxation_ns: float
+    call_ns: float
     call_variance: float
 
     def share_above(self, latency_ns: float) -> float:
@@ -96,6 +98,7 @@ def simulate_tail(queue: Queue, utilization: float, *, point: float | None, seed
         inflation=max(moments.relaxation_ns / gap_ns, 1.0),
         mean_sd_ns=math.hypot(moments.find_error(gap_ns), float(latencies.values_ns.std())),
         relaxation_ns=moments.relaxation_ns,
+        call_ns=queue.services.mean_ns,
         call_variance=queue.services.variation,
     )
 
@@ -125,5 +128,6 @@ def simulate_batched_tail(queue: BatchedQueue, utilization: float, *, point: flo
         inflation=max(float(exceeded.var()) / of_independent, of_relaxation if of_relaxation > n else 1.0),
         mean_sd_ns=float(values.mean(axis=0).std()) * math.sqrt(n),
         relaxation_ns=relaxation_ns,
+        call_ns=full_ns,
         call_variance=queue.times.variation,
     )

@@ -151,9 +151,8 @@ class ScaleMeasurement:
         for number, (model, load) in enumerate(zip(self._models, loads, strict=True)):
             blocks = [block.parts[number] for stream in together.streams for block in stream]
             latencies_ns = np.concatenate([block.samples_ns for block in blocks])
-            # The durations of calls depend on what the other models do, and therefore on the scale.
-            utilization = load.utilization(merge_services(blocks)[0])
-            found.append(model.observe(scale, latencies_ns, None, utilization))
+            service_ns, _ = merge_services(blocks)
+            found.append(model.observe(scale, latencies_ns, service_ns, load.utilization(service_ns)))
         return found
 
     def _plan(self, scale: float) -> BlockPlan:

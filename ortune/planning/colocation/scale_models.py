@@ -137,9 +137,10 @@ def describe_tails(
     tails = []
     for each, deployment, demand in zip(found, sharing.deployments, demands, strict=True):
         per_ns = demand.rate_per_s * scale / 1e9
+        call_ns = each.utilization * deployment.n_callers / per_ns
         own = QueueMoments(
             utilization=min(each.utilization, HIGHEST_UTILIZATION),
-            service_ns=each.utilization * deployment.processes / per_ns,
+            service_ns=call_ns / deployment.clients,
             variation=1 + each.call_variation,
             n_callers=deployment.clients,
         )
@@ -153,6 +154,7 @@ def describe_tails(
                 inflation=inflation,
                 mean_sd_ns=float(each.latencies_ns.std()) * math.sqrt(inflation),
                 relaxation_ns=max(own.relaxation_ns, for_cores_ns),
+                call_ns=call_ns,
                 call_variance=each.call_variation * of_cores,
             )
         )
