@@ -1,6 +1,6 @@
 """Compare the capacity that `ortune plan` states with long live runs: where does the target really break?
 
-    python -m benchmarks.capacity [--figure p90] [--quota 1] [--budget 60] [--seconds 20] [--json FILE] [MODEL ...]
+    python -m benchmarks.capacity [--figure p90] [--quota 1] [--budget TIME] [--seconds 20] [--json FILE] [MODEL ...]
     python -m benchmarks.capacity --report FILE
 
 The target is a p99 of at most four times the median of a call with ONNX Runtime's default. Some hosts, such as shared
@@ -185,7 +185,7 @@ def main() -> None:
     parser.add_argument("models", nargs="*", metavar="MODEL")
     parser.add_argument("--figure", choices=("p50", "p90", "p95", "p99"), default="p99", help="figure of the target")
     parser.add_argument("--quota", type=float, help="CPU quota in CPUs, set with a cgroup")
-    parser.add_argument("--budget", type=float, default=60.0, help="budget of a plan in seconds")
+    parser.add_argument("--budget", type=float, help="budget of a plan in seconds (default: the usual one)")
     parser.add_argument("--seconds", type=float, default=20.0, help="length of each run at a rate")
     parser.add_argument("--seed", type=int, default=0)
     add_part_options(parser)

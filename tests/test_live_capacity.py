@@ -317,8 +317,12 @@ class TestSeveralParts:
         intervals = []
         for other in (make_model(draw_constant, "p90<300ms"), make_model(draw_constant, "p90<31ms")):
             seen = Live(draw_constant, "p90<30ms", seed=1)
+
+            def measure(rate: float, slowdowns: Sequence[float], seen: Live = seen) -> list[Observation]:
+                return [seen.measure(rate, slowdowns[0]), Observation(rate, 0.0, 4)]
+
             found = find_joint_capacity(
-                lambda rate, slowdowns, seen=seen: [seen.measure(rate, slowdowns[0]), Observation(rate, 0.0, 4)],
+                measure,
                 [live.model, other],
                 lowest_per_s=2.0,
                 highest_per_s=0.97 * HIGHEST_PER_S,

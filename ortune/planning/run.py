@@ -46,9 +46,17 @@ from ortune.workload import Limit
 
 SCREENING_SHARE = 0.4
 CONFIRMATION_SHARE = 0.85
-CONFIRMATION_SHARE_WITH_TARGET = 0.7
+LEAST_CONFIRMATION_SHARE, CONFIRMATION_SHARE_WITH_TARGET = 0.5, 0.7
 CONFIRMATION_SHARE_WITH_BATCHING, BATCHING_SHARE = 0.6, 0.75
-"""Parts of the budget after which screening, confirmation, and the same of dynamic batching end."""
+"""Parts of the budget after which screening, confirmation, and the same of dynamic batching end. With a target,
+confirmation ends earlier if it takes long to measure capacities."""
+
+USUAL_MEASUREMENTS = 8
+USUAL_UTILIZATION = 0.6
+"""Measurements of a capacity that time is planned for, and the utilization where they are made."""
+
+LONGEST_EXTENSION = 1.0
+"""Time that the usual budget is exceeded by at most, as a part of it, where a capacity takes long to measure."""
 
 N_BEST = 3
 MOST_FINALISTS = 6
@@ -75,6 +83,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         reason: Why.
         screened: All deployments that were tried.
         run: The blocks of the confirmation.
+        extension_s: Time that was added to the usual budget.
         interrupted: Whether the user ended it early.
     """
 
@@ -83,6 +92,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     screened: tuple[ScreenedDeployment, ...]
     run: PairedRun
+    extension_s: float = 0.0
     interrupted: bool = False
 
 
@@ -97,6 +107,7 @@ def make_plan(prepared: PreparedPlan, observe: Observe = lambda stage, done, tot
     started = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
     with open_comparison(setup) as opened:
         outcome = run_stages(prepared.space, opened, options, observe)
+        time_s = options.time_s + outcome.extension_s
         lengths, problem, interrupted = None, "", outcome.interrupted
         if options.lengths and not interrupted:
             try:
@@ -105,7 +116,7 @@ def make_plan(prepared: PreparedPlan, observe: Observe = lambda stage, done, tot
                     options.lengths,
                     outcome.rows[outcome.recommended].deployment,
                     place=outcome.recommended,
-                    end_s=max(opened.start_s + options.time_s, opened.runner.now_s() + options.lengths_s / 2),
+                    end_s=max(opened.start_s + time_s, opened.runner.now_s() + options.lengths_s / 2),
                     slo=options.slo,
                     observe=observe,
                 )
@@ -124,7 +135,7 @@ def make_plan(prepared: PreparedPlan, observe: Observe = lambda stage, done, tot
             rate_per_s=options.rate_per_s,
             headroom=options.headroom,
             price_per_hour=options.price_per_hour,
-            budget_s=options.time_s,
+            budget_s=round(time_s, 3),
             spent_s=round(opened.runner.now_s() - opened.start_s, 3),
             started=started,
             seed=setup.seed,
@@ -168,6 +179,7 @@ class _Planning:
         self.durations: dict[str, NDArray[np.int64]] = {}
         self.batch_times: dict[str, BatchTimes] = {}
         self.beyond_default: set[str] = set()
+        self.extension_s = 0.0
 
     def run(self) -> Outcome:
         """Run the stages. After an interrupt in the last one, what was confirmed counts."""
@@ -181,6 +193,7 @@ class _Planning:
             try:
                 if self.options.dynamic_batching:
                     rows += self.add_batched(rows, self.options.slo)
+                self.extend_budget(rows, self.options.slo)
                 for each in self.measure_capacities(rows, self.options.slo):
                     rows = each
             except KeyboardInterrupt:
@@ -199,12 +212,13 @@ class _Planning:
             reason=explain_choice(rows, recommended, has_target=self.options.slo is not None),
             screened=self.describe_screened(),
             run=run,
+            extension_s=self.extension_s,
             interrupted=interrupted,
         )
 
     def end_of(self, share: float) -> float:
         """Return the time on the runner's clock at which this part of the budget is spent."""
-        return self.opened.start_s + share * self.options.deployments_s
+        return self.opened.start_s + share * self.options.deployments_s + (self.extension_s if share == 1 else 0.0)
 
     def check_budget(self) -> None:
         """Check that the budget suffices for the first deployments and a short confirmation.
@@ -265,10 +279,8 @@ class _Planning:
 
     def confirm(self) -> PairedRun:
         """Measure the finalists in fresh launches."""
-        share = CONFIRMATION_SHARE_WITH_TARGET if self.options.slo else CONFIRMATION_SHARE
-        if self.options.dynamic_batching:
-            share = CONFIRMATION_SHARE_WITH_BATCHING
-        plan = self.runner.plan_confirmation(self.finalists, self.end_of(share) - self.runner.now_s())
+        end_s = self.end_of(self.find_confirmation_share())
+        plan = self.runner.plan_confirmation(self.finalists, end_s - self.runner.now_s())
 
         def report(done: int, total: int) -> None:
             self.observe("confirmation", done, total)
@@ -278,6 +290,35 @@ class _Planning:
             key = self.finalists[position - 1].key
             self.screened[key] = msgspec.structs.replace(self.screened[key], failure=failure)
         return run.in_one_regime()
+
+    def find_confirmation_share(self) -> float:
+        """Return the part of the budget after which confirmation ends."""
+        if self.options.dynamic_batching:
+            return CONFIRMATION_SHARE_WITH_BATCHING
+        if not self.options.slo:
+            return CONFIRMATION_SHARE
+        needed_s = 0.0
+        if self.finalists:
+            likely = self.finalists[0]
+            needed_s = self.find_capacity_s(likely, self.screened[likely.key].samples_ns, self.options.slo)
+        share = 1 - needed_s / self.options.deployments_s
+        return min(max(share, LEAST_CONFIRMATION_SHARE), CONFIRMATION_SHARE_WITH_TARGET)
+
+    def extend_budget(self, rows: Sequence[PlannedDeployment], slo: Limit) -> None:
+        """Plan more time if the usual budget is too short to measure the capacities that are compared."""
+        if self.options.budget_s is not None or self.options.dynamic_batching:
+            return
+        first = rank_rows(self.add_costs(rows))[0]
+        compared = [rows[place].deployment for place in {first, DEFAULT_POSITION}]
+        needed_s = sum(self.find_capacity_s(each, self.durations[each.key], slo) for each in compared)
+        missing_s = self.runner.now_s() + needed_s - self.end_of(1.0)
+        self.extension_s = min(max(missing_s, 0.0), LONGEST_EXTENSION * self.options.deployments_s)
+
+    def find_capacity_s(self, deployment: Deployment, samples_ns: NDArray[np.int64], slo: Limit) -> float:
+        """Return how long it takes to measure a capacity, about, given durations of calls."""
+        calls_per_s = deployment.n_callers * 1e9 / float(samples_ns.mean())
+        rate_per_s = USUAL_UTILIZATION * calls_per_s * deployment.config.batch
+        return USUAL_MEASUREMENTS * self.runner.find_rate_time_s(deployment, rate_per_s, slo.figure)
 
     def evaluate(self, run: PairedRun) -> list[PlannedDeployment]:
         """Return a row for the default and for each finalist that did not fail."""

@@ -184,12 +184,15 @@ class RateModel:
             log = float(minimize_scalar(find_loss, bounds=bounds, method="bounded", options={"xatol": 1e-4}).x)
         information, excess = self._find_information(observed, inflations, log, most)
         n, half = len(observed), math.inf
-        if n > 1 and information > 0:
+        if n > 1:
             # Launches and times that differ by more than the queue explains make the interval wider.
-            error = math.sqrt(max(excess / (n - 1), 1.0) / information)
-            half = float(stdtrit(n - 1, (1 + confidence) / 2)) * error
+            information /= max(excess / (n - 1), 1.0)
+            half = float(stdtrit(n - 1, (1 + confidence) / 2)) / math.sqrt(information) if information > 0 else math.inf
+            if half > LARGEST_SLOWDOWN:
+                # What is expected of the slowdown says more.
+                half = quantile_of_normal(confidence) / math.sqrt(information + spread**-2)
         slowdown = math.exp(log)
-        is_known = half < LARGEST_SLOWDOWN
+        is_known = math.isfinite(half)
         return Fit(
             slowdown=slowdown,
             rate_per_s=self.find_capacity(slowdown),
