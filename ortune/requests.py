@@ -1255,7 +1255,7 @@ class PlanRequest(KnobOptions, InputsOptions):
     ] = ()
     budget: Annotated[
         float | None,
-        make_budget_option("90s or 5m", "2m; 4m with a target, and up to 8m if calls are slow"),
+        make_budget_option("90s or 5m", "2m; 4m with a target, and up to 8m if capacities take long to measure"),
     ] = None
     output: PlanOutput = None
     seed: Seed = 0

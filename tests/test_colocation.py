@@ -332,6 +332,10 @@ class TestScaleModels:
         assert second.find_capacity(1.0) == pytest.approx(0.98 * 1e9 / (10 * 30 * MS), rel=0.03)
         assert first.find_capacity(1.0) == pytest.approx(0.98 * 2e9 / (100 * 8 * MS), rel=0.03)
 
+    def test_of_a_model_with_few_requests_no_rare_latencies_are_known(self) -> None:
+        (_, rare) = self.make_models("unpinned", ["p90<24ms", "p99<90ms"], 16, rates=(1000, 0.1))
+        assert rare.expect(0.01, 1.0) > 1 / 1000
+
     def test_models_that_need_almost_no_cpu_time(self) -> None:
         demand = Demand(name="a", rate_per_s=10)
         timing = Timing(samples_ns=np.full(5, 10 * MS), cpu_ns_per_call=0.0, peak_bytes=1)

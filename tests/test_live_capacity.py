@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import cast
@@ -263,6 +264,28 @@ def test_a_capacity_far_below_the_expected_one() -> None:
     )
     assert found.rate_per_s.low <= 15 < found.rate_per_s.high
     assert found.rate_per_s.estimate == pytest.approx(15, rel=0.25)
+
+
+@pytest.mark.parametrize("values", [(0.02, 0.2), (0.08, 0.12), (0.0, 0.3), (0.1, 0.1)])
+@pytest.mark.parametrize("n", [2, 3, 6])
+def test_more_requests_do_not_make_the_interval_wider(values: tuple[float, float], n: int) -> None:
+    """Neither do measurements that differ make it narrower than those that agree."""
+    model = make_model(draw_exponential, "p90<60ms")
+    rate = model.find_capacity(1.0)
+    widths = []
+    for n_calls in (20, 200, 2000, 20_000, 200_000):
+        observed = [Observation(rate, values[each % 2], n_calls, float(SERVICE_NS)) for each in range(n)]
+        fit = model.fit(observed)
+        widths.append(math.log(fit.high_per_s / fit.low_per_s))
+    # The capacity itself differs a little, and the logarithm of its interval with it.
+    assert all(wide >= 0.9 * narrow for wide, narrow in itertools.pairwise(widths))
+    assert max(widths) < 1.2
+
+
+def test_overload_alone_shows_no_capacity() -> None:
+    model = make_model(draw_constant, "p90<30ms")
+    fit = model.fit([Observation(rate, 1.0, 2000, float(SERVICE_NS)) for rate in (230.0, 240.0)])
+    assert (fit.low_per_s, fit.high_per_s) == (0, math.inf)
 
 
 def make_quick_model(point: float, limit_ns: float) -> RateModel:

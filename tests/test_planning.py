@@ -319,6 +319,49 @@ class TestStages:
         assert outcome.rows[0].capacity
         assert outcome.rows[0].capacity.source == "measured"
 
+    @staticmethod
+    def plan_slow_calls(slowness: float, target: str, **options: Any) -> tuple[Outcome, float]:
+        """Return the outcome for calls that take so many times 10 ms, and how long it took."""
+        known = scale_badly(2)
+        executor = SimulatedExecutor(
+            lambda config: 1, latency_under=lambda config, load: slowness * known(config, load), launch_s=0.2
+        )
+        outcome = plan_simulated(executor, slo=parse_limit(target), **options)
+        return outcome, executor.time_s
+
+    def test_the_usual_budget_is_extended_to_measure_the_capacities_of_slow_models(self) -> None:
+        outcome, spent_s = self.plan_slow_calls(6, "p90<300ms")
+        assert 0 < outcome.extension_s <= 240
+        assert 240 < spent_s < 500
+        for place in {0, outcome.recommended}:
+            found = outcome.rows[place].capacity
+            assert found
+            assert found.source == "measured"
+
+    def test_the_usual_budget_is_not_extended_if_it_is_enough(self) -> None:
+        outcome, spent_s = self.plan_slow_calls(0.5, "p90<25ms")
+        assert outcome.extension_s == 0
+        assert spent_s < 260
+
+    def test_the_usual_budget_is_not_extended_in_vain(self) -> None:
+        outcome, spent_s = self.plan_slow_calls(100, "p99<9s")
+        assert outcome.extension_s == 0
+        assert spent_s < 260
+        assert {row.capacity.source for row in outcome.rows if row.capacity} == {"predicted"}
+
+    def test_a_budget_is_kept(self) -> None:
+        """Confirmation ends earlier, so that there is time for capacities."""
+        outcome, spent_s = self.plan_slow_calls(6, "p90<300ms", budget_s=240.0)
+        assert outcome.extension_s == 0
+        assert spent_s < 260
+        found = outcome.rows[outcome.recommended].capacity
+        assert found
+        assert found.source == "measured"
+
+    def test_more_requests_than_can_be_sent(self) -> None:
+        outcome, _ = self.plan_slow_calls(1e-5, "p99<50ms", budget_s=60.0)
+        assert outcome.rows[outcome.recommended].capacity
+
     def test_a_target_that_nothing_keeps(self) -> None:
         executor = SimulatedExecutor(lambda config: 1, latency_under=scale_badly(2))
         outcome = plan_simulated(executor, slo=parse_limit("p99<1ms"), rate_per_s=10.0, budget_s=60.0)

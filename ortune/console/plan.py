@@ -80,7 +80,10 @@ def show_plan_header(console: Console, prepared: PreparedPlan) -> None:
         parts.append(f"{format_rate(options.rate_per_s)} with {options.headroom:.0%} headroom")
     grid.add_row("target", ", ".join(parts))
     counts = prepared.space.first_counts
-    grid.add_row("space", add_note(f"{format_processes(counts)} at first", f"about {options.time_s:.0f} s"))
+    about = f"about {options.time_s:.0f} s"
+    if options.longest_extension_s:
+        about += f", at most {options.time_s + options.longest_extension_s:.0f} s"
+    grid.add_row("space", add_note(f"{format_processes(counts)} at first", about))
     show_header(console, grid, setup)
 
 

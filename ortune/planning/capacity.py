@@ -222,18 +222,7 @@ def describe_capacity(found: Capacity, source: str, *, error: float = 0.0, n_ite
     )
 
 
-def adds_to(found: Capacity, predicted: Estimate) -> bool:
-    """Return whether a measured capacity contradicts a predicted one, or is known more closely."""
+def contradicts(found: Capacity, predicted: Estimate) -> bool:
+    """Return whether a measured capacity contradicts a predicted one."""
     rate = found.rate_per_s
-    is_as_predicted = rate.low <= predicted.estimate <= rate.high
-    return (
-        found.bound != "latency"
-        or not is_as_predicted
-        or find_width(rate.low, rate.high)
-        < find_width(predicted.low, predicted.high if predicted.high is not None else math.inf)
-    )
-
-
-def find_width(low: float, high: float) -> float:
-    """Return the width of an interval, as a logarithm."""
-    return math.log(high / low) if low > 0 else math.inf
+    return found.bound != "latency" or not rate.low <= predicted.estimate <= rate.high

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ortune.errors import MeasureError
-from ortune.planning.capacity import adds_to, describe_capacity
+from ortune.planning.capacity import contradicts, describe_capacity
 from ortune.planning.deployment import Deployment
 from ortune.planning.measuring import DeploymentRunner
 from ortune.planning.result import Estimate, PlannedDeployment
@@ -16,6 +16,7 @@ from ortune.queueing.rate_model import Observation, RateModel
 from ortune.worker.group import merge_services
 from ortune.worker.open_loop import RELAXATIONS as WARM_UP_RELAXATIONS
 from ortune.workload import Limit
+from ortune.workload.load import HIGHEST_RATE_PER_S
 
 LOWEST_SHARE = 0.02
 HIGHEST_SHARE = 0.97
@@ -49,7 +50,13 @@ class CapacityMeasurement:
     @property
     def start_per_s(self) -> float:
         """The first rate."""
-        return self._predicted.estimate or self._row.throughput.estimate / 2
+        return min(self._predicted.estimate or self._row.throughput.estimate / 2, self.highest_per_s)
+
+    @property
+    def highest_per_s(self) -> float:
+        """The highest rate."""
+        possible_per_s = HIGHEST_RATE_PER_S * self._deployment.config.batch
+        return min(HIGHEST_SHARE * self._row.throughput.estimate, possible_per_s)
 
     def find_time_s(self, rate_per_s: float, slowdown: float = 1.0) -> float:
         """Return how long a measurement at a rate takes, about."""
@@ -98,17 +105,16 @@ class CapacityMeasurement:
             observe(n_done)
             return found
 
-        highest_per_s = HIGHEST_SHARE * self._row.throughput.estimate
         found = find_live_capacity(
             measure,
             self._model,
-            lowest_per_s=LOWEST_SHARE * min(self.start_per_s, highest_per_s),
-            highest_per_s=highest_per_s,
+            lowest_per_s=LOWEST_SHARE * self.start_per_s,
+            highest_per_s=self.highest_per_s,
             start_per_s=self.start_per_s,
             most_measurements=MOST_MEASUREMENTS,
         )
         is_enough = found.n_measurements >= FEWEST_MEASUREMENTS
-        return describe_capacity(found, "measured") if is_enough or adds_to(found, self._predicted) else None
+        return describe_capacity(found, "measured") if is_enough or contradicts(found, self._predicted) else None
 
     def _measure(self, rate_per_s: float, slowdown: float) -> Observation:
         """Return how many requests exceed the limit, or the mean latency, in a fresh launch."""

@@ -236,9 +236,7 @@ class DeploymentRunner:
         warm_up_s = min(warm_up_s, block.longest_warm_up_ns / 1e9)
         return self.find_launch_s(deployment) + warm_up_s + OVERHEAD * BLOCKS_PER_RATE * block.duration_ns / 1e9
 
-    def measure_rate(
-        self, deployment: Deployment, rate_per_s: float, figure: Objective, confidence: float, *, least_s: float = 0.0
-    ) -> Interval:
+    def measure_rate(self, deployment: Deployment, rate_per_s: float, figure: Objective, confidence: float) -> Interval:
         """Measure a figure of the latency where requests arrive, given their items per second, in a fresh launch.
 
         Each process has a queue of its own, and each request comes to any of them with the same probability.
@@ -248,7 +246,6 @@ class DeploymentRunner:
             rate_per_s: Items per second of all processes together.
             figure: What is measured.
             confidence: Coverage of the interval.
-            least_s: For how many seconds it is measured at least.
 
         Returns:
             The figure in ns with its interval; infinite if requests arrive faster than they are served.
@@ -256,7 +253,7 @@ class DeploymentRunner:
         Raises:
             MeasureError: The deployment fails.
         """
-        blocks, load = self.run_at_rate(deployment, rate_per_s, figure, least_s)
+        blocks, load = self.run_at_rate(deployment, rate_per_s, figure)
         # A server that puts requests together is almost always busy, with batches that are not full.
         return summarize_rate([blocks], None if deployment.batching else load, figure, confidence)
 
@@ -296,7 +293,7 @@ class DeploymentRunner:
     def run_at_rate(
         self, deployment: Deployment, rate_per_s: float, figure: Objective, least_s: float = 0.0
     ) -> tuple[list[Block], Load]:
-        """Return the blocks of a deployment where requests arrive, and the load; see `measure_rate`."""
+        """Return the blocks of a deployment where requests arrive for so many seconds at least, and the load."""
         load = deployment.load_at(rate_per_s)
         run = PairedRun(
             [Side(name=deployment.title, config=deployment.config, load=load)],

@@ -47,6 +47,12 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
         return own_s + (USUAL_BUDGET_FOR_BATCHING_S if self.dynamic_batching else 0.0)
 
     @property
+    def longest_extension_s(self) -> float:
+        """Time that may be added to measure capacities, if no budget is given."""
+        is_fixed = self.budget_s is not None or self.dynamic_batching
+        return USUAL_BUDGET_WITH_TARGET_S if self.slo and not is_fixed else 0.0
+
+    @property
     def time_s(self) -> float:
         """Time to spend."""
         usual_s = self.usual_deployments_s + (USUAL_BUDGET_FOR_LENGTHS_S if self.lengths else 0.0)

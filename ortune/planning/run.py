@@ -43,20 +43,18 @@ from ortune.queueing.batching import BatchTimes
 from ortune.queueing.rate_model import RateModel
 from ortune.worker.compiled_models import find_cache_options
 from ortune.workload import Limit
+from ortune.workload.load import HIGHEST_RATE_PER_S
 
 SCREENING_SHARE = 0.4
 CONFIRMATION_SHARE = 0.85
 LEAST_CONFIRMATION_SHARE, CONFIRMATION_SHARE_WITH_TARGET = 0.5, 0.7
 CONFIRMATION_SHARE_WITH_BATCHING, BATCHING_SHARE = 0.6, 0.75
 """Parts of the budget after which screening, confirmation, and the same of dynamic batching end. With a target,
-confirmation ends earlier if it takes long to measure capacities."""
+confirmation ends earlier if the budget is given, and it takes long to measure capacities."""
 
 USUAL_MEASUREMENTS = 8
 USUAL_UTILIZATION = 0.6
 """Measurements of a capacity that time is planned for, and the utilization where they are made."""
-
-LONGEST_EXTENSION = 1.0
-"""Time that the usual budget is exceeded by at most, as a part of it, where a capacity takes long to measure."""
 
 N_BEST = 3
 MOST_FINALISTS = 6
@@ -193,7 +191,8 @@ class _Planning:
             try:
                 if self.options.dynamic_batching:
                     rows += self.add_batched(rows, self.options.slo)
-                self.extend_budget(rows, self.options.slo)
+                if self.options.longest_extension_s:
+                    self.extend_budget(rows, self.options.slo)
                 for each in self.measure_capacities(rows, self.options.slo):
                     rows = each
             except KeyboardInterrupt:
@@ -212,7 +211,9 @@ class _Planning:
             reason=explain_choice(rows, recommended, has_target=self.options.slo is not None),
             screened=self.describe_screened(),
             run=run,
-            extension_s=self.extension_s,
+            extension_s=max(self.runner.now_s() - self.opened.start_s - self.options.deployments_s, 0.0)
+            if self.extension_s
+            else 0.0,
             interrupted=interrupted,
         )
 
@@ -293,32 +294,38 @@ class _Planning:
 
     def find_confirmation_share(self) -> float:
         """Return the part of the budget after which confirmation ends."""
-        if self.options.dynamic_batching:
+        options = self.options
+        if options.dynamic_batching:
             return CONFIRMATION_SHARE_WITH_BATCHING
-        if not self.options.slo:
+        if not options.slo:
             return CONFIRMATION_SHARE
-        needed_s = 0.0
-        if self.finalists:
-            likely = self.finalists[0]
-            needed_s = self.find_capacity_s(likely, self.screened[likely.key].samples_ns, self.options.slo)
-        share = 1 - needed_s / self.options.deployments_s
-        return min(max(share, LEAST_CONFIRMATION_SHARE), CONFIRMATION_SHARE_WITH_TARGET)
+        share = CONFIRMATION_SHARE_WITH_TARGET
+        if options.longest_extension_s or not self.finalists:
+            return share
+        each_s = self.find_measurement_s(self.finalists[0], options.slo) / options.deployments_s
+        if FEWEST_MEASUREMENTS * each_s > 1 - LEAST_CONFIRMATION_SHARE:
+            return share  # there is no time to measure capacities anyway
+        return min(max(1 - USUAL_MEASUREMENTS * each_s, LEAST_CONFIRMATION_SHARE), share)
+
+    def find_measurement_s(self, deployment: Deployment, slo: Limit) -> float:
+        """Return how long a measurement near the capacity of a deployment that was screened takes, about."""
+        calls_per_s = deployment.n_callers * 1e9 / float(self.screened[deployment.key].samples_ns.mean())
+        calls_per_s = min(USUAL_UTILIZATION * calls_per_s, HIGHEST_RATE_PER_S)
+        return self.runner.find_rate_time_s(deployment, calls_per_s * deployment.config.batch, slo.figure)
 
     def extend_budget(self, rows: Sequence[PlannedDeployment], slo: Limit) -> None:
         """Plan more time if the usual budget is too short to measure the capacities that are compared."""
-        if self.options.budget_s is not None or self.options.dynamic_batching:
-            return
+        rows = mark_promising(rows)
         first = rank_rows(self.add_costs(rows))[0]
-        compared = [rows[place].deployment for place in {first, DEFAULT_POSITION}]
-        needed_s = sum(self.find_capacity_s(each, self.durations[each.key], slo) for each in compared)
-        missing_s = self.runner.now_s() + needed_s - self.end_of(1.0)
-        self.extension_s = min(max(missing_s, 0.0), LONGEST_EXTENSION * self.options.deployments_s)
+        compared = [self.start_measurement(rows[place], slo) for place in dict.fromkeys((first, DEFAULT_POSITION))]
+        left_s = self.end_of(1.0) - self.runner.now_s()
+        if compared[0].fit_into(left_s + self.options.longest_extension_s):
+            needed_s = sum(USUAL_MEASUREMENTS * each.find_time_s(each.start_per_s) for each in compared)
+            self.extension_s = min(max(needed_s - left_s, 0.0), self.options.longest_extension_s)
 
-    def find_capacity_s(self, deployment: Deployment, samples_ns: NDArray[np.int64], slo: Limit) -> float:
-        """Return how long it takes to measure a capacity, about, given durations of calls."""
-        calls_per_s = deployment.n_callers * 1e9 / float(samples_ns.mean())
-        rate_per_s = USUAL_UTILIZATION * calls_per_s * deployment.config.batch
-        return USUAL_MEASUREMENTS * self.runner.find_rate_time_s(deployment, rate_per_s, slo.figure)
+    def start_measurement(self, row: PlannedDeployment, slo: Limit) -> CapacityMeasurement:
+        """Return the measurement of the capacity of a row, which has not begun."""
+        return CapacityMeasurement(self.runner, row, self.make_model(row.deployment, slo), slo)
 
     def evaluate(self, run: PairedRun) -> list[PlannedDeployment]:
         """Return a row for the default and for each finalist that did not fail."""
@@ -406,7 +413,11 @@ class _Planning:
             place = next((each for each in (first, DEFAULT_POSITION) if each not in measured), None)
             if place is None:
                 break
-            if (found := self.measure_capacity(rows[place], slo)) is None:
+            reserved_s = 0.0
+            if place != DEFAULT_POSITION and DEFAULT_POSITION not in measured:
+                default = self.start_measurement(rows[DEFAULT_POSITION], slo)
+                reserved_s = FEWEST_MEASUREMENTS * default.find_time_s(default.start_per_s)
+            if (found := self.measure_capacity(rows[place], slo, reserved_s)) is None:
                 if place == DEFAULT_POSITION:
                     self.check_default(rows[first], slo)
                 break
@@ -429,9 +440,15 @@ class _Planning:
             if found.low > slo.bound:
                 self.beyond_default.add(row.deployment.key)
 
-    def measure_capacity(self, row: PlannedDeployment, slo: Limit) -> Estimate | None:
-        """Return the measured capacity of a row; None if there is no time, or if it fails."""
-        measurement = CapacityMeasurement(self.runner, row, self.make_model(row.deployment, slo), slo)
+    def measure_capacity(self, row: PlannedDeployment, slo: Limit, reserved_s: float) -> Estimate | None:
+        """Return the measured capacity of a row; None if there is no time, or if it fails.
+
+        Args:
+            row: The row.
+            slo: The target.
+            reserved_s: Time that is left for the capacity of the default deployment, if there is enough for both.
+        """
+        measurement = self.start_measurement(row, slo)
         end_s = self.end_of(1.0)
         left_s = end_s - self.runner.now_s()
         if not measurement.fit_into(left_s):
@@ -441,8 +458,8 @@ class _Planning:
         (planned,) = self.add_costs([row])
         if self.options.rate_per_s and planned.replicas:
             of_replica_per_s = self.options.rate_per_s / planned.replicas
-            rate_time_s = self.runner.find_rate_time_s(row.deployment, of_replica_per_s, "p99")
-            end_s -= min(rate_time_s, left_s - FEWEST_MEASUREMENTS * each_s)
+            reserved_s += self.runner.find_rate_time_s(row.deployment, of_replica_per_s, "p99")
+        end_s -= min(reserved_s, left_s - FEWEST_MEASUREMENTS * each_s)
         n_planned = min(int((end_s - self.runner.now_s()) / each_s), MOST_MEASUREMENTS)
         with contextlib.suppress(MeasureError):
             return measurement.run(end_s, lambda n_done: self.observe("capacity", n_done, max(n_planned, n_done)))

@@ -13,7 +13,7 @@ from typing import Literal
 
 import msgspec
 
-from ortune.compare.interval import DEFAULT_CONFIDENCE, Interval
+from ortune.compare.interval import Interval
 from ortune.queueing.queue_model import Queue
 from ortune.queueing.simulation import HIGHEST_UTILIZATION, simulate
 
@@ -25,8 +25,11 @@ rate that was measured, so that the capacity is less than that, or 0 if calls al
 FIRST_FACTOR, NEAR_FACTOR = 1.2, 1.02
 """Factors by which the rate is changed at first until the limit is enclosed: from a guess, and from the capacity."""
 
-PRECISION = 1e-4
+PRECISION = 1e-3
 """How closely a rate is computed, as a share of it."""
+
+NARROW = 1.05
+"""Where two rates differ by this factor at most, the function between them is taken to be a line."""
 
 
 class Capacity(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,6 +129,9 @@ def find_crossing(
             if low <= lowest:
                 return 0.0
             low, high, factor = max(low / factor, lowest), low, factor**2
+    if high <= NARROW * low:
+        below, above = find_spare(low), find_spare(high)
+        return low + (high - low) * below / (below - above)
     return float(brentq(find_spare, low, high, rtol=PRECISION))
 
 
@@ -136,7 +142,6 @@ def simulate_capacity(
     *,
     relative_error: float = 0.01,
     seed: int = 0,
-    confidence: float = DEFAULT_CONFIDENCE,
 ) -> Capacity:
     """Find the capacity of a simulated queue.
 
@@ -148,14 +153,13 @@ def simulate_capacity(
         limit_ns: Its limit in ns.
         relative_error: Standard error of the latency at one rate, as a share.
         seed: Random seed. All rates are simulated with the same random numbers.
-        confidence: Coverage of the interval.
     """
 
     def simulate_at(rate_per_s: float) -> Interval:
         found = simulate(
             queue, rate_per_s, point=90 if point is None else point, relative_error=relative_error, seed=seed
         )
-        return found.mean(confidence) if point is None else found.percentile(point, confidence)
+        return found.mean() if point is None else found.percentile(point)
 
     return find_capacity(
         simulate_at,

@@ -22,6 +22,10 @@ from ortune.queueing.rate_model import Fit, Observation, RateModel, choose_near
 RELAXATIONS = 10.0
 """How long a measurement lasts, as a multiple of the relaxation time of the queue."""
 
+TOLERANCE = 0.05
+"""Half the width of the interval at which the search ends, as a share of the capacity. That makes the coverage of the
+intervals a little lower."""
+
 ENOUGH_NEAR = 4
 """Measurements near the capacity that end the search, if their interval is narrow enough."""
 
@@ -43,9 +47,7 @@ def find_live_capacity(
     lowest_per_s: float,
     highest_per_s: float,
     start_per_s: float,
-    tolerance: float = 0.05,
     most_measurements: int = 20,
-    confidence: float = DEFAULT_CONFIDENCE,
 ) -> Capacity:
     """Find the highest rate at which a live system keeps a limit.
 
@@ -58,9 +60,7 @@ def find_live_capacity(
         lowest_per_s: Lowest rate that is of interest.
         highest_per_s: Highest rate that is of interest.
         start_per_s: Where the capacity is expected.
-        tolerance: Half the width of the interval, as a share of the capacity, at which the search ends.
         most_measurements: Measurements at most.
-        confidence: Coverage of the interval. The search ends when it is narrow enough, which makes it a little lower.
 
     Raises:
         ValueError: There is no measurement.
@@ -76,9 +76,7 @@ def find_live_capacity(
         lowest_per_s=lowest_per_s,
         highest_per_s=highest_per_s,
         start_per_s=start_per_s,
-        tolerance=tolerance,
         most_measurements=most_measurements,
-        confidence=confidence,
     )
 
 
@@ -89,9 +87,7 @@ def find_joint_capacity(
     lowest_per_s: float,
     highest_per_s: float,
     start_per_s: float,
-    tolerance: float = 0.05,
     most_measurements: int = 20,
-    confidence: float = DEFAULT_CONFIDENCE,
 ) -> Capacity:
     """Find the highest rate at which several parts of a live system keep their limits; see `find_live_capacity`.
 
@@ -101,15 +97,13 @@ def find_joint_capacity(
         lowest_per_s: Lowest rate that is of interest.
         highest_per_s: Highest rate that is of interest.
         start_per_s: Where the capacity is expected.
-        tolerance: Half the width of the interval, as a share of the capacity, at which the search ends.
         most_measurements: Measurements at most.
-        confidence: Coverage of the interval.
 
     Raises:
         ValueError: There is no measurement.
     """
     # All intervals hold together.
-    shared = share_error(len(models), confidence)
+    shared = share_error(len(models))
     parts = _Parts([_Search(model, lowest_per_s, highest_per_s, shared) for model in models])
     n_measurements = 0
     rate, slowdowns = min(max(start_per_s, lowest_per_s), highest_per_s), [1.0] * len(models)
@@ -119,7 +113,7 @@ def find_joint_capacity(
             break
         n_measurements += 1
         parts.add(found)
-        if parts.is_precise(tolerance) or parts.is_at_end:
+        if parts.is_precise or parts.is_at_end:
             break
         slowdowns = [each.fit.slowdown for each in parts.searches]
         wanted = parts.first.wanted_per_s
@@ -127,7 +121,7 @@ def find_joint_capacity(
     if not n_measurements:
         raise ValueError("a capacity needs at least one measurement")
     capacity = parts.conclude()
-    interval = msgspec.structs.replace(capacity.rate_per_s, confidence=confidence)
+    interval = msgspec.structs.replace(capacity.rate_per_s, confidence=DEFAULT_CONFIDENCE)
     return msgspec.structs.replace(capacity, rate_per_s=interval)
 
 
@@ -252,12 +246,13 @@ class _Parts:
         for search, each in zip(self.searches, found, strict=True):
             search.add(each)
 
-    def is_precise(self, tolerance: float) -> bool:
+    @property
+    def is_precise(self) -> bool:
         """Return whether enough measurements near the capacity have an interval that is narrow enough."""
         fit = self.first.fit
         is_enough = len(choose_near(self.first.observed, fit.rate_per_s)) >= ENOUGH_NEAR
         low = min([fit.low_per_s, *self._list_other_lows(self.first)])
-        return is_enough and fit.high_per_s - low <= 2 * tolerance * fit.rate_per_s
+        return is_enough and fit.high_per_s - low <= 2 * TOLERANCE * fit.rate_per_s
 
     @property
     def is_at_end(self) -> bool:

@@ -28,7 +28,7 @@ grow that a measurement shows only that the utilization is high."""
 
 UNKNOWN_SLOWDOWN, MEASURED_SLOWDOWN = 0.3, 0.2
 """Standard deviation of the slowdown before any measurement, as a logarithm, and of how it differs from that of the
-mean duration of calls. It matters only where few requests exceed the limit, or none."""
+mean duration of calls. It matters where few requests exceed the limit, or none, and where measurements differ much."""
 
 LARGEST_SLOWDOWN = 1.2
 """Largest logarithm of a slowdown, up or down from where it is expected."""
@@ -184,13 +184,12 @@ class RateModel:
             log = float(minimize_scalar(find_loss, bounds=bounds, method="bounded", options={"xatol": 1e-4}).x)
         information, excess = self._find_information(observed, inflations, log, most)
         n, half = len(observed), math.inf
-        if n > 1:
+        if n > 1 and information > 0:
             # Launches and times that differ by more than the queue explains make the interval wider.
-            information /= max(excess / (n - 1), 1.0)
-            half = float(stdtrit(n - 1, (1 + confidence) / 2)) / math.sqrt(information) if information > 0 else math.inf
-            if half > LARGEST_SLOWDOWN:
-                # What is expected of the slowdown says more.
-                half = quantile_of_normal(confidence) / math.sqrt(information + spread**-2)
+            error = math.sqrt(max(excess / (n - 1), 1.0) / information)
+            half = float(stdtrit(n - 1, (1 + confidence) / 2)) * error
+            # What is expected of the slowdown may say more.
+            half = min(half, quantile_of_normal(confidence) * spread)
         slowdown = math.exp(log)
         is_known = math.isfinite(half)
         return Fit(

@@ -32,7 +32,7 @@ ABOVE = np.concatenate([np.linspace(1, 0.1, 91)[:-1], np.logspace(-1, -4, 61)])
 """Shares of the requests above the latencies of a table, falling."""
 
 LEAST_SHARE = 1e-6
-"""Share above latencies that no request reached."""
+"""Smallest share."""
 
 
 class Tail(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,6 +48,7 @@ class Tail(msgspec.Struct, frozen=True, kw_only=True):
         relaxation_ns: Relaxation time of the queue.
         call_ns: Mean duration of a call; of a full batch where requests are put together.
         call_variance: Variance of the mean duration of n calls, multiplied by n, as a share of the square of the mean.
+        least_share: Share above latencies that no request reached.
     """
 
     utilization: float
@@ -58,10 +59,11 @@ class Tail(msgspec.Struct, frozen=True, kw_only=True):
     relaxation_ns: float
     call_ns: float
     call_variance: float
+    least_share: float = LEAST_SHARE
 
     def share_above(self, latency_ns: float) -> float:
         """Return the share of the requests that take longer."""
-        share = float(np.interp(latency_ns, self.quantiles_ns, ABOVE, left=1.0, right=LEAST_SHARE))
+        share = float(np.interp(latency_ns, self.quantiles_ns, ABOVE, left=1.0, right=self.least_share))
         return min(max(share, LEAST_SHARE), 1 - LEAST_SHARE)
 
 

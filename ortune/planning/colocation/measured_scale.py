@@ -9,7 +9,7 @@ import numpy as np
 
 from ortune.compare.figures import required_calls
 from ortune.errors import MeasureError
-from ortune.planning.capacity import adds_to, describe_capacity
+from ortune.planning.capacity import contradicts, describe_capacity
 from ortune.planning.colocation import measuring
 from ortune.planning.colocation.measuring import SharedHost, Together
 from ortune.planning.colocation.sharing import Demand, Sharing
@@ -87,6 +87,10 @@ class ScaleMeasurement:
                 return True
         return False
 
+    def count_fitting(self, time_s: float) -> int:
+        """Return how many measurements fit into a time, about."""
+        return min(int(time_s / self.find_time_s(self.start, [1.0] * len(self._models))), MOST_MEASUREMENTS)
+
     def run(self, end_s: float, observe: Callable[[int], None]) -> Estimate | None:
         """Measure until the scale is known well enough, or there is no time for more.
 
@@ -126,7 +130,7 @@ class ScaleMeasurement:
         except MeasureError:
             return None
         is_enough = found.n_measurements >= FEWEST_MEASUREMENTS
-        return describe_capacity(found, "measured") if is_enough or adds_to(found, self._predicted) else None
+        return describe_capacity(found, "measured") if is_enough or contradicts(found, self._predicted) else None
 
     def _measure(self, scale: float, slowdowns: Sequence[float]) -> list[Observation]:
         """Return what is seen of each model in a fresh launch.

@@ -16,7 +16,7 @@ from ortune.errors import MeasureError, UsageError
 from ortune.host import HostClass
 from ortune.planning.colocation import measuring
 from ortune.planning.colocation.choose import choose_sharing
-from ortune.planning.colocation.measured_scale import MOST_MEASUREMENTS, ScaleMeasurement
+from ortune.planning.colocation.measured_scale import ScaleMeasurement
 from ortune.planning.colocation.measuring import OpenHost, SharedHost, Together
 from ortune.planning.colocation.predict import MANY_REQUESTS, NEAR
 from ortune.planning.colocation.prepare import HostPlanOptions, PreparedHostPlan
@@ -380,7 +380,8 @@ class _Planning:
         end_s = self.end_of(1.0)
         if not measurement.fit_into(end_s - self.host.runner.now_s()):
             return row
-        measured = measurement.run(end_s, lambda done: self.observe("scale", done, MOST_MEASUREMENTS))
+        total = measurement.count_fitting(end_s - self.host.runner.now_s())
+        measured = measurement.run(end_s, lambda done: self.observe("scale", done, max(total, done)))
         if measured is None:
             return row
         return self.add_cost(msgspec.structs.replace(row, scale=measured, predicted_scale=row.scale))

@@ -21,8 +21,8 @@ from ortune.queueing.simulation import HIGHEST_UTILIZATION
 from ortune.queueing.tails import ABOVE, Tail, simulate_tail
 from ortune.workload.objectives import FIGURES
 
-TAIL_REQUESTS = 100_000
-"""Simulated requests of all models together at one scale."""
+TAIL_REQUESTS, FEWEST_OF_MODEL, MOST_TAIL_REQUESTS = 100_000, 500, 400_000
+"""Simulated requests at one scale: of all models together, of each model if possible, and of all together at most."""
 
 
 def make_scale_models(predictor: Predictor, sharing: Sharing, timings: Sequence[Timing]) -> list[RateModel]:
@@ -42,9 +42,12 @@ def make_scale_models(predictor: Predictor, sharing: Sharing, timings: Sequence[
             for deployment, timing, demand in zip(sharing.deployments, timings, demands, strict=True)
         ]
 
+    rates = [demand.rate_per_s for demand in demands]
+    of_rarest = math.ceil(max(TAIL_REQUESTS * min(rates) / sum(rates), FEWEST_OF_MODEL))
+
     @functools.cache
     def simulate_all(scale: float) -> list[Tail]:
-        found = predictor.simulate(sharing, timings, scale, n_requests=TAIL_REQUESTS, most_requests=TAIL_REQUESTS)
+        found = predictor.simulate(sharing, timings, scale, n_requests=of_rarest, most_requests=MOST_TAIL_REQUESTS)
         return describe_tails(found, sharing, demands, timings, scale, predictor.n_cores)
 
     def simulate_model(number: int, highest: float, utilization: float) -> Tail:
@@ -156,6 +159,7 @@ def describe_tails(
                 relaxation_ns=max(own.relaxation_ns, for_cores_ns),
                 call_ns=call_ns,
                 call_variance=each.call_variation * of_cores,
+                least_share=1 / len(each.latencies_ns),
             )
         )
     return tails
