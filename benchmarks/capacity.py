@@ -8,10 +8,10 @@ virtual machines, stop all programs for some milliseconds every second or so: no
 host, choose a lower percentile with --figure. A plan is made, and the capacity of its recommended deployment is taken.
 Then requests arrive for a long time, in fresh launches, in turn at 0.9 and at 1.1 times this rate. All runs at one rate
 count as one long run: the target is kept if the share of all requests that take longer is at most that of the
-percentile. The capacity is right within 10 % if the target is kept at the first rate and broken at the second. As long
-as the interval of one of these shares includes that of the percentile, both are measured again, up to eight times. Then
-the estimate decides. As the intervals are looked at several times, they exclude the target wrongly more often than in
-5 % of the cases.
+percentile. The capacity is right within 10 % if the target is kept at the first rate and broken at the second, and
+wrong if an interval excludes that. As long as the interval of one of these shares includes that of the percentile, both
+are measured again, up to eight times; what is then neither right nor clearly wrong is undecided. As the intervals are
+looked at several times, they exclude the target wrongly more often than in 5 % of the cases.
 
 The speed of a shared host changes within minutes, and with it the capacity. Therefore the throughput of the deployment
 is measured before each of these runs, and the rate and the latency are scaled by how it differs from that in the plan.
@@ -94,8 +94,6 @@ def check_capacity(name: str, arguments: argparse.Namespace) -> Row:
         found, percentile = find_share(latencies, limit), np.quantile(np.concatenate(latencies), point_of(limit))
         row["runs"].append((share, percentile / 1e6, found.estimate, found.low, found.high))
     row |= {"n_runs": len(runs[0]), "speeds": speeds, "limit": 1 - point_of(limit)}
-    below, above = (each[2] for each in row["runs"])
-    row |= {"kept": below <= row["limit"], "broken": above > row["limit"]}
     return row
 
 
@@ -164,19 +162,26 @@ def show(row: Row) -> str:
     text += f" of {row['throughput']:.1f}/s, host {min(row['speeds']):.2f} to {max(row['speeds']):.2f}x as fast"
     for share, value, above, low, high in row["runs"]:
         text += f"; at {share:g}x {row['figure']} {value:.1f} ms, {above:.1%} above the limit [{low:.1%}, {high:.1%}]"
-    return f"{text}; {'right' if is_right(row) else 'WRONG'}; {row['deployment']}"
+    return f"{text}; {judge(row)}; {row['deployment']}"
 
 
-def is_right(row: Row) -> bool:
+def judge(row: Row) -> str:
     """Return whether the target breaks within 10 % of the capacity."""
-    return bool(row.get("kept") and row.get("broken"))
+    if "runs" not in row:
+        return "unknown"
+    limit, ((_, _, below, below_low, _), (_, _, above, _, above_high)) = row["limit"], row["runs"]
+    if below <= limit < above:
+        return "right"
+    return "WRONG" if below_low > limit or above_high <= limit else "undecided"
 
 
 def report(rows: Sequence[Row]) -> None:
     """Print all cases, and how many are right."""
     for row in rows:
         print(show(row))
-    print(f"{sum(map(is_right, rows))} of {len(rows)} capacities are right within 10 %")
+    verdicts = [judge(row) for row in rows]
+    counts = ", ".join(f"{verdicts.count(each)} {each}" for each in ("right", "WRONG", "undecided", "unknown"))
+    print(f"{len(rows)} capacities, within 10 %: {counts}")
 
 
 def main() -> None:

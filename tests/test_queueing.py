@@ -277,12 +277,12 @@ def test_the_rate_is_found_at_which_the_limit_is_reached(limit: float, start: fl
     truth = 1 - math.log(100) / limit
     assert found.bound == "latency"
     assert found.rate_per_s.estimate == pytest.approx(truth, rel=2e-3)
-    assert mm1(found.rate_per_s.low).high == pytest.approx(limit, rel=0.01)
-    assert mm1(found.rate_per_s.high).low == pytest.approx(limit, rel=0.01)
+    assert mm1(found.rate_per_s.low).high == pytest.approx(limit, rel=0.02)
+    assert mm1(found.rate_per_s.high).low == pytest.approx(limit, rel=0.02)
     assert found.n_measurements < 40
 
 
-@pytest.mark.parametrize(("off", "is_contained"), [(-1.9, True), (1.9, True), (-2.1, False), (2.1, False)])
+@pytest.mark.parametrize(("off", "is_contained"), [(-1.9, True), (1.9, True), (-2.3, False), (2.3, False)])
 def test_the_interval_contains_the_truth_if_that_of_the_latency_does(off: float, *, is_contained: bool) -> None:
     found = find_capacity(simulate_with_error(mm1_p99, 0.02, off), 20.0, **RANGE, start_per_s=0.7).rate_per_s
     assert (found.low < 1 - math.log(100) / 20 < found.high) == is_contained

@@ -416,7 +416,8 @@ class _Planning:
             reserved_s = 0.0
             if place != DEFAULT_POSITION and DEFAULT_POSITION not in measured:
                 default = self.start_measurement(rows[DEFAULT_POSITION], slo)
-                reserved_s = FEWEST_MEASUREMENTS * default.find_time_s(default.start_per_s)
+                # One more than needed, as measurements may take longer than planned.
+                reserved_s = (FEWEST_MEASUREMENTS + 1) * default.find_time_s(default.start_per_s)
             if (found := self.measure_capacity(rows[place], slo, reserved_s)) is None:
                 if place == DEFAULT_POSITION:
                     self.check_default(rows[first], slo)
