@@ -203,12 +203,32 @@ def search(case: Case, seed: int, time_s: float) -> tuple[float, float, float, f
     return predicted, rate.estimate, rate.low, rate.high, found.n_measurements
 
 
-def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def read_arguments(description: str | None) -> argparse.Namespace:
+    """Return the number of searches, and the seconds for measurements."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--searches", type=int, default=60, help="searches for each case")
     parser.add_argument("--time", type=float, default=60.0, help="seconds for measurements")
-    arguments = parser.parse_args()
+    return parser.parse_args()
+
+
+def summarize(found: NDArray[np.float64], truth: float) -> str:
+    """Return the errors of predicted and of measured values, and how many of the intervals contain the truth.
+
+    Args:
+        found: For each search, what was predicted and measured, and the interval.
+        truth: The true value.
+    """
+    parts = []
+    for values in (found[:, 0], found[:, 1]):
+        errors = values / truth - 1
+        parts.append(f"{errors.mean():+6.1%} ± {errors.std():5.1%}  {(np.abs(errors) < 0.1).mean():6.0%}")
+    contained = ((found[:, 2] <= truth) & (truth <= found[:, 3])).mean()
+    return f"{parts[0]}   {parts[1]}  {contained:7.0%}"
+
+
+def main() -> None:
+    """Print the table."""
+    arguments = read_arguments(__doc__)
     print(f"{arguments.searches} searches, {arguments.time:g} s for measurements")
     print(
         f"{'host':20} {'target':10} load  predicted: error  within 10%   measured: error  within 10%  intervals  rates"
@@ -226,14 +246,8 @@ def main() -> None:
             logs = np.log(np.maximum(runs.mean(axis=0), 1e-9))
             use = float(np.interp(math.log(goal), logs, TRUE_SHARES))
             truth = use * 1e9 * N_CALLERS / CALL_NS / case.slowdown
-            parts = []
-            for values in (found[:, 0], found[:, 1]):
-                errors = values / truth - 1
-                parts.append(f"{errors.mean():+6.1%} ± {errors.std():5.1%}  {(np.abs(errors) < 0.1).mean():6.0%}")
-            contained = ((found[:, 2] <= truth) & (truth <= found[:, 3])).mean()
             print(
-                f"{case.name:20} {case.target:10} {use:.2f}  {parts[0]}   {parts[1]}  {contained:7.0%}  "
-                f"{found[:, 4].mean():5.1f}",
+                f"{case.name:20} {case.target:10} {use:.2f}  {summarize(found, truth)}  {found[:, 4].mean():5.1f}",
                 flush=True,
             )
 

@@ -13,7 +13,6 @@ Printed are the mean error of the predicted and of the measured scale, its stand
 
 from __future__ import annotations
 
-import argparse
 import concurrent.futures
 import functools
 import math
@@ -24,6 +23,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.live_capacity import read_arguments, summarize
 from ortune.planning.colocation.measured_scale import (
     HIGHEST_SHARE,
     LOWEST_SHARE,
@@ -201,10 +201,7 @@ def search(case: Case, seed: int, time_s: float) -> tuple[float, float, float, f
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--searches", type=int, default=60, help="searches for each case")
-    parser.add_argument("--time", type=float, default=60.0, help="seconds for measurements")
-    arguments = parser.parse_args()
+    arguments = read_arguments(__doc__)
     print(f"{arguments.searches} searches, {arguments.time:g} s for measurements")
     print(
         f"{'host':18} {'targets':19} scale  predicted: error  within 10%   measured: error  within 10%  intervals  runs"
@@ -220,14 +217,9 @@ def main() -> None:
             found = np.array(
                 list(pool.map(functools.partial(search, case, time_s=arguments.time), range(arguments.searches)))
             )
-            parts = []
-            for values in (found[:, 0], found[:, 1]):
-                errors = values / truth - 1
-                parts.append(f"{errors.mean():+6.1%} ± {errors.std():5.1%}  {(np.abs(errors) < 0.1).mean():6.0%}")
-            contained = ((found[:, 2] <= truth) & (truth <= found[:, 3])).mean()
             print(
-                f"{case.name:18} {', '.join(each or '-' for each in case.targets):19} {truth:5.2f}  {parts[0]}   "
-                f"{parts[1]}  {contained:7.0%}  {found[:, 4].mean():4.1f}",
+                f"{case.name:18} {', '.join(each or '-' for each in case.targets):19} {truth:5.2f}  "
+                f"{summarize(found, truth)}  {found[:, 4].mean():4.1f}",
                 flush=True,
             )
 

@@ -220,9 +220,3 @@ def describe_capacity(found: Capacity, source: str, *, error: float = 0.0, n_ite
         source="measured" if source == "measured" else "predicted",
         n_measurements=found.n_measurements,
     )
-
-
-def contradicts(found: Capacity, predicted: Estimate) -> bool:
-    """Return whether a measured capacity contradicts a predicted one."""
-    rate = found.rate_per_s
-    return found.bound != "latency" or not rate.low <= predicted.estimate <= rate.high

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 import numpy as np
 
 from ortune.errors import MeasureError
-from ortune.planning.capacity import contradicts, describe_capacity
+from ortune.planning.capacity import describe_capacity
 from ortune.planning.deployment import Deployment
 from ortune.planning.measuring import DeploymentRunner
 from ortune.planning.result import Estimate, PlannedDeployment
+from ortune.queueing.capacity import Capacity
 from ortune.queueing.live_capacity import RELAXATIONS, find_live_capacity
 from ortune.queueing.rate_model import Observation, RateModel
 from ortune.worker.group import merge_services
@@ -26,6 +28,10 @@ load. Low rates take so long to measure that there is rarely time for the lowest
 FEWEST_MEASUREMENTS = 4
 MOST_MEASUREMENTS = 20
 """Measurements at single rates that a measured capacity takes at least and at most."""
+
+Found = TypeVar("Found")
+Slowdown = TypeVar("Slowdown")
+"""What a measurement returns, and the slowdown for which it is made: a number, or several."""
 
 
 class CapacityMeasurement:
@@ -89,32 +95,15 @@ class CapacityMeasurement:
         Raises:
             MeasureError: The deployment fails in its first measurement.
         """
-        n_done = 0
-
-        def measure(rate_per_s: float, slowdown: float) -> Observation | None:
-            nonlocal n_done
-            if n_done and self._runner.now_s() + self.find_time_s(rate_per_s, slowdown) > end_s:
-                return None
-            try:
-                found = self._measure(rate_per_s, slowdown)
-            except MeasureError:
-                if not n_done:
-                    raise
-                return None
-            n_done += 1
-            observe(n_done)
-            return found
-
         found = find_live_capacity(
-            measure,
+            measure_in_time(self._measure, self.find_time_s, self._runner.now_s, end_s, observe),
             self._model,
             lowest_per_s=LOWEST_SHARE * self.start_per_s,
             highest_per_s=self.highest_per_s,
             start_per_s=self.start_per_s,
             most_measurements=MOST_MEASUREMENTS,
         )
-        is_enough = found.n_measurements >= FEWEST_MEASUREMENTS
-        return describe_capacity(found, "measured") if is_enough or contradicts(found, self._predicted) else None
+        return describe_measured(found, self._predicted)
 
     def _measure(self, rate_per_s: float, slowdown: float) -> Observation:
         """Return how many requests exceed the limit, or the mean latency, in a fresh launch."""
@@ -127,3 +116,48 @@ class CapacityMeasurement:
     @property
     def _deployment(self) -> Deployment:
         return self._row.deployment
+
+
+def measure_in_time(
+    measure: Callable[[float, Slowdown], Found],
+    find_time_s: Callable[[float, Slowdown], float],
+    now_s: Callable[[], float],
+    end_s: float,
+    observe: Callable[[int], None],
+) -> Callable[[float, Slowdown], Found | None]:
+    """Return a function that measures as long as there is time, and then returns None.
+
+    The first measurement is always made. If it fails, so does the function; failures of later ones end the search.
+
+    Args:
+        measure: Measures at a rate, for a slowdown.
+        find_time_s: Returns how long that takes, about.
+        now_s: Returns the time.
+        end_s: When the last measurement ends.
+        observe: Called with the number of measurements, after each.
+    """
+    n_done = 0
+
+    def measure_or_end(rate_per_s: float, slowdown: Slowdown) -> Found | None:
+        nonlocal n_done
+        if n_done and now_s() + find_time_s(rate_per_s, slowdown) > end_s:
+            return None
+        try:
+            found = measure(rate_per_s, slowdown)
+        except MeasureError:
+            if not n_done:
+                raise
+            return None
+        n_done += 1
+        observe(n_done)
+        return found
+
+    return measure_or_end
+
+
+def describe_measured(found: Capacity, predicted: Estimate) -> Estimate | None:
+    """Return a measured capacity; None if few measurements were made, and they agree with the prediction."""
+    rate = found.rate_per_s
+    is_as_predicted = found.bound == "latency" and rate.low <= predicted.estimate <= rate.high
+    is_enough = found.n_measurements >= FEWEST_MEASUREMENTS
+    return describe_capacity(found, "measured") if is_enough or not is_as_predicted else None

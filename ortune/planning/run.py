@@ -177,6 +177,7 @@ class _Planning:
         self.durations: dict[str, NDArray[np.int64]] = {}
         self.batch_times: dict[str, BatchTimes] = {}
         self.beyond_default: set[str] = set()
+        self.models: dict[str, RateModel] = {}
         self.extension_s = 0.0
 
     def run(self) -> Outcome:
@@ -467,10 +468,14 @@ class _Planning:
         return None
 
     def make_model(self, deployment: Deployment, slo: Limit) -> RateModel:
-        """Return what is expected of a deployment at each rate."""
-        if times := self.batch_times.get(deployment.key):
-            return make_batched_rate_model(deployment, times, slo, seed=self.opened.seed)
-        return make_rate_model(deployment, self.durations[deployment.key], slo, seed=self.opened.seed)
+        """Return what is expected of a deployment at each rate. What was simulated for it once is kept."""
+        key = deployment.key
+        if key not in self.models:
+            if times := self.batch_times.get(key):
+                self.models[key] = make_batched_rate_model(deployment, times, slo, seed=self.opened.seed)
+            else:
+                self.models[key] = make_rate_model(deployment, self.durations[key], slo, seed=self.opened.seed)
+        return self.models[key]
 
     def add_costs(self, rows: Sequence[PlannedDeployment]) -> list[PlannedDeployment]:
         """Return the rows with replicas and prices."""

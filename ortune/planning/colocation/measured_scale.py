@@ -9,10 +9,10 @@ import numpy as np
 
 from ortune.compare.figures import required_calls
 from ortune.errors import MeasureError
-from ortune.planning.capacity import contradicts, describe_capacity
 from ortune.planning.colocation import measuring
 from ortune.planning.colocation.measuring import SharedHost, Together
 from ortune.planning.colocation.sharing import Demand, Sharing
+from ortune.planning.measured_capacity import FEWEST_MEASUREMENTS, describe_measured, measure_in_time
 from ortune.planning.result import Estimate
 from ortune.queueing.live_capacity import RELAXATIONS, find_joint_capacity
 from ortune.queueing.rate_model import Observation, RateModel
@@ -24,8 +24,8 @@ LOWEST_SHARE, HIGHEST_SHARE = 0.02, 1.1
 """Where a measured scale is searched: from this part of the predicted one to this part of that at which a model would
 always be busy if its calls stayed as long as they were."""
 
-FEWEST_MEASUREMENTS, MOST_MEASUREMENTS = 4, 16
-"""Measurements at one scale each, at least and at most."""
+MOST_MEASUREMENTS = 16
+"""Measurements at one scale each, at most."""
 
 ENOUGH_REQUESTS = 400
 """Requests of each model in a measurement, if there is time for them; fewer if its percentile needs fewer."""
@@ -101,26 +101,10 @@ class ScaleMeasurement:
         Returns:
             The scale; None if nothing could be measured, or so little that it adds nothing to the prediction.
         """
-        n_done = 0
-        observe(n_done)
-
-        def measure(scale: float, slowdowns: Sequence[float]) -> list[Observation] | None:
-            nonlocal n_done
-            if n_done and self._host.runner.now_s() + self.find_time_s(scale, slowdowns) > end_s:
-                return None
-            try:
-                found = self._measure(scale, slowdowns)
-            except MeasureError:
-                if not n_done:
-                    raise
-                return None
-            n_done += 1
-            observe(n_done)
-            return found
-
+        observe(0)
         try:
             found = find_joint_capacity(
-                measure,
+                measure_in_time(self._measure, self.find_time_s, self._host.runner.now_s, end_s, observe),
                 self._models,
                 lowest_per_s=self.lowest,
                 highest_per_s=self.highest,
@@ -129,8 +113,7 @@ class ScaleMeasurement:
             )
         except MeasureError:
             return None
-        is_enough = found.n_measurements >= FEWEST_MEASUREMENTS
-        return describe_capacity(found, "measured") if is_enough or contradicts(found, self._predicted) else None
+        return describe_measured(found, self._predicted)
 
     def _measure(self, scale: float, slowdowns: Sequence[float]) -> list[Observation]:
         """Return what is seen of each model in a fresh launch.
