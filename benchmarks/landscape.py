@@ -401,14 +401,19 @@ def _polish(
     turns = [rows[quiet[rows]] if quiet[rows].any() else rows for rows in turns]
     for _ in range(SWEEPS):
         for k, rows in enumerate(launches):
-            if not len(rows):
-                continue
-            by_launch[k] = np.median(y[rows] - by_turn[turn[rows]])
+            if len(rows):
+                by_launch[k] = _find_median(y[rows] - by_turn[turn[rows]])
         for k, rows in enumerate(turns):
-            if not len(rows):
-                continue
-            by_turn[k] = np.median(y[rows] - by_launch[launch[rows]])
+            if len(rows):
+                by_turn[k] = _find_median(y[rows] - by_launch[launch[rows]])
     return by_launch, by_turn
+
+
+def _find_median(values: NDArray[np.float64]) -> float:
+    """Return the median of a few finite values. `numpy.median` takes ten times as long."""
+    ordered = sorted(values.tolist())
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
 def _find_speed(defaults: NDArray[np.float64], weights: NDArray[np.int64]) -> NDArray[np.bool_]:

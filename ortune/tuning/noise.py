@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 
@@ -73,13 +74,17 @@ class RoundNoise:
         if len(self._own) >= FEWEST_VARIANCES:
             # With several objectives, the noisiest counts.
             self.variance = max(map(statistics.median, zip(*self._own.values(), strict=True)))
-        for launch in {score.launch for result in changed for score in result.scores}:
+        measured: dict[int, list[CandidateResult]] = {}
+        for result in changed:
+            for launch in {score.launch for score in result.scores}:
+                measured.setdefault(launch, []).append(result)
+        for launch, results in measured.items():
             if launch < FIRST_SHARED:
                 if launch in self.squares:
                     continue
-                if parts := split_variance([result for result in changed if result.number], launch):
+                if parts := split_variance([result for result in results if result.number], launch):
                     self.shared[launch] = parts
-            sums = [sum_squares(result, launch) for result in changed]
+            sums = [sum_squares(result, launch) for result in results]
             total = (sum(of for of, _ in sums), sum(n for _, n in sums))
             # Launches of other nodes may arrive in parts.
             if total[1] >= self.squares.get(launch, (0.0, -1))[1]:
@@ -126,7 +131,7 @@ def estimate_variances(result: CandidateResult) -> list[float]:
     if n_free < 1:
         return []
     correction = (1 - 2 / (9 * n_free)) ** 3
-    return [statistics.variance(values) / correction for values in zip(*rounds, strict=True)]
+    return [squares / n_free / correction for squares in _sum_squares(rounds)]
 
 
 def list_rounds(result: CandidateResult, launch: int) -> list[tuple[float, ...]]:
@@ -159,7 +164,15 @@ def sum_squares(result: CandidateResult, launch: int) -> tuple[float, int]:
 
     With several objectives, the noisiest counts.
     """
-    rounds = np.array(list_rounds(result, launch))
+    rounds = list_rounds(result, launch)
     if len(rounds) < 2:
         return 0.0, 0
-    return float(((rounds - rounds.mean(axis=0)) ** 2).sum(axis=0).max()), len(rounds) - 1
+    return max(_sum_squares(rounds)), len(rounds) - 1
+
+
+def _sum_squares(rounds: Sequence[tuple[float, ...]]) -> list[float]:
+    """Return the sum of the squared deviations of each objective."""
+    # There are few values: NumPy's functions would take several times as long.
+    columns = list(zip(*rounds, strict=True))
+    means = [math.fsum(values) / len(values) for values in columns]
+    return [math.fsum((value - mean) ** 2 for value in values) for values, mean in zip(columns, means, strict=True)]
