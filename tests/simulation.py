@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -81,14 +82,16 @@ def sojourn_times(
 ) -> np.ndarray:
     """Return the time of each request in a first-come-first-served queue with `n_servers` servers.
 
-    `free` is the time at which each server becomes free. It is updated.
+    `free` holds the times at which servers become free. It is updated.
     """
     free = free if free is not None else [0.0] * n_servers
+    heapq.heapify(free)
     sojourns = []
-    for arrival, service in zip(arrivals, services, strict=True):
-        server = min(range(n_servers), key=free.__getitem__)
-        free[server] = max(free[server], float(arrival)) + float(service)
-        sojourns.append(free[server] - float(arrival))
+    for arrival, service in zip(arrivals.tolist(), services.tolist(), strict=True):
+        first = free[0]
+        end = (arrival if arrival > first else first) + service
+        heapq.heapreplace(free, end)
+        sojourns.append(end - arrival)
     return np.array(sojourns)
 
 

@@ -179,8 +179,23 @@ def find_better(
     seed: int,
 ) -> tuple[Batching | None, Estimate]:
     """Return the better of two ways to put requests together. The second one must be better by more than the errors."""
+    least_per_s = (1 + CLEAR_GAIN) * best[1].estimate
+    # A capacity takes about ten simulations. One shows whether it would be high enough.
+    if not keeps_target(deployment, times, batching, slo, least_per_s, seed=seed):
+        return best
     capacity = predict_batched_capacity(deployment, times, batching, slo, seed=seed)
-    return (batching, capacity) if capacity.estimate > (1 + CLEAR_GAIN) * best[1].estimate else best
+    return (batching, capacity) if capacity.estimate > least_per_s else best
+
+
+def keeps_target(
+    deployment: Deployment, times: BatchTimes, batching: Batching, slo: Limit, rate_per_s: float, *, seed: int
+) -> bool:
+    """Return whether simulated processes keep the target at a rate, all of them together."""
+    queue = make_batched_queue(deployment, times, batching)
+    of_process_per_s = rate_per_s / deployment.processes
+    if of_process_per_s > HIGHEST_UTILIZATION * queue.highest_per_s:
+        return False
+    return of_process_per_s <= 0 or simulate_figure(queue, of_process_per_s, slo, seed).estimate <= slo.bound
 
 
 def round_delay(delay_us: float) -> int:
@@ -206,20 +221,21 @@ def predict_batched_capacity(
 ) -> Estimate:
     """Return the highest rate at which simulated processes keep the target, all of them together."""
     queue = make_batched_queue(deployment, times, batching)
-    point = FIGURES[slo.figure].percentile
-
-    def simulate_at(rate_per_s: float) -> Interval:
-        latencies = simulate_batches(queue, rate_per_s, n_kept=N_KEPT, seed=seed).latencies
-        return latencies.mean() if point is None else latencies.percentile(point)
-
     found = find_capacity(
-        simulate_at,
+        lambda rate_per_s: simulate_figure(queue, rate_per_s, slo, seed),
         slo.bound,
         lowest_per_s=queue.highest_per_s * (1 - HIGHEST_UTILIZATION),
         highest_per_s=queue.highest_per_s * HIGHEST_UTILIZATION,
         start_per_s=queue.highest_per_s * 0.7,
     )
     return describe_capacity(scale_capacity(found, deployment.processes), "predicted")
+
+
+def simulate_figure(queue: BatchedQueue, rate_per_s: float, slo: Limit, seed: int) -> Interval:
+    """Return the figure of the target, in ns, of one simulated process at a rate."""
+    latencies = simulate_batches(queue, rate_per_s, n_kept=N_KEPT, seed=seed).latencies
+    point = FIGURES[slo.figure].percentile
+    return latencies.mean() if point is None else latencies.percentile(point)
 
 
 def make_batched_rate_model(deployment: Deployment, times: BatchTimes, slo: Limit, *, seed: int) -> RateModel:

@@ -9,6 +9,7 @@ their threads wait for each other or spin, are slower than computed here.
 from __future__ import annotations
 
 import heapq
+import math
 from collections import deque
 from collections.abc import Sequence
 
@@ -80,69 +81,75 @@ class _Simulation:
     def __init__(self, services: Sequence[SharedService], n_cores: float, span_ns: float, seed: int) -> None:
         self.services = services
         self.n_cores = n_cores
-        self.span_ns = span_ns
-        self.arrivals: list[list[float]] = []
-        self.work: list[list[float]] = []
-        self.queue_of: list[list[int]] = []
+        self.arrivals: list[NDArray[np.float64]] = []
+        # All services in one list, one after another: the work of each request, its cores, and its queue.
+        self.work: list[float] = []
+        self.cores: list[float] = []
+        self.queue_of: list[int] = []
+        # The free callers of each queue.
+        self.free: list[int] = []
         for number, each in enumerate(services):
             rng = np.random.default_rng([seed, number])
             n = max(int(span_ns * each.rate_per_s / 1e9), 2)
-            self.arrivals.append(np.cumsum(rng.exponential(1e9 / each.rate_per_s, n)).tolist())
-            self.work.append(each.services.draw(rng, (n,)).tolist())
-            self.queue_of.append(rng.integers(0, each.processes, n).tolist())
+            self.arrivals.append(np.cumsum(rng.exponential(1e9 / each.rate_per_s, n)))
+            self.work += each.services.draw(rng, (n,)).tolist()
+            self.cores += [each.cores_per_call] * n
+            self.queue_of += (len(self.free) + rng.integers(0, each.processes, n)).tolist()
+            self.free += [each.clients] * each.processes
 
     def run(self) -> list[SharedLatencies]:
         """Go from event to event. Progress is counted in the time that calls would take with enough cores."""
-        services = self.services
-        waiting = [[deque[int]() for _ in range(each.processes)] for each in services]
-        free = [[each.clients] * each.processes for each in services]
-        ends: list[list[float]] = [[0.0] * len(each) for each in self.arrivals]
-        starts: list[list[float]] = [[0.0] * len(each) for each in self.arrivals]
-        events = sorted(
-            (at, number, request) for number, each in enumerate(self.arrivals) for request, at in enumerate(each)
-        )
-        running: list[tuple[float, int, int]] = []
+        # Most of the time of predictions is spent here, so that the loop has local names and no calls of its own.
+        work, cores, queue_of, free, n_cores = self.work, self.cores, self.queue_of, self.free, self.n_cores
+        heappush, heappop = heapq.heappush, heapq.heappop
+        all_arrivals = np.concatenate(self.arrivals)
+        order = np.argsort(all_arrivals, kind="stable")
+        waiting = [deque[int]() for _ in free]
+        starts = [0.0] * len(work)
+        ends = [0.0] * len(work)
+        running: list[tuple[float, int]] = []
         now = progress = demand = 0.0
-        place = 0
-
-        def start(number: int, request: int) -> None:
-            nonlocal demand
-            starts[number][request] = now
-            heapq.heappush(running, (progress + self.work[number][request], number, request))
-            demand += services[number].cores_per_call
-
-        while place < len(events) or running:
-            pace = min(1.0, self.n_cores / demand) if demand > self.n_cores else 1.0
-            end_at = now + (running[0][0] - progress) / pace if running else np.inf
-            if place < len(events) and events[place][0] <= end_at:
-                at, number, request = events[place]
-                place += 1
-                progress += (at - now) * pace
-                now = at
-                queue = self.queue_of[number][request]
-                if free[number][queue]:
-                    free[number][queue] -= 1
-                    start(number, request)
+        # What follows the last arrival: all calls end.
+        for request, at in zip([*order.tolist(), -1], [*all_arrivals[order].tolist(), math.inf], strict=True):
+            pace = 1.0
+            while running:
+                pace = n_cores / demand if demand > n_cores else 1.0
+                end_at = now + (running[0][0] - progress) / pace
+                if at <= end_at:
+                    break
+                now = end_at
+                progress, ended = heappop(running)
+                ends[ended] = now
+                demand -= cores[ended]
+                queue = queue_of[ended]
+                if waiting[queue]:
+                    started = waiting[queue].popleft()
+                    starts[started] = now
+                    demand += cores[started]
+                    heappush(running, (progress + work[started], started))
                 else:
-                    waiting[number][queue].append(request)
-                continue
-            progress = running[0][0]
-            now = float(end_at)
-            _, number, request = heapq.heappop(running)
-            demand -= services[number].cores_per_call
-            ends[number][request] = now
-            queue = self.queue_of[number][request]
-            if waiting[number][queue]:
-                start(number, waiting[number][queue].popleft())
+                    free[queue] += 1
+            if request < 0:
+                break
+            progress += (at - now) * pace
+            now = at
+            queue = queue_of[request]
+            if free[queue]:
+                free[queue] -= 1
+                starts[request] = now
+                demand += cores[request]
+                heappush(running, (progress + work[request], request))
             else:
-                free[number][queue] += 1
-        return [self._summarize(number, starts[number], ends[number]) for number in range(len(services))]
+                waiting[queue].append(request)
+        bounds = np.cumsum([len(each) for each in self.arrivals])[:-1]
+        parts = zip(np.split(np.array(starts), bounds), np.split(np.array(ends), bounds), strict=True)
+        return [self._summarize(number, *part) for number, part in enumerate(parts)]
 
-    def _summarize(self, number: int, starts: list[float], ends: list[float]) -> SharedLatencies:
+    def _summarize(self, number: int, starts: NDArray[np.float64], ends: NDArray[np.float64]) -> SharedLatencies:
         service = self.services[number]
         skipped = int(WARM_UP_SHARE * len(ends))
-        latencies = np.array(ends) - np.array(self.arrivals[number])
-        calls = np.array(ends) - np.array(starts)
+        latencies = ends - self.arrivals[number]
+        calls = ends - starts
         mean_ns = float(calls.mean())
         busy = mean_ns * service.rate_per_s / 1e9 / (service.processes * service.clients)
         return SharedLatencies(
