@@ -6,12 +6,13 @@ them, except for those that `docs/commands.toml` lists with the reason; of these
 
 from __future__ import annotations
 
+import functools
 import re
 import shlex
 import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import typer
 from markdown_it import MarkdownIt
@@ -127,6 +128,12 @@ def check_call(words: Sequence[str]) -> None:
         raise
 
 
+@functools.cache
+def build_group() -> Any:
+    """Build the group of all commands, which takes a tenth of a second."""
+    return get_command(app)
+
+
 def parse_call(words: Sequence[str]) -> None:
     """Parse a command as ortune does, up to the values of its options."""
     if words[0] == "ortune-apply":
@@ -137,12 +144,12 @@ def parse_call(words: Sequence[str]) -> None:
         return
     if arguments[1] in GROUPS:
         arguments[1:3] = [" ".join(arguments[1:3])]
-    group = get_command(app)
+    group = build_group()
     context = typer.Context(group)
     if arguments[1].startswith("-"):
         group.make_parser(context).parse_args(arguments[1:])
         return
-    command = group.get_command(context, arguments[1])  # type: ignore[attr-defined]
+    command = group.get_command(context, arguments[1])
     if command is None:
         raise UsageError(f"{arguments[1]}: there is no such command.")
     given = command.make_context(arguments[1], arguments[2:], parent=context).params

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import importlib
 import json
 import os
 import pkgutil
 import signal
+import subprocess
 import sys
 import traceback
 from pathlib import Path
@@ -52,6 +54,20 @@ def avoid_children() -> None:
             vars(module)["read_installed_runtime"] = lambda: runtime
 
 
+@functools.cache
+def share_vega() -> None:
+    """Let all forks have the script of pages, which takes two seconds to make. It is made by another process.
+
+    The engine that makes it starts threads, which a process that forks must not have.
+    """
+    program = "import sys; from ortune.report.write import read_vega; sys.stdout.write(read_vega())"
+    done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=False)
+    if done.returncode == 0:  # vl-convert-python is optional
+        from ortune.report import write
+
+        vars(write)["read_vega"] = lambda: done.stdout
+
+
 def serve() -> None:
     """Answer requests until stdin ends. In a fork, return when the command has been run."""
     requests, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
@@ -63,6 +79,8 @@ def serve() -> None:
     avoid_children()
     for line in requests:
         request = json.loads(line)
+        if any("report" in each or each.endswith(".html") for each in request["arguments"]):
+            share_vega()
         child = os.fork()
         if child == 0:
             enter(request)

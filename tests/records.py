@@ -10,12 +10,13 @@ import msgspec
 
 from ortune.host import HostClass, read_host
 from ortune.knobs import Config
-from ortune.model import ModelInfo, compute_digest, read_model
+from ortune.model import ModelInfo, compute_digest
 from ortune.record.files import encode_record, read_record
 from ortune.record.schema import Record, Tried
 from ortune.worker.runtime import read_installed_runtime
 from ortune.workload import InputOptions, Load, make_feed
 from tests.conftest import ROOT
+from tests.reading import read_here
 
 ELSEWHERE = HostClass(
     id="0123456789abcdef",
@@ -41,8 +42,10 @@ installed = functools.cache(read_installed_runtime)
 
 @functools.cache
 def read_once(path: str, modified_ns: int) -> ModelInfo:
-    """Read a model that has not been read since it was modified."""
-    return read_model(path)
+    """Read a model that has not been read since it was modified, without a child process."""
+    info = read_here("ortune.model.inspect", path, ModelInfo)
+    assert isinstance(info, ModelInfo)
+    return info
 
 
 def make_record(model: Path, config: Config, *, load: Load | None = None, here: bool = True, **changes: Any) -> Record:

@@ -87,7 +87,18 @@ for _ in range(3):
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with the files that the commands of the documentation name."""
+    """A folder of its own for each test, with the files that the commands of the documentation name."""
+    return fill(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Such a folder for tests that change nothing."""
+    return fill(tmp_path_factory.mktemp("documented"))
+
+
+def fill(tmp_path: Path) -> Path:
+    """Write the files that the commands of the documentation name."""
     for name in MODELS:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(TINY_CNN, tmp_path / name)
@@ -137,9 +148,9 @@ def run(command: Command, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("page", COMMANDS)
-def test_commands_are_legal(page: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_are_legal(page: str, shared_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also those that are not run."""
-    monkeypatch.chdir(folder)
+    monkeypatch.chdir(shared_folder)
     for command in COMMANDS[page]:
         for call in find_calls(command.text):
             try:
