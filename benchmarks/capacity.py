@@ -10,7 +10,7 @@ Then requests arrive for a long time, in fresh launches, in turn at 0.9 and at 1
 count as one long run: the target is kept if the share of all requests that take longer is at most that of the
 percentile. The capacity is right within 10 % if the target is kept at the first rate and broken at the second, and
 wrong if an interval excludes that. As long as the interval of one of these shares includes that of the percentile, both
-are measured again, up to eight times; what is then neither right nor clearly wrong is undecided. As the intervals are
+are measured again, up to twelve times; what is then neither right nor clearly wrong is undecided. As the intervals are
 looked at several times, they exclude the target wrongly more often than in 5 % of the cases.
 
 The speed of a shared host changes within minutes, and with it the capacity. Therefore the throughput of the deployment
@@ -58,7 +58,7 @@ from ortune.workload.objectives import FIGURES
 MODELS = ("squeezenet", "minilm_l6_int8", "ppocrv4_rec", "inception_v2", "resnet50")
 LIMIT_FACTOR = 4.0
 SHARES = (0.9, 1.1)
-FEWEST_RUNS, MOST_RUNS = 3, 8
+FEWEST_RUNS, MOST_RUNS = 3, 12
 """Runs at each rate."""
 
 THROUGHPUT = RunPlan(
