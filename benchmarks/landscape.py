@@ -411,7 +411,7 @@ def _polish(
 
 def _find_median(values: NDArray[np.float64]) -> float:
     """Return the median of a few finite values. `numpy.median` takes ten times as long."""
-    ordered = sorted(values.tolist())
+    ordered: list[float] = sorted(values.tolist())
     middle = len(ordered) // 2
     return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 

@@ -89,6 +89,7 @@ def confirm(prepared: PreparedHostPlan, sharings: Sequence[Sharing], scale: floa
         models = []
         blocks = [block for stream in streams for block in stream]
         latencies = measuring.find_latencies(streams, together.sharing, demands, scale)
+        utilizations = measuring.find_utilizations(streams, together.sharing, demands, scale)
         for number, (demand, latency) in enumerate(zip(demands, latencies, strict=True)):
             own = [block.parts[number] for block in blocks]
             models.append(
@@ -97,7 +98,7 @@ def confirm(prepared: PreparedHostPlan, sharings: Sequence[Sharing], scale: floa
                     "deployment": together.sharing.deployments[number].title,
                     "target": demand.slo.text if demand.slo else "",
                     "p99_ms": [each / 1e6 for each in (latency.estimate, latency.low, latency.high)],
-                    "verdict": judge(latency, demand),
+                    "verdict": judge(latency, utilizations[number], demand),
                     "n_requests": sum(len(block.samples_ns) for block in own),
                 }
             )

@@ -39,10 +39,14 @@ def end_steps() -> None:
 
 @contextlib.contextmanager
 def observe_steps(observe: ObserveStep) -> Iterator[None]:
-    """Call an observer at each step in this block."""
+    """Call an observer at each step in this block, unless another one observes in it."""
     _observers.append(observe)
     try:
         yield
     finally:
-        end_steps()
-        _observers.remove(observe)
+        # A block may end late, when it is deleted. The current step is then that of another observer.
+        if _observers[-1] is observe:
+            end_steps()
+        else:
+            observe("", False)
+        _observers[:] = [each for each in _observers if each is not observe]

@@ -20,9 +20,9 @@ MOST_DOTS = 64
 """Largest number of dots in a key. The time that tomllib takes grows with the square of it."""
 
 NO_KEYS = re.compile(
-    r'"""(?:\\.|[^\\])*?(?:"{3,5}|\Z)|\'\'\'.*?(?:\'{3,5}|\Z)|"(?:\\.|[^"\\\n])*"|\'[^\'\n]*\'|#[^\n]*', re.DOTALL
+    r'"""(?:\\.|[^\\])*?(?:"{3,5}|\\?\Z)|\'\'\'.*?(?:\'{3,5}|\Z)|"(?:\\.|[^"\\\n])*"?|\'[^\'\n]*\'?|#[^\n]*', re.DOTALL
 )
-"""Strings and comments of TOML."""
+"""Strings and comments of TOML. Strings that do not end match too, so that no text is looked at again and again."""
 
 
 class TomlFile(NamedTuple):

@@ -50,8 +50,9 @@ def avoid_children() -> None:
 
     runtime = read_installed_runtime()
     for module in [*sys.modules.values()]:
-        if module.__name__.startswith(("ortune.", "tests.")) and "read_installed_runtime" in vars(module):
-            vars(module)["read_installed_runtime"] = lambda: runtime
+        for name in ("read_installed_runtime", "require_installed_runtime"):
+            if module.__name__.startswith(("ortune.", "tests.")) and name in vars(module):
+                vars(module)[name] = lambda: runtime
 
 
 @functools.cache

@@ -30,7 +30,7 @@ class TestInstall:
     @pytest.mark.slow
     def test_measurements_are_not_affected(self, tuned: Path, tmp_path: Path) -> None:
         """What ortune measures as the default is the default, wherever it runs."""
-        budget = f"--budget={scale_budget(12)}s"
+        budget = f"--budget={scale_budget(5)}s"
         done = run(
             sys.executable, "-P", "-m", "ortune", "bench", str(TINY_CNN), budget, "--json", "--quiet", record=tuned
         )

@@ -21,7 +21,7 @@ from ortune.compare.interval import Interval
 from ortune.console.host_plan import show_host_plan
 from ortune.console.widgets import format_cpus
 from ortune.errors import InputsError, MeasureError, RecordError, UsageError
-from ortune.host import Host, HostClass, ProcessPlacement
+from ortune.host import Host, HostClass, ProcessPlacement, Quota
 from ortune.host.placement import pack_processes
 from ortune.knobs import DEFAULT, Config
 from ortune.model import InputInfo
@@ -29,7 +29,7 @@ from ortune.model.identity import ModelIdentity
 from ortune.options import make_request
 from ortune.planning.capacity import make_rate_model
 from ortune.planning.colocation import measured_scale, measuring, run
-from ortune.planning.colocation.choose import choose_sharing
+from ortune.planning.colocation.choose import choose_sharing, discount_predictions
 from ortune.planning.colocation.files import decode_host_plan, read_host_plan
 from ortune.planning.colocation.predict import Predictor
 from ortune.planning.colocation.prepare import (
@@ -50,6 +50,7 @@ from ortune.planning.colocation.result import (
 )
 from ortune.planning.colocation.run import DOES_NOT_FIT, Outcome, judge, run_stages
 from ortune.planning.colocation.scale_models import find_core_queue, make_scale_models
+from ortune.planning.colocation.search import SharingSearch
 from ortune.planning.colocation.sharing import Demand, Kind, Sharing
 from ortune.planning.colocation.timings import ModelTimings, Size, Timing, divide_cores, list_first_sizes
 from ortune.planning.deployment import Deployment
@@ -684,9 +685,49 @@ class TestChoice:
         estimate, low, high = (each * MS for each in values)
         interval = Interval(estimate=estimate, low=low, high=high, confidence=0.95)
         demand = Demand(name="a", rate_per_s=1, slo=parse_limit("p99<50ms"))
-        assert judge(interval, demand) == verdict
-        no_target = msgspec.structs.replace(demand, slo=None)
-        assert judge(interval, no_target) == ("kept" if math.isfinite(estimate) else "broken")
+        assert judge(interval, self.make_utilization(0.5, 0.2), demand) == verdict
+
+    @pytest.mark.parametrize(
+        ("utilization", "half", "latency_ms", "verdict"),
+        [
+            (0.5, 0.2, 40, "kept"),
+            (0.95, 0.1, 40, "unclear"),
+            (0.99, math.inf, 40, "unclear"),
+            (1.0, 0.1, math.inf, "broken"),
+        ],
+    )
+    def test_without_a_target_requests_must_be_served_as_they_arrive(
+        self, utilization: float, half: float, latency_ms: float, verdict: str
+    ) -> None:
+        latency = Interval(estimate=latency_ms * MS, low=0.0, high=math.inf, confidence=0.95)
+        demand = Demand(name="a", rate_per_s=1)
+        assert judge(latency, self.make_utilization(utilization, half), demand) == verdict
+
+    def make_utilization(self, estimate: float, half: float) -> Interval:
+        return Interval(estimate=estimate, low=estimate - half, high=estimate + half, confidence=0.95)
+
+    def test_what_was_measured_is_not_displaced_by_what_the_same_model_predicts(self) -> None:
+        """Its predictions were too high by a third."""
+        measured = make_row("divided", scale=make_estimate(1.0), predicted_scale=make_estimate(1.5, source="predicted"))
+        for scale, expected in ((1.4, 0), (1.6, 1)):
+            rows = [measured, make_row("unpinned", scale=make_estimate(scale, source="predicted"))]
+            assert choose_sharing(rows, 1.0)[0] == 1
+            assert choose_sharing(discount_predictions(rows), 1.0)[0] == expected
+
+    def test_blocks_are_not_shorter_than_the_time_between_two_requests(self) -> None:
+        demands = [Demand(name="a", rate_per_s=500), Demand(name="b", rate_per_s=0.02)]
+        sharing = Sharing(kind="unpinned", deployments=(Deployment(), Deployment(processes=2)))
+        assert measuring.plan_block([sharing], demands, 1.0).duration_ns > 100e9
+        assert measuring.plan_block([sharing], [demands[0], demands[0]], 1.0).duration_ns < 1e9
+
+    def test_a_quota_below_the_cores_bounds_predictions(self) -> None:
+        host = make_host(4)
+        limits = msgspec.structs.replace(host.limits, quota=Quota(cpus=1.5, where="test"))
+        space = make_deployment_space(msgspec.structs.replace(host, limits=limits), DEFAULT)
+        demands = [Demand(name="a", rate_per_s=1), Demand(name="b", rate_per_s=1)]
+        search = SharingSearch([space, space], demands, lambda number, sizes: [None for _ in sizes])
+        assert search.n_cores == 2
+        assert search.predictor.n_cores == 1.5
 
 
 class TestDocument:

@@ -47,7 +47,7 @@ from ortune.knobs import CPU, DEFAULT, Candidate, Config, ThreadPool
 from ortune.numbers import format_digits
 from ortune.record.files import read_record
 from ortune.record.schema import FrontPoint, Record
-from ortune.steps import enter_measuring, enter_step
+from ortune.steps import enter_measuring, enter_step, observe_steps
 from ortune.tuning.outcome import Progress
 from ortune.worker import Failure
 from tests.conftest import ROOT
@@ -527,6 +527,25 @@ class TestSpinner:
         assert shown == "the result\n"
         enter_step("not observed")
         assert terminal.getvalue() == drawn
+
+    def test_a_block_that_ends_late_does_not_end_the_step_of_another(self) -> None:
+        """Such as that of a display that was not closed, when Python deletes it."""
+        seen: dict[str, list[str]] = {"early": [], "late": [], "last": []}
+        observers = {name: lambda step, is_measured, each=each: each.append(step) for name, each in seen.items()}
+        blocks = {name: observe_steps(observe) for name, observe in observers.items()}
+        for name, block in blocks.items():
+            block.__enter__()
+            enter_step(f"step of {name}")
+        blocks["late"].__exit__(None, None, None)
+        assert seen["last"] == ["step of last"]
+        blocks["last"].__exit__(None, None, None)
+        enter_step("another")
+        blocks["early"].__exit__(None, None, None)
+        assert seen == {
+            "early": ["step of early", "another", ""],
+            "late": ["step of late", ""],
+            "last": ["step of last", ""],
+        }
 
     def test_it_is_shown_while_libraries_are_imported(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("TERM", "xterm")

@@ -813,6 +813,10 @@ class TestDjl:
         assert {line.partition(" ")[0] for line in done.unsupported} == unsupported
 
 
+def parallel(**options: int) -> Config:
+    return Config(session_options={"execution_mode": "ORT_PARALLEL", **options})
+
+
 class TestKubernetes:
     def test_processes_need_their_sum(self) -> None:
         record = record_of(Config(session_options={"intra_op_num_threads": 2}))
@@ -834,6 +838,19 @@ class TestKubernetes:
             (Config(session_options={"intra_op_num_threads": 4}), 100, 1, None, 64),
             (Config(session_options={"intra_op_num_threads": 4}), 1, 1, 2.5, 2.5),
             (Config(global_thread_pool=ThreadPool(intra_op_num_threads=3, inter_op_num_threads=1)), 2, 2, None, 4),
+            (parallel(intra_op_num_threads=1, inter_op_num_threads=4), 1, 1, None, 5),
+            (parallel(intra_op_num_threads=1), 1, 1, None, 64),
+            (Config(session_options={"intra_op_num_threads": 1, "inter_op_num_threads": 4}), 1, 1, None, 1),
+            (
+                Config(
+                    providers=(("XnnpackExecutionProvider", {"intra_op_num_threads": "8"}), (CPU, {})),
+                    session_options={"intra_op_num_threads": 1},
+                ),
+                1,
+                1,
+                None,
+                64,
+            ),
         ],
     )
     def test_cpus(self, config: Config, clients: int, sessions: int, quota: float | None, cpus: float) -> None:

@@ -26,14 +26,15 @@ import ortune
 from ortune.apply.bench import read_sides
 from ortune.apply.plan import choose_records, encode_plan, environment_of, make_plan
 from ortune.apply.verify import prepare_verification
-from ortune.errors import OrtuneError, RecordError
+from ortune.cli.search import check_default_path
+from ortune.errors import OrtuneError, RecordError, UsageError
 from ortune.gates.prepare import make_gate
 from ortune.host.allocators import find_allocators
 from ortune.knobs.catalogue import KNOBS
 from ortune.knobs.config import Config
 from ortune.knobs.legal import find_faults
 from ortune.program_options import ProgramRequest
-from ortune.record.files import read_record
+from ortune.record.files import encode_record, read_record
 from ortune.record.schema import Record
 from ortune.record.select import merge, read_sourced
 from ortune.requests import GateRequest, VerifyRequest
@@ -258,6 +259,8 @@ def test_only_workers_are_started(command: str, tmp_path: Path, monkeypatch: pyt
         "gate": lambda: ortune.gate(f"{TINY_CNN}@default", f"{TINY_CNN}@{path}", budget=1, busy=True),
     }
     temporary = Path(tempfile.gettempdir())
+    # pytest rewrites modules whose names end with _test, and writes the result.
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
     with watched() as events:
         actions[command]()
     started = [subject for event, subject in events if event == "subprocess.Popen"]
@@ -277,3 +280,22 @@ def test_a_record_that_was_written_can_be_read(tmp_path: Path) -> None:
     with watched() as events:
         check_record(read_record(path), path)
     assert all(event == "subprocess.Popen" for event, _ in events)
+
+
+@pytest.mark.parametrize("started", ["0001-01-01T00:00:00", "9999-12-31T23:59:59+00:00", "yesterday", ""])
+def test_times_that_no_clock_shows(started: str, tmp_path: Path) -> None:
+    """They cannot be converted to another time zone."""
+    document = json.loads(encode_record(make_local_record(TINY_CNN, ONE_THREAD)))
+    document["search"]["started"] = started
+    path = tmp_path / "r.json"
+    path.write_text(json.dumps(document))
+    with pytest.raises(RecordError, match=r"started|year|isoformat"):
+        read_record(path)
+
+
+def test_the_default_file_has_a_path_with_a_null_character(tmp_path: Path) -> None:
+    record = make_local_record(TINY_CNN, ONE_THREAD)
+    model = msgspec.structs.replace(record.model, path="a\0b.onnx")
+    path = write(msgspec.structs.replace(record, model=model), tmp_path / "a.ortune.json")
+    with pytest.raises(UsageError, match="exists"):
+        check_default_path(path, str(TINY_CNN))

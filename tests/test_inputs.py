@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
+import sys
 import tempfile
 import zipfile
 from pathlib import Path
@@ -406,3 +408,13 @@ class TestLargeInputs:
             path.write_bytes(bytes(content[:cut]))
             with contextlib.suppress(InputsError):
                 assert all(array.dtype != object for array in read_npz(path).values())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="file names are Unicode there")
+def test_a_file_whose_name_is_not_utf_8(tmp_path: Path) -> None:
+    path = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.npz")
+    ids = np.zeros((1, 8), np.int64)
+    np.savez(path, input_ids=ids, attention_mask=np.ones_like(ids))
+    feed = make_feed(read_model(TINY_ENCODER), InputOptions(data=path))
+    described = msgspec.json.encode(feed.describe())
+    assert "caf\N{REPLACEMENT CHARACTER}.npz" in described.decode()

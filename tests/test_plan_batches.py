@@ -35,6 +35,7 @@ from ortune.planning.choose import rank_rows
 from ortune.planning.deployment import Batching, Deployment
 from ortune.planning.dynamic_batching import (
     choose_batching,
+    find_relative_error,
     make_times,
     predict_batched_capacity,
     predict_batched_latency,
@@ -515,6 +516,18 @@ class TestDynamicBatching:
         assert single.estimate < 100 < 2 * 100 < capacity.estimate < 8 / 17e-3
         two = predict_batched_capacity(Deployment(processes=2), TIMES, batching, slo, seed=0)
         assert two.estimate == pytest.approx(2 * capacity.estimate, rel=0.02)
+
+    def test_the_error_of_the_durations_is_in_the_interval(self) -> None:
+        slo = parse_limit("p99<60ms")
+        _, exact = choose_batching(Deployment(), TIMES, slo, seed=0)
+        _, wide = choose_batching(Deployment(), TIMES, slo, seed=0, error=0.2)
+        assert exact.high
+        assert wide.high
+        assert wide.estimate == exact.estimate
+        assert wide.low < 0.85 * wide.estimate < 0.95 * wide.estimate < exact.low
+        assert exact.high < 1.05 * wide.estimate < 1.2 * wide.estimate < wide.high
+        _, unknown = choose_batching(Deployment(), TIMES, slo, seed=0, error=find_relative_error(None))
+        assert (unknown.low, unknown.high) == (0.0, None)
 
     def test_batches_that_bring_nothing_are_not_chosen(self) -> None:
         times = make_batch_times({1: 10e6, 2: 20e6, 4: 40e6})

@@ -30,7 +30,7 @@ from ortune.knobs import DEFAULT, Config
 from ortune.model.identity import ModelIdentity
 from ortune.options import make_request
 from ortune.planning.capacity import estimate_utilization, find_launch_error, predict_capacity
-from ortune.planning.choose import add_cost, explain_choice, find_best, rank_rows
+from ortune.planning.choose import add_cost, discount_predictions, explain_choice, find_best, rank_rows
 from ortune.planning.deployment import Batching, Deployment
 from ortune.planning.files import decode_plan, encode_plan, read_plan
 from ortune.planning.measuring import DeploymentRunner
@@ -533,6 +533,24 @@ class TestChoice:
             make_row(Deployment(processes=8), 900, replicas=1),
         ]
         assert rank_rows(rows) == [2, 1, 0]
+
+    def test_what_was_measured_is_not_displaced_by_what_the_same_model_predicts(self) -> None:
+        """Its prediction was too high by a third."""
+        predicted = Estimate(estimate=150, low=140, high=160, confidence=0.95, source="predicted")
+        measured = msgspec.structs.replace(predicted, estimate=100, low=95, high=105, source="measured")
+        for per_s, expected in ((140, 1), (160, 2)):
+            rows = [
+                make_row(Deployment(), 50),
+                make_row(Deployment(processes=2), 100, is_proven=True),
+                make_row(Deployment(processes=4), per_s, is_proven=True),
+            ]
+            rows[0] = msgspec.structs.replace(rows[0], capacity=msgspec.structs.replace(predicted, estimate=50, low=45))
+            rows[1] = msgspec.structs.replace(rows[1], capacity=measured, predicted_capacity=predicted)
+            rows[2] = msgspec.structs.replace(rows[2], capacity=msgspec.structs.replace(predicted, estimate=per_s))
+            assert rank_rows(rows)[0] == 2
+            discounted = discount_predictions(rows)
+            assert rank_rows(discounted)[0] == expected
+            assert discounted[0] == rows[0]
 
     def test_the_least_memory_of_equal_ones(self) -> None:
         rows = [

@@ -504,8 +504,10 @@ class TestBuilds:
             executor._build_deadline_s = 0.01
             (second, again) = executor.launch([self.config("4"), self.config("3")], deadline_s=60)
             assert isinstance(second, Failure)
-            assert (second.kind, second.stage) == ("timeout", "build")
+            assert (second.kind, second.stage) == ("timeout", "skipped")
             assert "which is the limit for all" in second.message
+            assert not second.is_of_candidate
+            assert not second.is_sudden
             assert not isinstance(again, Failure)
 
     @pytest.mark.slow

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 
+import msgspec
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from ortune.compare.clumps import Clumps, probability_of_at_most
 from ortune.compare.interval import Interval, share_error
-from ortune.planning.rate_latency import find_moments, join_into_batches, summarize_rate
+from ortune.planning.rate_latency import bound_utilization, find_moments, join_into_batches, summarize_rate
 from ortune.queueing.theory import ConstantQueue, ExponentialQueue
 from ortune.worker import Block, Memory
 from ortune.workload import Load, Objective
@@ -176,3 +177,29 @@ def test_a_quantile_is_bounded_by_a_nearer_one_and_the_decay() -> None:
     assert clumps.bound_quantile(samples, 0.9, 0.025) == MS
     assert clumps.bound_quantile(samples, 0.99, 0.025) == pytest.approx((1 + 3 * math.log(10)) * MS)
     assert math.isinf(clumps.bound_quantile(samples[:100], 0.99, 0.025))
+
+
+def test_many_callers_that_are_rarely_busy() -> None:
+    """The probability that all of them are busy is too small for a floating-point number."""
+    load = Load(scenario="server", rate_per_s=10.0, clients=256)
+    moments = find_moments([make_stream(np.ones(100), 0.01, 4)], load)
+    assert moments
+    assert moments.variation == 1.0
+    assert math.isfinite(summarize_rate([make_stream(np.ones(1000), 0.01, 40)], load, "p50", 0.95).estimate)
+
+
+def test_a_limit_is_that_of_all_requests() -> None:
+    """A third of the requests has an input that takes ten times as long."""
+    streams = []
+    for _ in range(4):
+        blocks = make_stream(np.tile([1.0, 1.0, 10.0], 200), 0.3, 4)
+        streams.append([msgspec.structs.replace(block, cases=np.arange(block.n_calls) % 3) for block in blocks])
+    assert summarize_rate(streams, make_load(0.3), "p90", 0.95).estimate == pytest.approx(10 * MS)
+
+
+def test_the_utilization_has_an_interval() -> None:
+    streams = [make_stream(np.ones(100), 0.5, 4) for _ in range(2)]
+    found = bound_utilization(streams, make_load(0.5), 0.95)
+    assert found.low == pytest.approx(found.high)
+    assert found.estimate == pytest.approx(0.5)
+    assert bound_utilization([make_stream(np.ones(100), 0.5, 1)], make_load(0.5), 0.95).high == math.inf

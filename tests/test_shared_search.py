@@ -12,9 +12,11 @@ from typing import cast
 import numpy as np
 import pytest
 
+import ortune
 from ortune.compare.open import OpenComparison, start_comparison
 from ortune.errors import MeasureError, UsageError
 from ortune.knobs import DEFAULT, Candidate, Config, SearchSpace, build_space
+from ortune.record.files import read_record
 from ortune.requests import StrategyName
 from ortune.storage import (
     PROOF,
@@ -42,7 +44,7 @@ from ortune.tuning.stages import SearchSettings, run_search
 from ortune.worker import Failure
 from ortune.workload import Goal
 from tests.conftest import TINY_CNN, run_ortune
-from tests.simulation import SimulatedExecutor, make_host, make_model
+from tests.simulation import SimulatedExecutor, SimulatedProcesses, make_host, make_model
 
 IDENTITY = {"model_name": "model.onnx", "host": "Simulated"}
 SPACE = build_space(make_host(), make_model())
@@ -515,3 +517,17 @@ def test_a_storage_that_does_not_answer_at_the_start(tmp_path: Path) -> None:
     assert "127.0.0.1:1/tuning" in fail(ORTUNE_STORAGE=f"postgresql://ann:{SECRET}@127.0.0.1:1/tuning")
     assert "ORTUNE_STORAGE_FILE" in fail("--storage", f"postgresql://ann:{SECRET}@h/d")
     assert "--resume" in fail("--storage", "a.journal", "--resume")
+
+
+def test_the_record_is_written_before_the_result_is_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The storage may not answer at the end, and the user may not wait."""
+
+    def interrupt(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ortune.compare.open.ProcessExecutor", SimulatedProcesses)
+    monkeypatch.setattr("ortune.tuning.search.share_outcome", interrupt)
+    output, storage = tmp_path / "r.json", str(tmp_path / "s.journal")
+    with pytest.raises(KeyboardInterrupt):
+        ortune.search(TINY_CNN, budget="20s", only=["intra_op_num_threads"], output=output, storage=storage)
+    assert read_record(output).search.n_tried

@@ -184,3 +184,34 @@ def test_intervals_that_hold_together() -> None:
     assert share_error(1) == pytest.approx(0.95)
     assert share_error(5) == pytest.approx(0.99)
     assert share_error(0) == pytest.approx(0.95)
+
+
+class TestCases:
+    """Calls with several inputs."""
+
+    def launch(self, *samples_ms: tuple[int, float]) -> list[Block]:
+        """Return a launch with calls of these cases."""
+        return [
+            Block(
+                samples_ns=np.array([value * 1e6 for _, value in samples_ms], dtype=np.int64),
+                cases=np.array([case for case, _ in samples_ms]),
+                n_calls=len(samples_ms),
+                wall_ns=10**9,
+                service_ns=1e6,
+                cpu_ns=10**9,
+                memory=Memory(steady_bytes=1, peak_bytes=1),
+                foreign_share=0.0,
+                contended=False,
+            )
+        ]
+
+    def test_a_limit_is_one_for_all_calls(self) -> None:
+        launches = [self.launch(*((case, 10.0**case) for case in (0, 1, 2) for _ in range(100))) for _ in range(6)]
+        assert percentile_interval(launches, 90).exp().estimate == pytest.approx(10e6)
+        assert percentile_interval(launches, 90, by_case=False).exp().estimate == pytest.approx(100e6)
+
+    @pytest.mark.parametrize("by_case", [True, False])
+    def test_a_launch_with_few_calls_may_lack_a_case(self, by_case: bool) -> None:
+        launches = [self.launch((0, 1.0), (2, 4.0)), self.launch((1, 2.0), (2, 4.0)), self.launch((0, 1.0), (1, 2.0))]
+        found = percentile_interval(launches, 50, by_case=by_case).exp()
+        assert found.estimate == pytest.approx(2e6)

@@ -1082,6 +1082,11 @@ class TestHints:
         assert measure_similarity(traits, other) == pytest.approx(measure_similarity(other, traits))
         assert 0 <= measure_similarity(traits, other) <= 1 + 1e-9
 
+    def test_counts_of_a_damaged_history(self) -> None:
+        traits = make_model().traits
+        damaged = msgspec.structs.replace(traits, ops={"Conv": -9, "Add": 3})
+        assert measure_similarity(traits, damaged) == measure_similarity(damaged, traits) == 0.0
+
 
 class TestLandscapeSets:
     def test_models_for_testing_are_recorded(self) -> None:

@@ -334,6 +334,21 @@ def test_failures_are_values() -> None:
     assert any("SIGSEGV" in note for note in notes)
 
 
+def test_candidates_for_which_there_was_no_time_were_not_tried() -> None:
+    """Compiling the model for the others had taken all the time that it may take."""
+    skipped = Failure(kind="timeout", stage="skipped", message="compiling other candidates took 30 min")
+    launched: set[str] = set()
+
+    def fails(config: Config) -> Failure | None:
+        if not config.is_default and len(launched) < 4:
+            launched.add(config.key)
+        return None if config.is_default or config.key in launched else skipped
+
+    outcome = search(SimulatedExecutor(all_alike, fails_to_launch=fails), seconds=3600, n_cores=1)
+    assert outcome.evidence.verdict == "nothing_found"
+    assert f"4 of {outcome.n_candidates - 1} candidates were tried" in outcome.evidence.reason
+
+
 def test_when_every_candidate_fails_nothing_is_found() -> None:
     broken = Failure(kind="exception", stage="load", message="no")
     outcome = search(

@@ -13,6 +13,7 @@ import pytest
 
 from ortune.apply.check import run_once
 from ortune.apply.verify import (
+    Verification,
     add_occasion,
     judge_comparison,
     judge_speedup,
@@ -21,13 +22,15 @@ from ortune.apply.verify import (
     recorded_inputs,
     verify,
 )
+from ortune.cli.apply import verify_here
 from ortune.compare.comparison import Comparison, LimitCheck, Row, Speedup
+from ortune.errors import UsageError
 from ortune.knobs import DEFAULT, Config
 from ortune.model import read_model
-from ortune.record.files import read_records
+from ortune.record.files import check_unchanged, read_records
 from ortune.record.rounding import round_record
 from ortune.record.schema import Occasion, Record
-from ortune.requests import VerifyRequest
+from ortune.requests import ApplyRequest, VerifyRequest
 from ortune.worker import Failure
 from ortune.worker.executor import ProcessExecutor
 from ortune.worker.failure import FailureKind
@@ -214,6 +217,41 @@ class TestVerdict:
 
 
 @pytest.mark.usefixtures("no_workers_left")
+class TestChanged:
+    """Records whose file changes while they are verified."""
+
+    def test_a_file_that_holds_other_records(self, tmp_path: Path) -> None:
+        record = make_local_record(TINY_CNN, ONE_THREAD)
+        path = write(record, tmp_path / "r.json")
+        check_unchanged(path, [record], trust=False)
+        write(make_local_record(TINY_ENCODER, ONE_THREAD), path)
+        with pytest.raises(UsageError, match="was changed in the meantime"):
+            check_unchanged(path, [record], trust=False)
+        path.unlink()
+        with pytest.raises(UsageError, match="is not a file"):
+            check_unchanged(path, [record], trust=False)
+
+    def test_a_new_record_is_not_overwritten(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """The result of the verification is still shown."""
+        record = make_local_record(TINY_CNN, ONE_THREAD)
+        path = write(record, tmp_path / "r.json")
+        other = make_local_record(TINY_ENCODER, ONE_THREAD)
+
+        def verify(verified: Record, *arguments: object, **options: object) -> Verification:
+            write(other, path)
+            return Verification(answer="holds", reason="it does", record=verified)
+
+        monkeypatch.setattr("ortune.apply.verify.verify", verify)
+        monkeypatch.setattr("ortune.apply.verify.prepare_verification", lambda *arguments: None)
+        request = ApplyRequest(verify=True, update=True, json=True, quiet=True)
+        with pytest.raises(UsageError, match="was changed in the meantime"):
+            verify_here(request, record, None, path)
+        assert json.loads(capsys.readouterr().out)["answer"] == "holds"
+        assert read_records(path) == (other,)
+
+
 class TestCommand:
     @pytest.mark.slow
     def test_a_gain_that_is_lost(self, tmp_path: Path) -> None:

@@ -26,7 +26,17 @@ from ortune.requests import SearchRequest
 from ortune.tuning.prepare import prepare
 from ortune.tuning.search import search
 from ortune.worker import Block, BlockPlan, Failure, LiveCandidate, cpu, protocol, readback
-from ortune.worker.cpu import CpuUse, ThreadTime, busy_ns, find_longest_wait, read_memory, read_thread_times, tick_ns
+from ortune.worker.cpu import (
+    CpuUse,
+    ThreadTime,
+    busy_ns,
+    find_longest_wait,
+    read_memory,
+    read_sizes,
+    read_stat,
+    read_thread_times,
+    tick_ns,
+)
 from ortune.worker.executor import WORKER_COMMAND, ProcessExecutor, launch_reference
 from ortune.worker.memory_plan import MemoryPlan
 from ortune.worker.process import WorkerProcess
@@ -122,6 +132,15 @@ def wait_for_status(pid: int, wanted: set[str]) -> None:
             return
         time.sleep(0.05)
     pytest.fail(f"the status of the worker is {status}, not one of {wanted}")
+
+
+def test_names_of_processes_that_are_cut_within_a_character(tmp_path: Path) -> None:
+    """Linux keeps 15 bytes of a name, as they are."""
+    name = "нагрузка.sh".encode()[:15]
+    (tmp_path / "stat").write_bytes(b"42 (" + name + b") S 1 42")
+    assert read_stat(tmp_path) == ["S", "1", "42"]
+    (tmp_path / "status").write_bytes(b"Name:\t" + name + b"\nVmHWM:\t  12 kB\n")
+    assert read_sizes(str(tmp_path / "status")) == {"VmHWM": 12 * 1024}
 
 
 @pytest.mark.slow

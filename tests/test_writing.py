@@ -14,10 +14,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ortune.cli.gate import write_reports
+from ortune.cli.gate import run_and_report, write_reports
+from ortune.cli.output import write_found
 from ortune.errors import HostError, InputsError, ModelError, UsageError, explain_lack
 from ortune.gates.reporters.history import append_history
+from ortune.gates.results import GateError, GateResult
 from ortune.model.child import check_file
+from ortune.planning.files import decode_plan, read_plan
 from ortune.program_options import parse_output
 from ortune.record import files, rescue
 from ortune.record.files import place_file, read_record, read_trials, write_atomically
@@ -29,6 +32,7 @@ from ortune.tuning import hints
 from ortune.workload.data import load_data
 from tests.conftest import TINY_CNN, run_ortune
 from tests.gate_results import make_result
+from tests.plans import DEPLOYMENTS, make_plan
 from tests.records import ONE_THREAD, make_local_record, write
 from tests.test_record import trials
 
@@ -133,6 +137,16 @@ class TestReports:
             write_reports((make_result("gate", "pass", 0.5),), reports)
         assert "h.jsonl: No such file" in "".join(raised.value.details)
         assert (tmp_path / "page.md").read_text()
+
+    def test_the_error_that_came_first_is_reported(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        def measure(done: list[GateResult | GateError]) -> list[GateResult | GateError]:
+            done.append(make_result("gate", "pass", 0.5))
+            raise KeyboardInterrupt
+
+        reports = GateReportOptions(junit=str(tmp_path / "gone" / "junit.xml"))
+        with pytest.raises(KeyboardInterrupt):
+            run_and_report(measure, "gate", reports)
+        assert "junit.xml:Nosuchfile" in "".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc/self/fd")
@@ -291,3 +305,25 @@ def test_a_file_that_cannot_be_accessed(tmp_path: Path, monkeypatch: pytest.Monk
         check_file(tmp_path / "m.onnx")
     with pytest.raises(InputsError, match=r"x\.npz: cannot be accessed: Permission denied"):
         load_data(tmp_path / "x.npz", ())
+
+
+class TestPlans:
+    """A plan whose file cannot be written any more when it is complete."""
+
+    def test_it_is_written_elsewhere(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(rescue, "find_folders", lambda: iter([tmp_path / "gone", tmp_path]))
+        plan = make_plan(DEPLOYMENTS["processes"], TINY_CNN)
+        assert write_found(plan, tmp_path / "kept.json", to_stdout=False) is None
+        fault = write_found(plan, tmp_path / "removed" / "plan.json", to_stdout=False)
+        assert fault
+        assert "removed" in fault.message
+        (path,) = tmp_path.glob("rescued-by-ortune-*/plan.json")
+        assert str(path) in fault.hint
+        assert read_plan(path) == read_plan(tmp_path / "kept.json")
+
+    def test_it_is_printed_if_nothing_can_be_written(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(rescue, "find_folders", lambda: iter([tmp_path / "gone"]))
+        plan = make_plan(DEPLOYMENTS["processes"], TINY_CNN)
+        fault = write_found(plan, tmp_path / "removed" / "plan.json", to_stdout=False)
+        assert fault
+        assert decode_plan("\n".join(fault.details).encode()) == plan

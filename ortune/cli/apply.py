@@ -11,7 +11,7 @@ import typer
 
 from ortune.cli.command import Values, command
 from ortune.cli.output import print_json
-from ortune.errors import ExitCode, UsageError
+from ortune.errors import ExitCode, OrtuneError, UsageError
 from ortune.options import make_request
 from ortune.requests import ApplyRequest, VerifyRequest
 
@@ -248,7 +248,7 @@ def verify_here(request: ApplyRequest, record: Record, model: str | None, path: 
     from ortune.console.progress import ComparisonProgress
     from ortune.console.verify import show_plan, show_verification
     from ortune.console.widgets import make_console
-    from ortune.record.files import check_writable, write_record
+    from ortune.record.files import check_unchanged, check_writable, write_record
     from ortune.record.rounding import round_record
 
     console = make_console(stderr=request.json)
@@ -269,11 +269,12 @@ def verify_here(request: ApplyRequest, record: Record, model: str | None, path: 
         from ortune.fleet.verify import share_verification
 
         verification = share_verification(claim, record, verification, started)
-    fault: UsageError | None = None
+    fault: OrtuneError | None = None
     if path is not None and verification.record is not None:
         try:
+            check_unchanged(path, (record,), trust=request.trust)
             write_record(round_record(verification.record), path)
-        except UsageError as error:
+        except OrtuneError as error:
             fault = error
     if request.json:
         print_json(verification)

@@ -60,7 +60,13 @@ def run_and_report(
             message, hint = error.render(spell_as_flag)
             done.append(GateError(name=name, message=message, hint=hint))
         if done:
-            write_reports(judge_together(done), reports)
+            try:
+                write_reports(judge_together(done), reports)
+            except UsageError as fault:
+                from ortune.console.widgets import make_console
+
+                # What happened first is what the user must know.
+                make_console(stderr=True).print(fault.message)
         raise
     write_reports(results, reports)
     exit_with_decision(results, reports.inconclusive)

@@ -22,7 +22,7 @@ def inspect(values: Values, output: InspectOutputOptions) -> None:
     from ortune.console.widgets import make_console
     from ortune.limited import STANDARD_STREAM
     from ortune.program.inspect import explain_lack, inspect_program
-    from ortune.record.files import check_writable
+    from ortune.record.files import check_writable, write_atomically
 
     request = make_request(InspectRequest, values, "cli")
     check_separator(request.command, sys.argv)
@@ -44,10 +44,7 @@ def inspect(values: Values, output: InspectOutputOptions) -> None:
     if to_stdout:
         print_json(observation)
     if path is not None:
-        try:
-            path.write_bytes(encode_json(observation))
-        except OSError as error:
-            raise UsageError(f"{path}: cannot be written: {error.strerror}.", option="output") from None
+        write_atomically(path, encode_json(observation))
     if observation.interrupted:
         raise typer.Exit(ExitCode.INTERRUPTED)
     if lack or observation.status:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ortune.errors import UsageError
 from ortune.limited import STANDARD_STREAM
 from ortune.sanitize import escape_json
 
@@ -27,7 +28,7 @@ def print_json(value: object, enc_hook: Callable[[Any], Any] | None = None) -> N
     sys.stdout.buffer.write(encode_json(value, enc_hook))
 
 
-def write_found(plan: msgspec.Struct, output: Path | None, *, to_stdout: bool) -> None:
+def write_found(plan: msgspec.Struct, output: Path | None, *, to_stdout: bool) -> UsageError | None:
     """Write a plan to a file, to stdout, or to both.
 
     Args:
@@ -35,12 +36,22 @@ def write_found(plan: msgspec.Struct, output: Path | None, *, to_stdout: bool) -
         output: The file; None or `-` for none.
         to_stdout: Whether to write it to stdout.
 
-    Raises:
-        UsageError: The file cannot be written.
-    """
-    from ortune.planning.files import write_plan
+    Returns:
+        Why the file cannot be written, and where the plan is instead; None if it was written.
 
+    Raises:
+        UsageError: Stdout cannot be written.
+    """
+    from ortune.planning.files import encode_plan, write_plan
+    from ortune.record.rescue import rescue
+
+    fault = None
     if output is not None and str(output) != STANDARD_STREAM:
-        write_plan(plan, output)
+        try:
+            write_plan(plan, output)
+        except UsageError as error:
+            content = encode_plan(plan)
+            fault = rescue("plan", output.name, content, lambda path: write_plan(plan, path), error)
     if to_stdout:
         write_plan(plan, Path(STANDARD_STREAM))
+    return fault

@@ -33,9 +33,11 @@ def plan(values: Values, console_options: ConsoleOptions) -> None:
         show_plan_header(console, prepared)
     with PlanProgress(console, quiet=console_options.quiet) as progress:
         found = make_plan(prepared, progress)
-    write_found(found, request.output, to_stdout=to_stdout)
+    fault = write_found(found, request.output, to_stdout=to_stdout)
     if not console_options.quiet:
-        show_plan(console, found, request.output)
+        show_plan(console, found, None if fault else request.output)
+    if fault:
+        raise fault
     if found.interrupted:
         raise typer.Exit(ExitCode.INTERRUPTED)
     if not found.meets_target:

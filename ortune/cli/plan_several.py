@@ -74,9 +74,11 @@ def plan_several(values: Values, console_options: ConsoleOptions) -> None:
         show_host_plan_header(console, prepared)
     with PlanProgress(console, quiet=console_options.quiet) as progress:
         found = make_host_plan(prepared, progress)
-    write_found(found, request.output, to_stdout=to_stdout)
+    fault = write_found(found, request.output, to_stdout=to_stdout)
     if not console_options.quiet:
-        show_host_plan(console, found, request.output)
+        show_host_plan(console, found, None if fault else request.output)
+    if fault:
+        raise fault
     if found.interrupted:
         raise typer.Exit(ExitCode.INTERRUPTED)
     if found.recommended is None:

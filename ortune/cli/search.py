@@ -172,5 +172,5 @@ def check_default_path(path: Path, model: str) -> None:
         other = parse_document(path).records[0].model.path
     except RecordError:
         return
-    if Path(other).resolve() != Path(model).resolve():
+    if "\0" in other or Path(other).resolve() != Path(model).resolve():
         raise UsageError(f"{path} exists: it is the record of {other}.", "Name another file with {output=FILE}.")

@@ -9,7 +9,7 @@ from ortune.cli.after_dashes import check_single_config
 from ortune.cli.apply import exit_with_answer
 from ortune.cli.command import Values, command
 from ortune.cli.output import print_json
-from ortune.errors import UsageError
+from ortune.errors import OrtuneError
 from ortune.options import make_request
 from ortune.requests import ProgramVerifyOptions, ProgramVerifyRequest
 
@@ -27,9 +27,9 @@ def verify_program(values: Values, options: ProgramVerifyOptions) -> None:
     from ortune.console.verify import show_verification
     from ortune.console.widgets import make_console
     from ortune.program.tuned import has_change, prepare_tuned, read_program_records
-    from ortune.program.verify import NOTHING_TO_VERIFY, check_updatable, replace_records
+    from ortune.program.verify import NOTHING_TO_VERIFY, replace_records
     from ortune.program.verify import verify_program as run
-    from ortune.record.files import check_writable
+    from ortune.record.files import check_unchanged, check_writable
 
     check_single_config(values.get("command", ()), sys.argv, USAGE)
     request = make_request(ProgramVerifyRequest, values, "cli")
@@ -37,7 +37,7 @@ def verify_program(values: Values, options: ProgramVerifyOptions) -> None:
     path = Path(request.config) if options.update else None
     records = read_program_records(request)
     if path is not None:
-        check_updatable(path, records, trust=request.trust)
+        check_unchanged(path, records, trust=request.trust)
         check_writable(path, "update")
     verification = NOTHING_TO_VERIFY
     if has_change(records):
@@ -46,11 +46,11 @@ def verify_program(values: Values, options: ProgramVerifyOptions) -> None:
             show_tuned(console, tuned)
         with ComparisonProgress(console, quiet=options.quiet) as progress:
             verification = run(tuned, progress, budget_s=request.budget)
-    fault: UsageError | None = None
+    fault: OrtuneError | None = None
     if path is not None and verification.records:
         try:
             replace_records(path, records, verification.records, trust=request.trust)
-        except UsageError as error:
+        except OrtuneError as error:
             fault = error
     if options.json:
         print_json(verification)

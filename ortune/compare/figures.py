@@ -158,12 +158,17 @@ def describe_latencies(blocks: Sequence[Block]) -> Latencies:
 
 
 def split_cases(blocks: Sequence[Block]) -> list[NDArray[np.int64]]:
-    """Return the samples of each input case."""
+    """Return the samples of each input case that occurs, in the order of their numbers."""
+    return list(split_by_case(blocks).values())
+
+
+def split_by_case(blocks: Sequence[Block]) -> dict[int, NDArray[np.int64]]:
+    """Return the samples of each input case that occurs, by its number."""
     samples = np.concatenate([block.samples_ns for block in blocks])
     if blocks[0].cases is None:
-        return [samples]
+        return {0: samples}
     cases = np.concatenate([block.cases for block in blocks if block.cases is not None])
-    return [samples[cases == case] for case in np.unique(cases)]
+    return {int(case): samples[cases == case] for case in np.unique(cases)}
 
 
 def count_calls(blocks: Sequence[Block]) -> int:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ortune.compare.clumps import Clumps
-from ortune.compare.figures import percentiles, split_cases
+from ortune.compare.figures import percentiles, split_by_case
 from ortune.compare.interval import DEFAULT_CONFIDENCE, Interval
 from ortune.worker import Block
 
@@ -28,22 +28,29 @@ def percentile_interval(
     confidence: float = DEFAULT_CONFIDENCE,
     *,
     clumps: Clumps | None = None,
+    by_case: bool = True,
 ) -> Interval:
     """Return a percentile of latency over all launches, as a logarithm of ns, and its interval.
 
-    With several input cases, it is the mean of the cases' logarithms. The upper end is infinite if there are too few
-    calls, and both ends are for fewer than two launches.
+    With several input cases, it is the mean of the cases' logarithms, or the percentile of all calls together. The
+    upper end is infinite if there are too few calls, and both ends are for fewer than two launches.
 
     Args:
         launches: The blocks of each launch.
         point: The percentile, such as 99.
         confidence: Coverage of the interval.
         clumps: How requests wait together; None for calls that do not wait.
+        by_case: Whether each input case counts as much, as where configs are compared. A limit is one for all requests.
 
     Source: G. Y. Zou and A. Donner, "Construction of confidence limits about effect measures: a general approach",
     Statistics in Medicine 27 (2008), for the interval of a sum.
     """
-    cases = list(zip(*(split_cases(blocks) for blocks in launches), strict=True))
+    cases = [[np.concatenate([block.samples_ns for block in blocks]) for blocks in launches]]
+    if by_case:
+        split = [split_by_case(blocks) for blocks in launches]
+        # A launch with few calls may lack a case.
+        numbers = sorted({number for each in split for number in each})
+        cases = [[each[number] for each in split if number in each] for number in numbers]
     n = len(cases)
     if clumps:  # the requests of a clump are of all cases
         clumps = msgspec.structs.replace(clumps, size=max(clumps.size / n, 1.0))

@@ -106,11 +106,11 @@ class PodShape:
         if job.is_pinned:
             # With the static CPU manager policy, a container gets whole cores: all CPUs of as many as it has threads.
             host = job.record.host
-            n_of_core = 1 if host.cpu_quota else max(host.n_usable // host.n_usable_cores, 1)
+            n_of_core = 1 if host.cpu_quota else max(host.n_usable // max(host.n_usable_cores, 1), 1)
             most = host.n_usable / deployment.processes
             self.cpus = max(math.floor(min(n_of_core * self.cpus / deployment.processes, most)), 1)
         self.memory_mib = count_memory_mib(job, self.n_processes)
-        self.cpu_percent = min(max(round(100 * picked.most_cpus / self.n_per_host / self.cpus), 1), 100)
+        self.cpu_percent = max(round(100 * min(picked.most_cpus / self.n_per_host / self.cpus, 1.0)), 1)
 
 
 def write_manifests(job: Job, picked: PickedDeployment) -> str:

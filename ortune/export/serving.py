@@ -78,18 +78,31 @@ def join_words(words: list[str]) -> str:
     return shlex.join(words)
 
 
+OWN_POOLS = frozenset(
+    ("ACLExecutionProvider", "DnnlExecutionProvider", "OpenVINOExecutionProvider", "XnnpackExecutionProvider")
+)
+"""Providers that compute on CPUs with threads of their own."""
+
+
 def count_cpus(job: Job) -> float:
-    """Return how many CPUs all processes can use: those of the host, or fewer where they have fewer threads."""
+    """Return how many CPUs all processes can use: those of the host, or fewer where they have fewer threads.
+
+    Pools of which the size is not known can use all of them.
+    """
     host, deployment, config = job.record.host, job.deployment, job.record.config
     if host.cpu_quota:
         return host.cpu_quota
     pool = config.global_thread_pool
     threads = int(pool.intra_op_num_threads if pool else config.session_options.get(ids.INTRA_OP_NUM_THREADS, 0))
-    if not threads:
-        return host.n_usable
+    is_parallel = config.session_options.get(ids.EXECUTION_MODE) == "ORT_PARALLEL"
+    n_parallel = int(pool.inter_op_num_threads if pool else config.session_options.get(ids.INTER_OP_NUM_THREADS, 0))
+    has_own_pool = any(name in OWN_POOLS for name, _ in config.providers)
+    if not threads or (is_parallel and not n_parallel) or has_own_pool:
+        return max(host.n_usable, 1)
     # A caller is one of the threads of its session's pool.
     n_pools = 1 if pool else job.record.workload.load.sessions
-    return max(1, min(host.n_usable, deployment.processes * (n_pools * (threads - 1) + deployment.clients)))
+    of_pool = threads - 1 + (n_parallel if is_parallel else 0)
+    return max(1, min(host.n_usable, deployment.processes * (n_pools * of_pool + deployment.clients)))
 
 
 def count_memory_mib(job: Job, n_processes: int | None = None) -> int:

@@ -58,6 +58,27 @@ def rank_rows(rows: Sequence[PlannedDeployment]) -> list[int]:
     return ranked
 
 
+def discount_predictions(rows: Sequence[PlannedDeployment]) -> list[PlannedDeployment]:
+    """Return the rows with predicted capacities that are as much too high as the worst of those that were measured.
+
+    What was measured is otherwise displaced by what the same model predicts, if there is no time to measure it. The
+    prediction for the default deployment stays.
+    """
+    ratios = [
+        row.capacity.estimate / row.predicted_capacity.estimate
+        for row in rows
+        if row.capacity and row.predicted_capacity and row.predicted_capacity.estimate > 0
+    ]
+    ratio = min([1.0, *ratios])
+    found = []
+    for place, row in enumerate(rows):
+        capacity = row.capacity
+        if capacity and capacity.source == "predicted" and place != DEFAULT_POSITION:
+            capacity = msgspec.structs.replace(capacity, estimate=ratio * capacity.estimate, low=ratio * capacity.low)
+        found.append(msgspec.structs.replace(row, capacity=capacity))
+    return found
+
+
 def count_needed(row: PlannedDeployment) -> float:
     """Return the replicas that a row needs for the rate: 1 if there is none, infinite if no number is enough."""
     return math.inf if row.sustained_per_s <= 0 else row.replicas or 1

@@ -92,7 +92,8 @@ def find_batched(
         working = [each for each in screened if not each.failure]
         if len(working) > 1 and working[0].deployment.config.batch == 1:
             times = make_times(working)
-            batching, capacity = choose_batching(row.deployment, times, slo, seed=seed)
+            error = find_relative_error(row.capacity)
+            batching, capacity = choose_batching(row.deployment, times, slo, seed=seed, error=error)
             if batching:
                 found.append(
                     BatchedDeployment(
@@ -145,12 +146,27 @@ def make_times(screened: Sequence[Screened]) -> BatchTimes:
     )
 
 
+def find_relative_error(capacity: Estimate | None) -> float:
+    """Return half the width of the interval of a capacity, as a logarithm; infinite if its upper end is not known."""
+    if not capacity or not capacity.high or capacity.estimate <= 0:
+        return math.inf
+    return math.log(capacity.high / capacity.estimate)
+
+
 def choose_batching(
-    deployment: Deployment, times: BatchTimes, slo: Limit, *, seed: int
+    deployment: Deployment, times: BatchTimes, slo: Limit, *, seed: int, error: float = 0.0
 ) -> tuple[Batching | None, Estimate]:
     """Return the batches with the highest predicted capacity, and that capacity.
 
     The number of requests is chosen first, without a delay, and then the delay.
+
+    Args:
+        deployment: The deployment.
+        times: Durations of calls by size.
+        slo: The target.
+        seed: Random seed.
+        error: Error of the durations of calls, as a logarithm: how much the capacity without batches differs between
+            launches. It becomes a part of the interval.
 
     Returns:
         None as the batching if single calls have a capacity that is as high.
@@ -167,7 +183,21 @@ def choose_batching(
                 best = find_better(
                     best, deployment, times, Batching(max_batch=best[0].max_batch, max_delay_us=delay_us), slo, seed
                 )
-    return best
+    batching, capacity = best
+    return batching, widen(capacity, error)
+
+
+def widen(capacity: Estimate, error: float) -> Estimate:
+    """Return a capacity whose interval contains another error, given as a logarithm."""
+    if capacity.estimate <= 0 or error <= 0:
+        return capacity
+    below = math.log(capacity.estimate / capacity.low) if capacity.low > 0 else math.inf
+    above = math.log(capacity.high / capacity.estimate) if capacity.high else math.inf
+    high = capacity.estimate * math.exp(min(math.hypot(above, error), 700.0))
+    is_known = math.isfinite(above) and math.isfinite(error)
+    return msgspec.structs.replace(
+        capacity, low=capacity.estimate * math.exp(-math.hypot(below, error)), high=high if is_known else None
+    )
 
 
 def find_better(

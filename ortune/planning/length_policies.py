@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 import numpy as np
 
-from ortune.compare.interval import DEFAULT_CONFIDENCE
+from ortune.compare.interval import DEFAULT_CONFIDENCE, share_error
 from ortune.compare.stats import t_interval
 from ortune.errors import MeasureError
 from ortune.planning.call_times import list_points, measure_call_times
@@ -293,7 +293,9 @@ class _LengthPlanning:
         """Return the items per second of a policy relative to those of another; None for the policy itself."""
         if place == other:
             return None
-        return describe_interval(t_interval(means[place] - means[other], DEFAULT_CONFIDENCE).exp())
+        # The best of several policies is looked for.
+        confidence = share_error(len(means) - 1)
+        return describe_interval(t_interval(means[place] - means[other], confidence).exp())
 
     def describe_predicted(self, grouping: Grouping) -> LengthPolicy:
         """Return a policy with its predicted figures."""

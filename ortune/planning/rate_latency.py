@@ -46,7 +46,8 @@ def find_moments(streams: Sequence[Sequence[Block]], load: Load) -> QueueMoments
     return QueueMoments(
         utilization=utilization,
         service_ns=service_ns,
-        variation=max(min(wait_ns / constant_ns, most), 1 + (deviation_ns / mean_ns) ** 2),
+        # With many callers that are rarely busy, no request waits for another.
+        variation=max(min(wait_ns / constant_ns, most) if constant_ns > 0 else 1.0, 1 + (deviation_ns / mean_ns) ** 2),
         n_callers=load.clients,
     )
 
@@ -98,4 +99,10 @@ def summarize_rate(
         duration_ns = load.processes * sum(block.wall_ns for stream in streams for block in stream)
         least_ns = quantile_of_normal(confidence) * moments.find_error(duration_ns)
         return msgspec.structs.replace(found, high=max(found.high, found.estimate + least_ns))
-    return percentile_interval(batches, point, confidence, clumps=moments.clumps if moments else None).exp()
+    clumps = moments.clumps if moments else None
+    return percentile_interval(batches, point, confidence, clumps=clumps, by_case=False).exp()
+
+
+def bound_utilization(streams: Sequence[Sequence[Block]], load: Load, confidence: float) -> Interval:
+    """Return the share of the callers' time that calls take, with the interval of the differences between blocks."""
+    return t_interval([load.utilization(block.service_ns) for stream in streams for block in stream], confidence)

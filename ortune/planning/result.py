@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import math
 from typing import Annotated, Literal, get_args
 
@@ -16,6 +15,7 @@ from ortune.knobs.config import MOST_ITEMS
 from ortune.model.identity import ModelIdentity
 from ortune.planning.deployment import Deployment
 from ortune.queueing.policies import Policy, name_policy
+from ortune.times import check_time
 from ortune.worker import Runtime
 from ortune.workload import Limit, Workload
 
@@ -79,7 +79,7 @@ def check_origin(started: str, seed: int) -> None:
     """
     if seed < 0:
         raise ValueError(f"seed is {seed}, below 0")
-    datetime.datetime.fromisoformat(started)
+    check_time(started)
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -28,7 +28,14 @@ from ortune.planning.capacity import (
     predict_capacity,
     predict_latency,
 )
-from ortune.planning.choose import DEFAULT_POSITION, add_cost, explain_choice, find_best, rank_rows
+from ortune.planning.choose import (
+    DEFAULT_POSITION,
+    add_cost,
+    discount_predictions,
+    explain_choice,
+    find_best,
+    rank_rows,
+)
 from ortune.planning.deployment import Deployment
 from ortune.planning.dynamic_batching import find_batched, make_batched_rate_model, predict_batched_latency
 from ortune.planning.length_policies import plan_lengths
@@ -127,7 +134,7 @@ def make_plan(prepared: PreparedPlan, observe: Observe = lambda stage, done, tot
             rows=outcome.rows,
             recommended=outcome.recommended,
             reason=outcome.reason,
-            best=find_best(outcome.rows),
+            best=find_best(discount_predictions(outcome.rows)),
             screened=outcome.screened,
             slo=options.slo,
             rate_per_s=options.rate_per_s,
@@ -200,7 +207,7 @@ class _Planning:
                 interrupted = True
             rows = mark_proven(rows, self.beyond_default)
         rows = [self.add_latency(row) for row in rows]
-        recommended = rank_rows(rows)[0]
+        recommended = rank_rows(self.add_costs(discount_predictions(rows)))[0]
         if not interrupted:
             try:
                 rows[recommended] = self.measure_latency(rows[recommended])

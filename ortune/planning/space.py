@@ -52,6 +52,7 @@ class DeploymentSpace(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         n_cores: Cores that may be used, or the CPU quota rounded up if it is smaller.
         n_default_threads: Threads of ONNX Runtime's default pool on this host.
+        quota: CPU time per time that all processes together may use; infinite without a limit.
         host: Where processes are pinned; None if they cannot be.
         parts: Numbers of parts that the host consists of: nodes and L3 domains.
         processes: Numbers of processes that the user wants to try; empty for what suits the host.
@@ -65,6 +66,7 @@ class DeploymentSpace(msgspec.Struct, frozen=True, kw_only=True):
 
     n_cores: int
     n_default_threads: int
+    quota: float = math.inf
     host: Host | None = None
     parts: tuple[int, ...] = ()
     processes: tuple[int, ...] = ()
@@ -287,6 +289,7 @@ def make_deployment_space(
     return DeploymentSpace(
         n_cores=n_cores,
         n_default_threads=n_default_threads,
+        quota=quota.cpus if quota else math.inf,
         host=host if host.system != "Darwin" and not quota else None,
         parts=tuple(sorted({each for each in (nodes, domains) if each > 1})),
         processes=tuple(sorted(set(processes))),

@@ -11,12 +11,11 @@ from ortune.apply.fit import find_mismatches
 from ortune.apply.verify import Verification, add_occasion, judge_comparison, list_speedups, pool_occasions
 from ortune.compare.bench import BenchResult, Observe, compare
 from ortune.compare.paired_run import Side
-from ortune.errors import UsageError
 from ortune.host import HostClass
 from ortune.knobs import DEFAULT
 from ortune.program.search import open_program
 from ortune.program.tuned import AS_IT_IS, TunedProgram
-from ortune.record.files import encode_record, follow_link, read_document, write_atomically
+from ortune.record.files import check_unchanged, encode_record, follow_link, read_document, write_atomically
 from ortune.record.rounding import round_record
 from ortune.record.schema import SCHEMA, Bundle, Occasion, Record
 
@@ -87,19 +86,6 @@ def verify_program(
     )
 
 
-def check_updatable(path: Path, records: tuple[Record, ...], *, trust: bool) -> None:
-    """Check that a file holds these records, so that they can be replaced in it.
-
-    Raises:
-        UsageError: It does not.
-    """
-    if not path.is_file():
-        raise UsageError(f"{path}: is not a file.", "Pass the records as a file.", option="update")
-    found = read_document(path, trust=trust).records
-    if not all(record in found for record in records):
-        raise UsageError(f"{path}: was changed in the meantime.", "Try again.", option="update")
-
-
 def replace_records(path: Path, before: tuple[Record, ...], after: tuple[Record, ...], *, trust: bool) -> None:
     """Replace records in a file. Other records of a bundle are kept.
 
@@ -110,8 +96,10 @@ def replace_records(path: Path, before: tuple[Record, ...], after: tuple[Record,
         trust: Whether records may have settings that need trust.
 
     Raises:
-        UsageError: The file cannot be written.
+        UsageError: The file cannot be written, or does not hold the records any more.
+        RecordError: It cannot be read any more.
     """
+    check_unchanged(path, before, trust=trust)
     document = read_document(path, trust=trust)
     found = list(document.records)
     for old, new in zip(before, after, strict=True):

@@ -11,7 +11,7 @@ import hashlib
 import itertools
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -457,6 +457,20 @@ def write_complete(target: Path, data: bytes) -> Iterator[Path]:
             yield complete
     finally:
         complete.unlink(missing_ok=True)
+
+
+def check_unchanged(path: Path, records: Sequence[Record], *, trust: bool) -> None:
+    """Check that a file holds these records, so that they can be replaced in it.
+
+    Raises:
+        UsageError: It does not.
+        RecordError: It cannot be read as records.
+    """
+    if not path.is_file():
+        raise UsageError(f"{path}: is not a file.", "Pass the records as a file.", option="update")
+    found = read_document(path, trust=trust).records
+    if not all(record in found for record in records):
+        raise UsageError(f"{path}: was changed in the meantime.", "Try again.", option="update")
 
 
 def write_atomically(path: Path, data: bytes) -> None:

@@ -1,10 +1,10 @@
-"""Keeps a record that cannot be written to its file, such as on a full disk: a search may have taken an hour."""
+"""Keeps a result that cannot be written to its file, such as on a full disk: a search may have taken an hour."""
 
 from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Generic
 
@@ -16,7 +16,7 @@ from ortune.record.files import Kind, encode_record, write_record
 from ortune.record.schema import Bundle, Record
 
 PREFIX = "rescued-by-ortune-"
-"""Beginning of the name of the folder with a rescued record."""
+"""Beginning of the name of the folder with a rescued result."""
 
 
 class Saved(msgspec.Struct, Generic[Kind], frozen=True, kw_only=True):
@@ -54,21 +54,36 @@ def rescue_record(record: Record | Bundle, path: Path, trials: bytes | None, fau
         fault: Why not.
     """
     name = "record.json" if str(path) == STANDARD_STREAM else path.name
+    return rescue("record", name, encode_record(record), lambda each: write_record(record, each, trials), fault)
+
+
+def rescue(noun: str, name: str, content: bytes, write: Callable[[Path], object], fault: UsageError) -> UsageError:
+    """Write a result to another folder, and return the error to report, which states where it is.
+
+    If it cannot be written anywhere, the error contains its text.
+
+    Args:
+        noun: What it is, such as "record".
+        name: Name of its file.
+        content: Its text.
+        write: Writes it, and what belongs to it.
+        fault: Why it cannot be written where it belongs.
+    """
     for parent in find_folders():
         with contextlib.suppress(OSError, UsageError):
             folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
             try:
-                write_record(record, folder / name, trials)
+                write(folder / name)
             except BaseException:
                 for file in folder.iterdir():
                     file.unlink()
                 folder.rmdir()
                 raise
-            return UsageError(fault.message, f"The record was written to {folder / name} instead.")
+            return UsageError(fault.message, f"The {noun} was written to {folder / name} instead.")
     return UsageError(
-        f"{fault.message} Nor can any other folder be written. This is the record:",
+        f"{fault.message} Nor can any other folder be written. This is the {noun}:",
         "Save the lines above to a file.",
-        details=encode_record(record).decode().splitlines(),
+        details=content.decode().splitlines(),
     )
 
 

@@ -9,7 +9,6 @@ The trials of a search are in a file of their own: see `ortune.record.trials`.
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Callable
 from typing import Literal
 
@@ -21,6 +20,7 @@ from ortune.errors import RecordError
 from ortune.host import HostClass
 from ortune.knobs.config import CPU, DEFAULT, Config
 from ortune.model.identity import ModelIdentity
+from ortune.times import check_time
 from ortune.worker import FailureKind, Runtime
 from ortune.workload import Objective, Workload
 
@@ -289,7 +289,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """Reject values that no search writes."""
         if self.seed < 0:
             raise ValueError(f"seed is {self.seed}, below 0")
-        datetime.datetime.fromisoformat(self.started)
+        check_time(self.started)
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -94,8 +94,7 @@ def list_common(measurements: Iterable[Measurement], base_key: str) -> list[dict
     """Return the launches of each candidate that several nodes measured, by node."""
     measured: dict[str, dict[str, list[Measurement]]] = defaultdict(lambda: defaultdict(list))
     for each in measurements:
-        # A sudden failure may have nothing to do with the candidate.
-        if each.config.key != base_key and not (each.failure and each.failure.is_sudden):
+        if each.config.key != base_key and (not each.failure or each.failure.is_of_candidate):
             measured[each.config.key][each.node].append(each)
     return [
         {

@@ -198,6 +198,7 @@ def measure_similarity(one: Traits, other: Traits) -> float:
 
 
 def _cosine(one: Mapping[str, int], other: Mapping[str, int]) -> float:
-    product = sum(math.sqrt(count * other.get(name, 0)) for name, count in one.items())
-    norms = math.sqrt(sum(one.values()) * sum(other.values()))
+    # Counts come from a file, which may have negative ones.
+    product = sum(math.sqrt(max(count, 0) * max(other.get(name, 0), 0)) for name, count in one.items())
+    norms = math.sqrt(sum(max(each, 0) for each in one.values()) * sum(max(each, 0) for each in other.values()))
     return product / norms if norms else 0.0

@@ -110,6 +110,12 @@ def search(prepared: PreparedSearch, observe: Observe = lambda progress: None) -
         started = journal.begin.started if journal else begun
         n_resumes = journal.n_resumes if journal else 0
         record = make_record(prepared, outcome, opened, started, n_resumes=n_resumes)
+        saved = Saved(record=record)
+        if request.output is not None:
+            saved = save_record(
+                record, request.output, encode_trials(make_trials(record, outcome, prepared.goal, prepared.host))
+            )
+        # Only after the record was written: the storage may not answer.
         if exchange and not outcome.interrupted:
             share_outcome(
                 exchange,
@@ -120,11 +126,6 @@ def search(prepared: PreparedSearch, observe: Observe = lambda progress: None) -
                 onnxruntime=record.runtime.onnxruntime,
             )
             is_complete = True
-        saved = Saved(record=record)
-        if request.output is not None:
-            saved = save_record(
-                record, request.output, encode_trials(make_trials(record, outcome, prepared.goal, prepared.host))
-            )
         if (history := find_history(request)) and (best := best_configs(outcome, prepared.base)):
             remember(history, describe_result(prepared, outcome, best))
         if journal and request.output is not None:

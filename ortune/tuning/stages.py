@@ -549,7 +549,7 @@ def conclude_front(outcome: Outcome, goal: Goal, run: PairedRun, comparison: Com
 
 def weaken(outcome: Outcome, reason: str) -> tuple[Verdict, str]:
     """Return that the baseline is best, or a weaker verdict if too little is known of the untried candidates."""
-    n_tried = sum(1 for trial in outcome.trials if not (trial.failure and trial.failure.is_sudden)) - 1
+    n_tried = sum(1 for trial in outcome.trials if not trial.failure or trial.failure.is_of_candidate) - 1
     return judge_untried(
         n_tried,
         outcome.n_candidates - 1,
@@ -577,7 +577,8 @@ def explain_no_confirmation(state: SearchState) -> tuple[Verdict, str]:
     if tried and all(result.failure for result in tried):
         # It was compared with nothing, so it is not called best.
         none = "none of them works on this host"
-        _, reason = judge_untried(len(tried), len(state.candidates) - 1, None, ruled_out=none)
+        n_tried = sum(1 for result in tried if result.failure and result.failure.is_of_candidate)
+        _, reason = judge_untried(n_tried, len(state.candidates) - 1, None, ruled_out=none)
         return "nothing_found", reason
     return "inconclusive", "the budget is too small for a confirmation that could prove anything: use a larger one"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import Any
@@ -54,17 +55,50 @@ def find_search_id(path: Path) -> str | None:
     if not path.stat().st_size:
         return ""
     try:
+        # Optuna adds its tables to a database that has none.
+        if path.suffix in SQLITE_SUFFIXES and not has_studies(path):
+            return None
         study = optuna.load_study(study_name=STUDY_NAME, storage=open_storage(path))
-        return str(study.user_attrs.get(SEARCH_ID, "" if not study.trials else None))
+        # Searches without a journal have no identifier. Their studies are not replaced.
+        return study.user_attrs.get(SEARCH_ID) or (None if study.trials else "")
     except Exception:  # noqa: BLE001  (Optuna passes on the exceptions of its storages)
         return None
+
+
+def has_studies(path: Path) -> bool:
+    """Return whether an SQLite database has Optuna's table of studies. Nothing is written to it.
+
+    Raises:
+        sqlite3.Error: It cannot be read.
+    """
+    import sqlite3
+
+    with contextlib.closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
+        return bool(
+            database.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'studies'").fetchone()
+        )
 
 
 def open_storage(path: Path) -> Any:
     """Return Optuna's storage in a file."""
     if path.suffix in SQLITE_SUFFIXES:
         return f"sqlite:///{path.resolve()}"
-    return optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(path)))
+    return optuna.storages.JournalStorage(StudyFile(str(path)))
+
+
+class StudyFile(optuna.storages.journal.JournalFileBackend):  # type: ignore[misc]
+    """Optuna's journal file, whose errors are the same as those of a database."""
+
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        """Add logs to the file.
+
+        Raises:
+            StorageInternalError: They cannot be written.
+        """
+        try:
+            super().append_logs(logs)
+        except OSError as error:
+            raise optuna.exceptions.StorageInternalError(error.strerror or str(error)) from error
 
 
 def open_study(
@@ -102,8 +136,11 @@ def open_study(
         for suffix in COMPANION_SUFFIXES:
             path.with_name(path.name + suffix).unlink(missing_ok=True)
         storage = open_storage(path)
-    study = optuna.create_study(
-        study_name=STUDY_NAME, storage=storage, sampler=sampler, directions=["minimize"] * n_objectives
-    )
-    study.set_user_attr(SEARCH_ID, search_id)
+    try:
+        study = optuna.create_study(
+            study_name=STUDY_NAME, storage=storage, sampler=sampler, directions=["minimize"] * n_objectives
+        )
+        study.set_user_attr(SEARCH_ID, search_id)
+    except optuna.exceptions.StorageInternalError as error:
+        raise UsageError(f"{path}: cannot be written: {error}.", option="study") from None
     return study

@@ -334,7 +334,8 @@ def pin_process(cpus: Iterable[int]) -> None:
 
 def read_stat(folder: Path) -> list[str]:
     """Return the fields of a process after its name, which is in parentheses and may contain spaces and parentheses."""
-    return (folder / "stat").read_text().rpartition(")")[2].split()
+    # Names are cut after 15 bytes, which may be within a character.
+    return (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
 
 
 def lists_children() -> bool:
@@ -367,7 +368,7 @@ def read_threads(ids: frozenset[int]) -> tuple[PoolThread, ...]:
     threads = []
     for number in sorted(ids):
         try:
-            status = Path(f"/proc/self/task/{number}/status").read_text()
+            status = Path(f"/proc/self/task/{number}/status").read_text(errors="replace")
         except OSError:
             continue
         match = re.search(r"^Cpus_allowed_list:\s*(\S+)", status, re.MULTILINE)
@@ -406,7 +407,8 @@ def read_sizes(path: str) -> dict[str, int]:
     Raises:
         OSError: It cannot be read.
     """
-    return {name: int(size) * 1024 for name, size in re.findall(r"^(\w+):\s*(\d+) kB", Path(path).read_text(), re.M)}
+    text = Path(path).read_text(errors="replace")  # the name of a process may be cut within a character
+    return {name: int(size) * 1024 for name, size in re.findall(r"^(\w+):\s*(\d+) kB", text, re.M)}
 
 
 def read_tree_memory(root: int) -> Memory:

@@ -268,7 +268,7 @@ class ProcessExecutor:
             left_s = BUILDS * self._build_deadline_s - self._compiled.total_s
             if left_s <= 0:
                 message = f"compiling other candidates took {self._compiled.total_s:.0f} s, which is the limit for all"
-                return Failure(kind="timeout", stage="build", message=message)
+                return Failure(kind="timeout", stage="skipped", message=message)
             deadline_s = min(left_s, self._build_deadline_s)
             before = self._compiled.list_files(config)
             start_s = time.monotonic()
@@ -281,7 +281,10 @@ class ProcessExecutor:
                 worker.close()
             if failure and failure.kind == "timeout":
                 message = f"{config.provider} did not compile the model within {deadline_s:.0f} s"
-                failure = msgspec.structs.replace(failure, stage="build", message=message)
+                stage = "build"
+                if deadline_s < self._build_deadline_s:
+                    message, stage = f"{message}, which were left of the limit for all candidates", "skipped"
+                failure = msgspec.structs.replace(failure, stage=stage, message=message)
             build_s = time.monotonic() - start_s
             self._compiled.note(config, build_s, failure, before)
         return self._compiled.find_failure(config)

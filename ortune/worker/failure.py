@@ -37,7 +37,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             "timeout", "out_of_memory", "wrong_output" (the outputs differ from the baseline's), or "not_applied"
             (ONNX Runtime accepted a setting that did not take effect).
         stage: What the worker was doing: "start", "build", "load", "check", "files" (it wrote a file for other workers)
-            or "measure".
+            or "measure"; "skipped" if there was no time to compile the model for this candidate.
         message: Human-readable cause.
     """
 
@@ -48,7 +48,12 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     @property
     def is_sudden(self) -> bool:
         """Whether a process ended or stopped to answer, which may have nothing to do with the candidate."""
-        return self.kind in SUDDEN and self.stage != "build"
+        return self.kind in SUDDEN and self.stage not in {"build", "skipped"}
+
+    @property
+    def is_of_candidate(self) -> bool:
+        """Whether the candidate itself was tried and failed, as far as is known."""
+        return not self.is_sudden and self.stage != "skipped"
 
     @property
     def title(self) -> str:

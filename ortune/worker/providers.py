@@ -11,8 +11,14 @@ from ortune.errors import UsageError
 from ortune.knobs.config import CPU, Config, DeviceType, Plugin
 from ortune.knobs.plugins import PLUGIN_OF
 from ortune.knobs.providers import chain_of, find_provider
+from ortune.worker.installed import is_installed
 from ortune.worker.plugins import find_plugins
-from ortune.worker.runtime import NOT_FOR_SEARCHES, find_provider_fault, read_installed_runtime
+from ortune.worker.runtime import (
+    NOT_FOR_SEARCHES,
+    find_provider_fault,
+    read_installed_runtime,
+    require_installed_runtime,
+)
 
 DEVICE_TYPES: tuple[str, ...] = tuple(filter(None, get_args(DeviceType)))
 
@@ -43,13 +49,15 @@ def choose_providers(
 
     Raises:
         UsageError: A name or a device is unknown, or none of the wanted providers works.
+        HostError: onnxruntime is installed, but cannot be imported.
     """
     filters = dict(map(_parse_provider, wanted or ()))
     if wanted is not None and set(filters) == {CPU}:
         return ChosenProviders(names=(CPU,))
     if wanted is not None and len(filters) < len(set(wanted)):
         raise UsageError(f"{','.join(wanted)}: each provider can be given once.", option="provider")
-    runtime = read_installed_runtime()
+    # Without the providers that it has, a search would silently try the CPU alone.
+    runtime = require_installed_runtime() if is_installed() else None
     known = runtime.providers if runtime else ()
     installed = "the installed onnxruntime does not have it" if runtime else "onnxruntime is not installed"
     found = find_plugins(filters if wanted else PLUGIN_OF, known) if runtime else {}

@@ -42,7 +42,7 @@ def read_preloaded(config: Config) -> tuple[str, ...]:
     """Return the libraries of the config's allocator that are mapped into this process."""
     names = LIBRARIES.get(config.allocator, ())
     try:
-        lines = Path("/proc/self/maps").read_text().splitlines() if names else []
+        lines = Path("/proc/self/maps").read_text(errors="surrogateescape").splitlines() if names else []
     except OSError:
         return ()
     paths = dict.fromkeys(line.split(maxsplit=5)[-1] for line in lines)

@@ -7,13 +7,17 @@ may crash the process. It asks child processes instead.
 from __future__ import annotations
 
 import base64
+import contextlib
 import re
+import signal
 import subprocess
 import sys
 
 import msgspec
 
+from ortune.errors import HostError
 from ortune.knobs.config import Config
+from ortune.sanitize import printable
 from ortune.worker.child_process import TELEMETRY_OFF, make_environment
 from ortune.worker.owned_folder import OwnedFolder
 from ortune.worker.plugins import find_plugin_versions, list_built_in
@@ -28,6 +32,8 @@ from ortune.worker.runtime import read_runtime
 sys.stdout.write("\\n" + msgspec.json.encode(read_runtime()).decode())
 """
 READ_RUNTIME_TIMEOUT_S = 60.0
+READ_RUNTIME_ATTEMPTS = 2
+"""A process may be ended for reasons of its own, such as lack of memory for a moment."""
 
 PROBE = """
 import sys
@@ -68,19 +74,60 @@ def read_runtime() -> Runtime:
 
 
 def read_installed_runtime() -> Runtime | None:
-    """Return the result of `read_runtime` in a child process, or None if onnxruntime cannot be imported."""
-    command = [sys.executable, "-P", "-c", READ_RUNTIME]
-    try:
-        child = subprocess.run(
-            command,
-            capture_output=True,
-            env={**make_environment(), **TELEMETRY_OFF},
-            timeout=READ_RUNTIME_TIMEOUT_S,
-            check=True,
+    """Return the result of `read_runtime` in a child process, or None if onnxruntime cannot be imported there."""
+    found = _ask_for_runtime()
+    return None if isinstance(found, str) else found
+
+
+def require_installed_runtime() -> Runtime:
+    """Return the result of `read_runtime` in a child process.
+
+    Raises:
+        HostError: onnxruntime is installed, but cannot be imported.
+    """
+    found = _ask_for_runtime()
+    if isinstance(found, str):
+        raise HostError(
+            f"A process that imports onnxruntime failed: {found}.",
+            f"Check what this prints: {sys.executable} -c 'import onnxruntime; print(onnxruntime.__version__)'",
         )
-        return msgspec.json.decode(child.stdout.splitlines()[-1], type=Runtime)
-    except (OSError, subprocess.SubprocessError, msgspec.DecodeError, IndexError):
-        return None
+    return found
+
+
+def _ask_for_runtime() -> Runtime | str:
+    """Return the result of `read_runtime` in a child process, or why there is none. Processes that die are repeated."""
+    command = [sys.executable, "-P", "-c", READ_RUNTIME]
+    fault = ""
+    for _ in range(READ_RUNTIME_ATTEMPTS):
+        try:
+            child = subprocess.run(
+                command,
+                capture_output=True,
+                env={**make_environment(), **TELEMETRY_OFF},
+                timeout=READ_RUNTIME_TIMEOUT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return f"it took longer than {READ_RUNTIME_TIMEOUT_S:.0f} s"
+        except OSError as error:
+            fault = f"it cannot be started: {error.strerror}"
+            continue
+        if child.returncode == 0:
+            with contextlib.suppress(msgspec.DecodeError, IndexError):
+                return msgspec.json.decode(child.stdout.splitlines()[-1], type=Runtime)
+        fault = describe_end(child.returncode, child.stderr)
+        if child.returncode >= 0:
+            break
+    return fault
+
+
+def describe_end(status: int, log: bytes) -> str:
+    """Return, in one line, how a Python process ended."""
+    if status < 0:
+        name = signal.Signals(-status).name if -status in {*signal.Signals} else f"signal {-status}"
+        return f"it was ended by {name}"
+    lines = [line for line in remove_colors(log.decode(errors="replace")).splitlines() if line.strip()]
+    return printable(lines[-1].strip()[:200].rstrip(".")) if lines else f"it exited with status {status}"
 
 
 def find_provider_fault(config: Config) -> str:

@@ -13,6 +13,7 @@ import msgspec
 
 from ortune.errors import InputsError
 from ortune.model import InputInfo, ModelInfo
+from ortune.sanitize import printable
 from ortune.workload.batching import check_batch_axis, check_items, count_items, list_first_axes, name_batch_axes
 from ortune.workload.data import fit_array, fits_shape, format_shape, load_data, name_inputs
 from ortune.workload.dimensions import choose_sizes, require_sizes
@@ -117,7 +118,9 @@ def _make_sample(
     sample = {}
     for info in model.inputs:
         if info.name in arrays:
-            sample[info.name] = Tensor(array=arrays[info.name], origin=f"from {Path(options.data or '').name}")
+            sample[info.name] = Tensor(
+                array=arrays[info.name], origin=f"from {printable(Path(options.data or '').name)}"
+            )
         else:
             check_type(info)
             sample[info.name] = synthesize(info, require_sizes(info, sizes), facts, options.seed, item)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import msgspec
+
 from ortune.planning.choose import TIE
 from ortune.planning.colocation.result import PlannedSharing
 
@@ -41,6 +43,27 @@ def choose_sharing(rows: Sequence[PlannedSharing], scale: float) -> tuple[int | 
         return chosen, f"it {meets}, with fewer hosts than the default deployment of each model"
     lacks = "is not proven to" if default.is_estimated_to_keep else "does not"
     return chosen, f"it {meets}; the default deployment of each model {lacks}"
+
+
+def discount_predictions(rows: Sequence[PlannedSharing]) -> list[PlannedSharing]:
+    """Return the rows with predicted scales that are as much too high as the worst of those that were measured.
+
+    What was measured is otherwise displaced by what the same model predicts, if there is no time to measure it. The
+    prediction for the default deployments stays.
+    """
+    ratios = [
+        row.scale.estimate / row.predicted_scale.estimate
+        for row in rows
+        if row.scale and row.predicted_scale and row.predicted_scale.estimate > 0
+    ]
+    ratio = min([1.0, *ratios])
+    found = []
+    for row in rows:
+        scale = row.scale
+        if scale and scale.source == "predicted" and row.kind != "default":
+            scale = msgspec.structs.replace(scale, estimate=ratio * scale.estimate, low=ratio * scale.low)
+        found.append(msgspec.structs.replace(row, scale=scale))
+    return found
 
 
 def count_hosts(row: PlannedSharing) -> float:

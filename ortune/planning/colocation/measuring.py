@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import msgspec
-import numpy as np
 
 from ortune.compare.block_runner import BlockRunner, select_regime
 from ortune.compare.figures import required_calls
@@ -18,8 +17,8 @@ from ortune.planning.colocation.sharing import Demand, Sharing
 from ortune.planning.colocation.timings import Timing
 from ortune.planning.deployment import Deployment
 from ortune.planning.measuring import DeploymentRunner
-from ortune.planning.rate_latency import find_moments, summarize_rate
-from ortune.worker import Block, BlockPlan, Failure, LiveCandidate
+from ortune.planning.rate_latency import bound_utilization, find_moments, summarize_rate
+from ortune.worker import BlockPlan, Failure, LiveCandidate
 from ortune.worker.colocated import ColocatedBlock, ColocatedCandidates
 from ortune.workload import Load
 
@@ -123,12 +122,17 @@ def plan_block(
     *,
     longest_warm_up_s: float = LONGEST_WARM_UP_S,
 ) -> BlockPlan:
-    """Return how long a block is, so that each process of each model gets several requests."""
+    """Return how long a block is, so that each process of each model gets several requests.
+
+    It is never shorter than the time between two requests of a process. Otherwise, this process would be measured for
+    longer than the others, while they are idle.
+    """
     loads = [load for each in sharings for load in each.loads_at(demands, scale)]
     longest_s = max(
         max(ARRIVALS_PER_BLOCK, ARRIVALS_PER_PROCESS * load.processes) / (load.rate_per_s or math.inf) for load in loads
     )
-    duration_ns = int(min(max(longest_s * 1e9, SHORTEST_BLOCK_NS), LONGEST_BLOCK_NS))
+    gap_s = max(load.processes / (load.rate_per_s or math.inf) for load in loads)
+    duration_ns = int(max(min(max(longest_s * 1e9, SHORTEST_BLOCK_NS), LONGEST_BLOCK_NS), gap_s * 1e9 + 1))
     lead_in_ns = duration_ns // 20
     return BlockPlan(
         load=loads[0],
@@ -284,6 +288,11 @@ def find_latencies(
     ]
 
 
-def find_utilization(blocks: Sequence[Block], load: Load) -> float:
-    """Return the share of the callers' time that calls took."""
-    return load.utilization(float(np.mean([block.service_ns for block in blocks])))
+def find_utilizations(
+    streams: Sequence[Sequence[ColocatedBlock]], sharing: Sharing, demands: Sequence[Demand], scale: float
+) -> list[Interval]:
+    """Return the share of the callers' time that calls of each model took. All intervals hold together."""
+    loads = sharing.loads_at(demands, scale)
+    parts = [[[block.parts[number] for block in stream] for stream in streams] for number in range(len(demands))]
+    error = share_error(len(demands))
+    return [bound_utilization(own, load, error) for own, load in zip(parts, loads, strict=True)]

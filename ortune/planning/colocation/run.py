@@ -15,7 +15,7 @@ from ortune.compare.open import open_comparison
 from ortune.errors import MeasureError, UsageError
 from ortune.host import HostClass
 from ortune.planning.colocation import measuring
-from ortune.planning.colocation.choose import choose_sharing
+from ortune.planning.colocation.choose import choose_sharing, discount_predictions
 from ortune.planning.colocation.measured_scale import ScaleMeasurement
 from ortune.planning.colocation.measuring import OpenHost, SharedHost, Together
 from ortune.planning.colocation.predict import MANY_REQUESTS, NEAR
@@ -204,6 +204,8 @@ class _Planning:
             except KeyboardInterrupt:
                 interrupted = True
             recommended, reason = choose_sharing(rows, scale)
+        # There was no time for all that might be better than what was measured.
+        recommended, reason = choose_sharing([self.add_cost(row) for row in discount_predictions(rows)], scale)
         return Outcome(
             rows=tuple(rows),
             recommended=recommended,
@@ -314,20 +316,20 @@ class _Planning:
         streams, contended = measuring.in_one_regime(together.streams)
         self.contended = self.contended or contended
         blocks = [block for stream in streams for block in stream]
-        loads = sharing.loads_at(self.demands, scale)
         latencies = measuring.find_latencies(streams, sharing, self.demands, scale)
+        utilizations = measuring.find_utilizations(streams, sharing, self.demands, scale)
         models = []
-        for number, (load, demand, latency) in enumerate(zip(loads, self.demands, latencies, strict=True)):
+        for number, (demand, latency) in enumerate(zip(self.demands, latencies, strict=True)):
             own = [block.parts[number] for block in blocks]
             models.append(
                 ModelResult(
                     deployment=sharing.deployments[number],
                     figure=demand.figure,
                     latency_ns=describe_interval(latency) if math.isfinite(latency.estimate) else None,
-                    verdict=judge(latency, demand),
+                    verdict=judge(latency, utilizations[number], demand),
                     is_above_target=bool(demand.slo and latency.estimate > demand.slo.bound),
                     served_per_s=1e9 * sum(block.n_calls for block in own) / sum(block.wall_ns for block in own),
-                    utilization=measuring.find_utilization(own, load),
+                    utilization=max(utilizations[number].estimate, 0.0),
                     n_requests=sum(len(block.samples_ns) for block in own),
                     cpu_ns_per_call=sum(block.cpu_ns for block in own) / sum(block.n_calls for block in own),
                     memory_bytes=max(block.memory.peak_bytes for block in own),
@@ -400,10 +402,17 @@ def correct_scale(predicted: Estimate, row: PlannedSharing, measured: float) -> 
     return msgspec.structs.replace(predicted, estimate=scale)
 
 
-def judge(latency: Interval, demand: Demand) -> Verdict:
-    """Return whether a target is kept."""
+def judge(latency: Interval, utilization: Interval, demand: Demand) -> Verdict:
+    """Return whether a target is kept; without one, whether requests are served as they arrive.
+
+    Args:
+        latency: The figure of the latency in ns; infinite if requests arrive faster than they are served.
+        utilization: Share of the callers' time that calls take.
+        demand: The model's rate and target.
+    """
     if not math.isfinite(latency.estimate):
         return "broken"
-    if not demand.slo or latency.high <= demand.slo.bound:
+    found, most = (latency, demand.slo.bound) if demand.slo else (utilization, 1.0)
+    if found.high <= most:
         return "kept"
-    return "broken" if latency.low > demand.slo.bound else "unclear"
+    return "broken" if found.low > most else "unclear"

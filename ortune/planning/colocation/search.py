@@ -87,7 +87,7 @@ class SharingSearch:
         self.most_bytes = most_bytes
         self.n_cores = spaces[0].n_cores
         self.host = spaces[0].host
-        self.predictor = Predictor(demands=self.demands, n_cores=self.n_cores, seed=seed)
+        self.predictor = Predictor(demands=self.demands, n_cores=min(self.n_cores, spaces[0].quota), seed=seed)
         self.timings = [ModelTimings() for _ in spaces]
         self.defaults: list[Timing] = []
         self.unfit: dict[str, Proposal] = {}
