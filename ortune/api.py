@@ -198,14 +198,14 @@ def plan(
         >>> found.choice.deployment.processes in (1, 2)
         True
     """
-    from ortune.planning.files import write_plan
+    from ortune.planning.files import save_plan
     from ortune.planning.prepare import prepare_plan
     from ortune.planning.run import make_plan
 
     request = make_request(PlanRequest, {"model": model, **options})
     found = make_plan(prepare_plan(request), progress or ignore)
-    if request.output is not None:
-        write_plan(found, request.output)
+    if request.output is not None and (fault := save_plan(found, request.output)):
+        raise fault
     return found
 
 
@@ -224,16 +224,17 @@ def plan_host(
         The plan: ways to share the host, each measured with all models under load at the same time.
 
     Raises:
-        OrtuneError: An option is not valid, a model does not run, or the plan cannot be written to its file.
+        OrtuneError: An option is not valid, a model does not run, or the plan cannot be written to its file. In
+            the last case, the message states where the plan is instead.
     """
     from ortune.planning.colocation.prepare import prepare_host_plan
     from ortune.planning.colocation.run import make_host_plan
-    from ortune.planning.files import write_plan
+    from ortune.planning.files import save_plan
 
     request = make_request(HostPlanRequest, {"models": models, **options})
     found = make_host_plan(prepare_host_plan(request), progress or ignore)
-    if request.output is not None:
-        write_plan(found, request.output)
+    if request.output is not None and (fault := save_plan(found, request.output)):
+        raise fault
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 
-FIRST_YEAR, LAST_YEAR = 1971, 9998
+FIRST_YEAR, LAST_YEAR = 2, 9998
 """Times of these years can be converted to any time zone."""
 
 

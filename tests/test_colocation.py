@@ -29,7 +29,7 @@ from ortune.model.identity import ModelIdentity
 from ortune.options import make_request
 from ortune.planning.capacity import make_rate_model
 from ortune.planning.colocation import measured_scale, measuring, run
-from ortune.planning.colocation.choose import choose_sharing, discount_predictions
+from ortune.planning.colocation.choose import choose_sharing, correct_predictions
 from ortune.planning.colocation.files import decode_host_plan, read_host_plan
 from ortune.planning.colocation.predict import Predictor
 from ortune.planning.colocation.prepare import (
@@ -711,8 +711,16 @@ class TestChoice:
         measured = make_row("divided", scale=make_estimate(1.0), predicted_scale=make_estimate(1.5, source="predicted"))
         for scale, expected in ((1.4, 0), (1.6, 1)):
             rows = [measured, make_row("unpinned", scale=make_estimate(scale, source="predicted"))]
-            assert choose_sharing(rows, 1.0)[0] == 1
-            assert choose_sharing(discount_predictions(rows), 1.0)[0] == expected
+            assert choose_sharing(rows, 0.5)[0] == 1
+            assert choose_sharing(correct_predictions(rows, 0.5), 0.5)[0] == expected
+        # It was measured to keep the targets at 1.5 times the rates.
+        rows = [measured, make_row("unpinned", scale=make_estimate(1.6, source="predicted"))]
+        (_, kept) = correct_predictions(rows, 1.5)
+        assert kept.scale
+        assert kept.scale.estimate == 1.5
+        # A scale of 0 says only that it is below the lowest one that was measured.
+        rows[0] = msgspec.structs.replace(measured, scale=make_estimate(0.0))
+        assert correct_predictions(rows, 0.5)[1] == rows[1]
 
     def test_blocks_are_not_shorter_than_the_time_between_two_requests(self) -> None:
         demands = [Demand(name="a", rate_per_s=500), Demand(name="b", rate_per_s=0.02)]

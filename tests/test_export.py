@@ -813,8 +813,22 @@ class TestDjl:
         assert {line.partition(" ")[0] for line in done.unsupported} == unsupported
 
 
+def test_the_speedup_of_a_rejected_candidate_is_not_that_of_the_config() -> None:
+    """The search kept its baseline, which is not ONNX Runtime's default."""
+    record = record_of(Config(session_options={"intra_op_num_threads": 2}))
+    assert record.evidence.winner
+    assert "Speedup: " in render("python", record, "m.onnx").text
+    other = msgspec.structs.replace(record.evidence.winner, config=Config(session_options={"intra_op_num_threads": 1}))
+    record = msgspec.structs.replace(record, evidence=msgspec.structs.replace(record.evidence, winner=other))
+    assert "Speedup: " not in render("python", record, "m.onnx").text
+
+
 def parallel(**options: int) -> Config:
     return Config(session_options={"execution_mode": "ORT_PARALLEL", **options})
+
+
+def with_provider(name: str, **options: str) -> Config:
+    return Config(providers=((name, options), (CPU, {})), session_options={"intra_op_num_threads": 4})
 
 
 class TestKubernetes:
@@ -849,8 +863,11 @@ class TestKubernetes:
                 1,
                 1,
                 None,
-                64,
+                9,
             ),
+            (with_provider("XnnpackExecutionProvider"), 1, 1, None, 4),
+            (with_provider("OpenVINOExecutionProvider"), 1, 1, None, 64),
+            (with_provider("OpenVINOExecutionProvider", num_of_threads="6"), 1, 1, None, 10),
         ],
     )
     def test_cpus(self, config: Config, clients: int, sessions: int, quota: float | None, cpus: float) -> None:

@@ -25,7 +25,7 @@ from ortune.errors import UsageError
 from ortune.program import http_load, http_worker
 from ortune.program import server as program_server
 from ortune.program.http_load import HttpLoad, check_unused, check_url, find_free_port, wait_until_up
-from ortune.program.http_protocol import MOST_KEPT_BYTES, OpenRequest, Response
+from ortune.program.http_protocol import MOST_KEPT_BYTES, OpenRequest, Response, add_content_type
 from ortune.program.http_worker import MOST_LATE_NS, Requester, Sample, ServerClock, ServerLoad
 from ortune.worker import Block, BlockPlan, Failure, cpu, load_generator
 from ortune.worker.cpu import CpuTimes, TreeClock
@@ -609,6 +609,41 @@ def test_a_request_that_is_refused_is_not_repeated_for_long(monkeypatch: pytest.
     assert failure is not None
     assert failure.kind == "exception"
     assert failure.message.startswith(f"GET {url}/status/422: the last answer was status 422 ")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("status", [301, 307, 308])
+def test_answers_that_send_requests_elsewhere_are_not_measured(status: int, load: HttpLoad, tmp_path: Path) -> None:
+    """Nothing was computed for them."""
+    with start_server() as (server, url):
+        failure = wait_until_up(f"{url}/status/{status}", is_alive=lambda: True, deadline_s=60)
+        assert failure is not None
+        assert f"status {status}" in failure.message
+        # One that is ready may answer so elsewhere.
+        assert wait_until_up(f"{url}/", f"{url}/status/{status}", is_alive=lambda: True, deadline_s=60) is None
+        answer = open_load(load, f"{url}/status/{status}", server.pid)
+        measured = answer if isinstance(answer, Failure) else load.measure(plan(make_load()))
+    assert isinstance(measured, Failure)
+    assert f"status {status}" in measured.message
+
+
+def test_the_content_type_of_a_body(tmp_path: Path) -> None:
+    """The first request of a server has it as all others do."""
+    assert add_content_type((), "a.json") == (("Content-Type", "application/json"),)
+    assert add_content_type((("content-type", "text/plain"),), "a.json") == (("content-type", "text/plain"),)
+    asked: list[dict[str, str]] = []
+
+    def ask(pool: object, url: str, health: object, method: str, headers: Any, body: object, left_s: float) -> Any:
+        asked.append(dict(headers))
+        return 200, ""
+
+    path = tmp_path / "a.json"
+    path.write_text("{}")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(http_load, "_ask", ask)
+        server = program_server.Server(url="http://127.0.0.1:9/", bodies=(path,))
+        assert server.wait_until_up(0, lambda: None, 5.0) is None
+    assert asked == [{"Content-Type": "application/json"}]
 
 
 def test_a_program_that_ends_is_not_waited_for() -> None:

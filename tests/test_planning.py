@@ -30,7 +30,7 @@ from ortune.knobs import DEFAULT, Config
 from ortune.model.identity import ModelIdentity
 from ortune.options import make_request
 from ortune.planning.capacity import estimate_utilization, find_launch_error, predict_capacity
-from ortune.planning.choose import add_cost, discount_predictions, explain_choice, find_best, rank_rows
+from ortune.planning.choose import add_cost, correct_predictions, explain_choice, find_best, rank_rows
 from ortune.planning.deployment import Batching, Deployment
 from ortune.planning.files import decode_plan, encode_plan, read_plan
 from ortune.planning.measuring import DeploymentRunner
@@ -548,9 +548,14 @@ class TestChoice:
             rows[1] = msgspec.structs.replace(rows[1], capacity=measured, predicted_capacity=predicted)
             rows[2] = msgspec.structs.replace(rows[2], capacity=msgspec.structs.replace(predicted, estimate=per_s))
             assert rank_rows(rows)[0] == 2
-            discounted = discount_predictions(rows)
-            assert rank_rows(discounted)[0] == expected
-            assert discounted[0] == rows[0]
+            corrected = correct_predictions(rows)
+            assert rank_rows(corrected)[0] == expected
+            assert corrected[0] == rows[0]
+        # A capacity of 0 says only that it is below the lowest rate that was measured.
+        none = msgspec.structs.replace(predicted, estimate=0, low=0, source="measured")
+        rows[0] = msgspec.structs.replace(rows[0], capacity=none, predicted_capacity=predicted)
+        rows[1] = msgspec.structs.replace(rows[1], predicted_capacity=None)
+        assert correct_predictions(rows) == rows
 
     def test_the_least_memory_of_equal_ones(self) -> None:
         rows = [

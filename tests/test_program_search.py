@@ -294,6 +294,10 @@ class TestOptions:
         with pytest.raises(UsageError, match=re.escape("does not contain {port}")):
             prepare(command=(sys.executable, "-c", "pass", "{port}"), url="http://127.0.0.1/")
 
+    def test_a_url_with_a_port_that_the_command_lacks(self) -> None:
+        with pytest.raises(UsageError, match=re.escape("contains {port}, but COMMAND does not")):
+            prepare(command=(sys.executable, "-c", "pass"), url="http://127.0.0.1:{port}/")
+
     def test_a_port_without_a_url(self) -> None:
         with pytest.raises(UsageError, match="needs a URL"):
             prepare(command=(sys.executable, "-c", "pass", "{port}"))

@@ -23,7 +23,7 @@ LINES = MOST_BYTES // 6
     ids=["escaped quotes", "escaped triple quotes", "single quotes", "quotes"],
 )
 def test_strings_that_do_not_end(text: str, tmp_path: Path) -> None:
-    """They took hours, because each of their quotes may begin another string."""
+    """The first two took hours, because each of their quotes may begin another string."""
     path = tmp_path / "ortune.toml"
     path.write_text(text)
     with pytest.raises(UsageError, match="not valid TOML"):

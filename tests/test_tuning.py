@@ -21,6 +21,7 @@ from ortune.compare.open import start_comparison
 from ortune.compare.paired_run import PairedRun
 from ortune.errors import BackgroundLoadError, MeasureError, UsageError
 from ortune.knobs import DEFAULT, Config, build_space
+from ortune.record.trials import summarize_trials
 from ortune.tuning.confirmation import start_run
 from ortune.tuning.outcome import Outcome, Progress
 from ortune.tuning.pareto import find_front, find_knee
@@ -347,6 +348,8 @@ def test_candidates_for_which_there_was_no_time_were_not_tried() -> None:
     outcome = search(SimulatedExecutor(all_alike, fails_to_launch=fails), seconds=3600, n_cores=1)
     assert outcome.evidence.verdict == "nothing_found"
     assert f"4 of {outcome.n_candidates - 1} candidates were tried" in outcome.evidence.reason
+    assert summarize_trials(outcome.trials).n_tried == 4
+    assert summarize_trials(outcome.trials).failed == {}
 
 
 def test_when_every_candidate_fails_nothing_is_found() -> None:

@@ -27,9 +27,9 @@ from ortune.compare.comparison import Comparison, LimitCheck, Row, Speedup
 from ortune.errors import UsageError
 from ortune.knobs import DEFAULT, Config
 from ortune.model import read_model
-from ortune.record.files import check_unchanged, read_records
+from ortune.record.files import check_unchanged, encode_record, read_records
 from ortune.record.rounding import round_record
-from ortune.record.schema import Occasion, Record
+from ortune.record.schema import SCHEMA, Bundle, Occasion, Record
 from ortune.requests import ApplyRequest, VerifyRequest
 from ortune.worker import Failure
 from ortune.worker.executor import ProcessExecutor
@@ -216,7 +216,6 @@ class TestVerdict:
         assert self.judge(here(), speedup_here=None) == ("inconclusive", "there were too few pairs")
 
 
-@pytest.mark.usefixtures("no_workers_left")
 class TestChanged:
     """Records whose file changes while they are verified."""
 
@@ -224,6 +223,11 @@ class TestChanged:
         record = make_local_record(TINY_CNN, ONE_THREAD)
         path = write(record, tmp_path / "r.json")
         check_unchanged(path, [record], trust=False)
+        both = Bundle(schema=SCHEMA, records=(record, make_local_record(TINY_ENCODER, ONE_THREAD)))
+        path.write_bytes(encode_record(both))
+        check_unchanged(path, [record], trust=False)
+        with pytest.raises(UsageError, match="was changed in the meantime"):
+            check_unchanged(path, [record], trust=False, alone=True)
         write(make_local_record(TINY_ENCODER, ONE_THREAD), path)
         with pytest.raises(UsageError, match="was changed in the meantime"):
             check_unchanged(path, [record], trust=False)
@@ -252,6 +256,7 @@ class TestChanged:
         assert read_records(path) == (other,)
 
 
+@pytest.mark.usefixtures("no_workers_left")
 class TestCommand:
     @pytest.mark.slow
     def test_a_gain_that_is_lost(self, tmp_path: Path) -> None:

@@ -272,7 +272,7 @@ def verify_here(request: ApplyRequest, record: Record, model: str | None, path: 
     fault: OrtuneError | None = None
     if path is not None and verification.record is not None:
         try:
-            check_unchanged(path, (record,), trust=request.trust)
+            check_unchanged(path, (record,), trust=request.trust, alone=True)
             write_record(round_record(verification.record), path)
         except OrtuneError as error:
             fault = error

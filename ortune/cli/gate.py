@@ -66,7 +66,7 @@ def run_and_report(
                 from ortune.console.widgets import make_console
 
                 # What happened first is what the user must know.
-                make_console(stderr=True).print(fault.message)
+                make_console(stderr=True).print(f"error: {fault.render(spell_as_flag)[0]}", soft_wrap=True)
         raise
     write_reports(results, reports)
     exit_with_decision(results, reports.inconclusive)

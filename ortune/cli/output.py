@@ -7,12 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ortune.errors import UsageError
 from ortune.limited import STANDARD_STREAM
 from ortune.sanitize import escape_json
 
 if TYPE_CHECKING:
     import msgspec
+
+    from ortune.errors import UsageError
 
 
 def encode_json(value: object, enc_hook: Callable[[Any], Any] | None = None) -> bytes:
@@ -42,16 +43,11 @@ def write_found(plan: msgspec.Struct, output: Path | None, *, to_stdout: bool) -
     Raises:
         UsageError: Stdout cannot be written.
     """
-    from ortune.planning.files import encode_plan, write_plan
-    from ortune.record.rescue import rescue
+    from ortune.planning.files import save_plan, write_plan
 
     fault = None
     if output is not None and str(output) != STANDARD_STREAM:
-        try:
-            write_plan(plan, output)
-        except UsageError as error:
-            content = encode_plan(plan)
-            fault = rescue("plan", output.name, content, lambda path: write_plan(plan, path), error)
+        fault = save_plan(plan, output)
     if to_stdout:
         write_plan(plan, Path(STANDARD_STREAM))
     return fault

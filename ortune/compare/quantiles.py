@@ -40,7 +40,8 @@ def percentile_interval(
         point: The percentile, such as 99.
         confidence: Coverage of the interval.
         clumps: How requests wait together; None for calls that do not wait.
-        by_case: Whether each input case counts as much, as where configs are compared. A limit is one for all requests.
+        by_case: Whether each input case counts as much, as where configs are compared. The target of a plan is one for
+            all requests.
 
     Source: G. Y. Zou and A. Donner, "Construction of confidence limits about effect measures: a general approach",
     Statistics in Medicine 27 (2008), for the interval of a sum.

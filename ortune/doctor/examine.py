@@ -17,7 +17,7 @@ from ortune.doctor.optimized_graph import (
     OptimizeRequest,
     optimize_in_child,
 )
-from ortune.errors import HostError, InputsError, ModelError, UsageError
+from ortune.errors import InputsError, ModelError, UsageError
 from ortune.knobs.config import CPU, alias_of
 from ortune.model import read_model
 from ortune.model.graph import Graph, read_graph
@@ -26,7 +26,7 @@ from ortune.steps import enter_step
 from ortune.worker import Failure, Runtime
 from ortune.worker.installed import find_runtime_packages, require_runtime
 from ortune.worker.owned_folder import OwnedFolder
-from ortune.worker.runtime import read_installed_runtime
+from ortune.worker.runtime import require_installed_runtime
 from ortune.worker.working_inputs import explain_failed_run
 from ortune.workload import Feed, InputOptions, make_feed
 from ortune.workload.data import format_shape
@@ -53,9 +53,7 @@ def examine(request: DoctorRequest) -> Diagnosis:
     """
     require_runtime()
     original = read_graph(request.model)
-    runtime = read_installed_runtime()
-    if runtime is None:
-        raise HostError("onnxruntime cannot be imported.", "Find the cause: python -c 'import onnxruntime'")
+    runtime = require_installed_runtime()
     providers = find_providers(request.provider, runtime)
     facts = ModelFacts(
         path=request.model,

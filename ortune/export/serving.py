@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import shlex
 
 from ortune.export.checks import check_line
@@ -78,10 +79,21 @@ def join_words(words: list[str]) -> str:
     return shlex.join(words)
 
 
-OWN_POOLS = frozenset(
-    ("ACLExecutionProvider", "DnnlExecutionProvider", "OpenVINOExecutionProvider", "XnnpackExecutionProvider")
-)
-"""Providers that compute on CPUs with threads of their own."""
+OWN_POOLS = {
+    "ACLExecutionProvider": "",
+    "DnnlExecutionProvider": "",
+    "OpenVINOExecutionProvider": "num_of_threads",
+    "XnnpackExecutionProvider": "intra_op_num_threads",
+}
+"""Providers that compute on CPUs with threads of their own, and the option that sets their number."""
+
+USES_SESSION_THREADS = frozenset(("XnnpackExecutionProvider",))
+"""Those that use the threads of the session if their own number is not set."""
+
+
+def read_count(text: str) -> int:
+    """Return the number of threads that an option of a provider sets; 0 if it sets none."""
+    return int(text) if re.fullmatch(r"[0-9]{1,6}", text) else 0
 
 
 def count_cpus(job: Job) -> float:
@@ -96,12 +108,15 @@ def count_cpus(job: Job) -> float:
     threads = int(pool.intra_op_num_threads if pool else config.session_options.get(ids.INTRA_OP_NUM_THREADS, 0))
     is_parallel = config.session_options.get(ids.EXECUTION_MODE) == "ORT_PARALLEL"
     n_parallel = int(pool.inter_op_num_threads if pool else config.session_options.get(ids.INTER_OP_NUM_THREADS, 0))
-    has_own_pool = any(name in OWN_POOLS for name, _ in config.providers)
-    if not threads or (is_parallel and not n_parallel) or has_own_pool:
+    own = {
+        name: read_count(options.get(OWN_POOLS[name], "")) for name, options in config.providers if name in OWN_POOLS
+    }
+    is_unknown = any(not n_threads and name not in USES_SESSION_THREADS for name, n_threads in own.items())
+    if not threads or (is_parallel and not n_parallel) or is_unknown:
         return max(host.n_usable, 1)
     # A caller is one of the threads of its session's pool.
     n_pools = 1 if pool else job.record.workload.load.sessions
-    of_pool = threads - 1 + (n_parallel if is_parallel else 0)
+    of_pool = threads - 1 + (n_parallel if is_parallel else 0) + sum(own.values())
     return max(1, min(host.n_usable, deployment.processes * (n_pools * of_pool + deployment.clients)))
 
 

@@ -58,16 +58,17 @@ def rank_rows(rows: Sequence[PlannedDeployment]) -> list[int]:
     return ranked
 
 
-def discount_predictions(rows: Sequence[PlannedDeployment]) -> list[PlannedDeployment]:
-    """Return the rows with predicted capacities that are as much too high as the worst of those that were measured.
+def correct_predictions(rows: Sequence[PlannedDeployment]) -> list[PlannedDeployment]:
+    """Return the rows with predicted capacities that are reduced as the measured ones turned out to be lower.
 
-    What was measured is otherwise displaced by what the same model predicts, if there is no time to measure it. The
-    prediction for the default deployment stays.
+    What was measured would otherwise be displaced by what the same model predicts, if there is no time to measure it.
+    The prediction for the default deployment stays.
     """
     ratios = [
         row.capacity.estimate / row.predicted_capacity.estimate
         for row in rows
-        if row.capacity and row.predicted_capacity and row.predicted_capacity.estimate > 0
+        # An estimate of 0 says only that the capacity is below the lowest rate that was measured.
+        if row.capacity and row.predicted_capacity and min(row.capacity.estimate, row.predicted_capacity.estimate) > 0
     ]
     ratio = min([1.0, *ratios])
     found = []

@@ -147,10 +147,12 @@ def make_times(screened: Sequence[Screened]) -> BatchTimes:
 
 
 def find_relative_error(capacity: Estimate | None) -> float:
-    """Return half the width of the interval of a capacity, as a logarithm; infinite if its upper end is not known."""
-    if not capacity or not capacity.high or capacity.estimate <= 0:
+    """Return half the width of the interval of a capacity, as a logarithm; infinite if neither end is known."""
+    if not capacity or capacity.estimate <= 0:
         return math.inf
-    return math.log(capacity.high / capacity.estimate)
+    if capacity.high:
+        return math.log(capacity.high / capacity.estimate)
+    return math.log(capacity.estimate / capacity.low) if capacity.low > 0 else math.inf
 
 
 def choose_batching(

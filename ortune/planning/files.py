@@ -7,10 +7,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from ortune.errors import RecordError
+from ortune.errors import RecordError, UsageError
 from ortune.planning.result import SCHEMA, Plan
 from ortune.record.check import check_configs, shorten
 from ortune.record.files import name_of_input, read_content, write_atomically
+from ortune.record.rescue import rescue
 
 MOST_BYTES = 4 << 20
 """Largest size of a file that is read as a plan. A plan has some kilobytes."""
@@ -32,6 +33,19 @@ def write_plan(plan: msgspec.Struct, path: Path) -> None:
         UsageError: It cannot be written.
     """
     write_atomically(path, encode_plan(plan))
+
+
+def save_plan(plan: msgspec.Struct, path: Path) -> UsageError | None:
+    """Write a plan of any kind to a file, or to another folder if it cannot be written there.
+
+    Returns:
+        Why it cannot be written, and where it is instead; None if it was written.
+    """
+    try:
+        write_plan(plan, path)
+    except UsageError as error:
+        return rescue("plan", path.name, encode_plan(plan), lambda each: write_plan(plan, each), error)
+    return None
 
 
 def read_plan(path: str | Path, *, trust: bool = False) -> Plan:

@@ -31,7 +31,7 @@ from ortune.planning.capacity import (
 from ortune.planning.choose import (
     DEFAULT_POSITION,
     add_cost,
-    discount_predictions,
+    correct_predictions,
     explain_choice,
     find_best,
     rank_rows,
@@ -134,7 +134,7 @@ def make_plan(prepared: PreparedPlan, observe: Observe = lambda stage, done, tot
             rows=outcome.rows,
             recommended=outcome.recommended,
             reason=outcome.reason,
-            best=find_best(discount_predictions(outcome.rows)),
+            best=find_best(outcome.rows),
             screened=outcome.screened,
             slo=options.slo,
             rate_per_s=options.rate_per_s,
@@ -205,9 +205,9 @@ class _Planning:
                     rows = each
             except KeyboardInterrupt:
                 interrupted = True
-            rows = mark_proven(rows, self.beyond_default)
+            rows = correct_predictions(mark_proven(rows, self.beyond_default))
         rows = [self.add_latency(row) for row in rows]
-        recommended = rank_rows(self.add_costs(discount_predictions(rows)))[0]
+        recommended = rank_rows(rows)[0]
         if not interrupted:
             try:
                 rows[recommended] = self.measure_latency(rows[recommended])

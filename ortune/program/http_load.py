@@ -18,6 +18,7 @@ from ortune.apply.placeholders import PORT
 from ortune.errors import UsageError
 from ortune.prctl import name_parent
 from ortune.program import http_protocol
+from ortune.program.http_protocol import MOVED
 from ortune.sanitize import printable
 from ortune.secret_variables import inherit_environment
 from ortune.worker import protocol
@@ -194,6 +195,8 @@ def wait_until_up(
                     answer, was_answered = f"the last attempt: {_explain(error)}", False
             else:
                 was_answered = True
+                if status in MOVED and not health_url:
+                    return Failure(kind="exception", stage="start", message=f"{name}: {answer}")
                 if status < (500 if health_url else 400):
                     return None
                 now_s = time.monotonic()
@@ -232,6 +235,9 @@ def _ask(
         response.close()
     first = next((line.strip() for line in text.splitlines() if line.strip()), "")
     end = f": {printable(first[:LONGEST_ANSWER])}" if first else ""
+    if response.status in MOVED:
+        place = printable(str(response.headers.get("Location", ""))[:LONGEST_ANSWER])
+        end = f", which sends requests to {place}: pass that URL" if place else end
     return response.status, f"the last answer was status {response.status} {printable(response.reason or '')}{end}"
 
 

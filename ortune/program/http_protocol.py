@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+
 import msgspec
 
 from ortune.worker.protocol import BlockReply, FailureReply, MeasureRequest
 
+MOVED = frozenset((301, 307, 308))
+"""Status codes that send the request, as it is, to another URL: nothing was computed for it."""
+
 MOST_KEPT_BYTES = 10_000_000
 """Size up to which the body of a response is sent to the parent."""
+
+
+def add_content_type(headers: Sequence[tuple[str, str]], path: str | Path) -> tuple[tuple[str, str], ...]:
+    """Return header fields with the content type of a body, by the name of its file, if they do not have one."""
+    import mimetypes
+
+    if any(name.lower() == "content-type" for name, _ in headers):
+        return tuple(headers)
+    return (("Content-Type", mimetypes.guess_type(path)[0] or "application/octet-stream"), *headers)
 
 
 class OpenRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):

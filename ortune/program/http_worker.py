@@ -44,10 +44,12 @@ from ortune.limited import TooLargeError, read_limited
 from ortune.prctl import die_with_parent
 from ortune.program.http_protocol import (
     MOST_KEPT_BYTES,
+    MOVED,
     FetchRequest,
     OpenRequest,
     Reply,
     Response,
+    add_content_type,
     decode_request,
     encode,
 )
@@ -262,11 +264,11 @@ class Requester:
         """Make a request, and read the whole response.
 
         Raises:
-            RequestError: There is no complete response, or its status is 400 or above.
+            RequestError: There is no complete response, or its status is 400 or above, or one of `MOVED`.
         """
         begin_ns = time.perf_counter_ns()
         response = self.send(sample)
-        if response.status >= 400:
+        if response.status >= 400 or response.status in MOVED:
             excerpt = self._read_excerpt(response)
             response.close()
             raise RequestError(f"{self._name()}: status {response.status} {response.reason or ''}{excerpt}")
@@ -461,23 +463,14 @@ def read_samples(request: OpenRequest) -> Sequence[Sample]:
     headers = dict(request.headers)
     if not request.body_paths:
         return [Sample(None, headers)]
-    has_type = any(name.lower() == "content-type" for name in headers)
     samples = []
     for path in request.body_paths:
         try:
             body = read_limited(Path(path), MOST_BODY_BYTES, only_regular=True)
         except TooLargeError as error:
             raise ValueError(f"{path}: {error}") from None
-        kind = {} if has_type else {"Content-Type": guess_content_type(path)}
-        samples.append(Sample(body, {**kind, **headers}))
+        samples.append(Sample(body, dict(add_content_type(request.headers, path))))
     return samples
-
-
-def guess_content_type(path: str) -> str:
-    """Return the content type of a body by the name of its file."""
-    import mimetypes
-
-    return mimetypes.guess_type(path)[0] or "application/octet-stream"
 
 
 def serve(connection: Any) -> None:

@@ -17,6 +17,7 @@ import msgspec
 
 from ortune import __version__
 from ortune.apply.exec import find_program
+from ortune.apply.placeholders import PORT
 from ortune.errors import HostError, OrtuneError, ProgramError, UsageError
 from ortune.host import Host, read_host
 from ortune.host.allocators import find_allocators
@@ -355,6 +356,12 @@ def make_server(request: ProgramSearchRequest, task: ProgramTask) -> Server | No
         raise UsageError(
             f"{request.url}: does not contain {{port}}, but COMMAND does.",
             "Write it in the URL, too.",
+            option="url",
+        )
+    if PORT in request.url and not task.has_port:
+        raise UsageError(
+            f"{request.url}: contains {{port}}, but COMMAND does not.",
+            "Write it where COMMAND names the port of the server, or the number of the port in the URL.",
             option="url",
         )
     headers = []

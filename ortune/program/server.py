@@ -9,13 +9,13 @@ import msgspec
 
 from ortune.apply.placeholders import PORT
 from ortune.program.http_load import HttpLoad, check_unused, find_free_port, wait_until_up
-from ortune.program.http_protocol import Response
+from ortune.program.http_protocol import MOVED, Response, add_content_type
 from ortune.worker import Block, BlockPlan, Failure
 
 REQUEST_TIMEOUT_S = 60.0
 
 ERROR_STATUS = 400
-"""Status codes from this one on are errors."""
+"""Status codes from this one on are errors, and those of `MOVED`."""
 
 
 class Server(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +62,7 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
             is_alive=is_alive,
             deadline_s=deadline_s,
             method=self.method,
-            headers=self.headers,
+            headers=add_content_type(self.headers, self.bodies[0]) if self.bodies else self.headers,
             body=self.bodies[0].read_bytes() if self.bodies else None,
         )
         return ended[0] if ended else failure
@@ -127,7 +127,7 @@ class ServerLoad:
     def _read_body(self, answer: Response | Failure) -> bytes | Failure:
         if isinstance(answer, Failure):
             return answer
-        if answer.status >= ERROR_STATUS:
+        if answer.status >= ERROR_STATUS or answer.status in MOVED:
             text = answer.body[:200].decode("utf-8", "replace").partition("\n")[0]
             message = f"{self._server.method} {fill(self._server.url, self._port)} answers with status {answer.status}"
             return Failure(kind="exception", stage="check", message=f"{message}: {text}")

@@ -92,6 +92,6 @@ def _is_zombie(number: int) -> bool:
     if not LINUX:
         return False
     try:
-        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] in {"Z", "X"}
+        return Path(f"/proc/{number}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] in {"Z", "X"}
     except (OSError, IndexError):
         return True

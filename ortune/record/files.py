@@ -459,8 +459,14 @@ def write_complete(target: Path, data: bytes) -> Iterator[Path]:
         complete.unlink(missing_ok=True)
 
 
-def check_unchanged(path: Path, records: Sequence[Record], *, trust: bool) -> None:
+def check_unchanged(path: Path, records: Sequence[Record], *, trust: bool, alone: bool = False) -> None:
     """Check that a file holds these records, so that they can be replaced in it.
+
+    Args:
+        path: The file.
+        records: The records.
+        trust: Whether records may have settings that need trust.
+        alone: Whether it must hold no others.
 
     Raises:
         UsageError: It does not.
@@ -469,7 +475,7 @@ def check_unchanged(path: Path, records: Sequence[Record], *, trust: bool) -> No
     if not path.is_file():
         raise UsageError(f"{path}: is not a file.", "Pass the records as a file.", option="update")
     found = read_document(path, trust=trust).records
-    if not all(record in found for record in records):
+    if not all(record in found for record in records) or (alone and len(found) > len(records)):
         raise UsageError(f"{path}: was changed in the meantime.", "Try again.", option="update")
 
 

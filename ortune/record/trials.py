@@ -154,7 +154,10 @@ class TrialsSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 def summarize_trials(trials: Sequence[Trial]) -> TrialsSummary:
     """Return what the record itself says about the trials of a search."""
-    others = [trial for trial in trials if trial.number != 0]
+    # A candidate for which there was no time was not tried.
+    others = [
+        trial for trial in trials if trial.number != 0 and not (trial.failure and trial.failure.stage == "skipped")
+    ]
     ranked = [trial for trial in others if trial.speedups and not trial.failure and not trial.over_limits]
     ranked.sort(key=lambda trial: (trial.stage == "screening", [-each for each in trial.speedups or ()]))
     return TrialsSummary(

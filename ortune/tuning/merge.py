@@ -174,8 +174,10 @@ def send_launches(
     for result in results:
         candidate = result.candidate
         if result.failure:
-            failure = shorten_failure(result.failure)
-            exchange.send(candidate, first_launch, (), failure, spent_s=spent_s, race=race)
+            # Other nodes may have time to compile the model for this candidate.
+            if result.failure.stage != "skipped":
+                failure = shorten_failure(result.failure)
+                exchange.send(candidate, first_launch, (), failure, spent_s=spent_s, race=race)
             continue
         for launch, rounds in describe_launches(result, first_launch):
             exchange.send(candidate, launch, rounds, None, spent_s=spent_s, race=race)

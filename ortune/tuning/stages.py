@@ -577,7 +577,7 @@ def explain_no_confirmation(state: SearchState) -> tuple[Verdict, str]:
     if tried and all(result.failure for result in tried):
         # It was compared with nothing, so it is not called best.
         none = "none of them works on this host"
-        n_tried = sum(1 for result in tried if result.failure and result.failure.is_of_candidate)
+        n_tried = sum(1 for result in tried if result.failure and result.failure.stage != "skipped")
         _, reason = judge_untried(n_tried, len(state.candidates) - 1, None, ruled_out=none)
         return "nothing_found", reason
     return "inconclusive", "the budget is too small for a confirmation that could prove anything: use a larger one"

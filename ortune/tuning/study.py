@@ -66,17 +66,16 @@ def find_search_id(path: Path) -> str | None:
 
 
 def has_studies(path: Path) -> bool:
-    """Return whether an SQLite database has Optuna's table of studies. Nothing is written to it.
+    """Return whether an SQLite database has Optuna's tables. None are added to it.
 
     Raises:
         sqlite3.Error: It cannot be read.
     """
     import sqlite3
 
-    with contextlib.closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
-        return bool(
-            database.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'studies'").fetchone()
-        )
+    with contextlib.closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=rw", uri=True)) as database:
+        names = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        return {"studies", "version_info"} <= names
 
 
 def open_storage(path: Path) -> Any:

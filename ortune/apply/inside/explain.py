@@ -149,7 +149,7 @@ def list_threads() -> set[int]:
 def _read_cpus(thread: int) -> str:
     """Return the CPUs that a thread may run on, as a list of ranges; empty if it has ended."""
     try:
-        lines = Path(f"/proc/self/task/{thread}/status").read_text(encoding="ascii").splitlines()
+        lines = Path(f"/proc/self/task/{thread}/status").read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:
         return ""
     return next((line.split(":")[1].strip() for line in lines if line.startswith("Cpus_allowed_list:")), "")

@@ -45,24 +45,30 @@ def choose_sharing(rows: Sequence[PlannedSharing], scale: float) -> tuple[int | 
     return chosen, f"it {meets}; the default deployment of each model {lacks}"
 
 
-def discount_predictions(rows: Sequence[PlannedSharing]) -> list[PlannedSharing]:
-    """Return the rows with predicted scales that are as much too high as the worst of those that were measured.
+def correct_predictions(rows: Sequence[PlannedSharing], scale: float) -> list[PlannedSharing]:
+    """Return the rows with predicted scales that are reduced as the measured ones turned out to be lower.
 
-    What was measured is otherwise displaced by what the same model predicts, if there is no time to measure it. The
-    prediction for the default deployments stays.
+    What was measured would otherwise be displaced by what the same model predicts, if there is no time to measure it.
+    The prediction for the default deployments stays, and none is reduced below a scale at which the targets were kept.
+
+    Args:
+        rows: What was measured.
+        scale: By what the requested rates were multiplied.
     """
     ratios = [
         row.scale.estimate / row.predicted_scale.estimate
         for row in rows
-        if row.scale and row.predicted_scale and row.predicted_scale.estimate > 0
+        if row.scale and row.predicted_scale and min(row.scale.estimate, row.predicted_scale.estimate) > 0
     ]
     ratio = min([1.0, *ratios])
     found = []
     for row in rows:
-        scale = row.scale
-        if scale and scale.source == "predicted" and row.kind != "default":
-            scale = msgspec.structs.replace(scale, estimate=ratio * scale.estimate, low=ratio * scale.low)
-        found.append(msgspec.structs.replace(row, scale=scale))
+        own = row.scale
+        if own and own.source == "predicted" and row.kind != "default":
+            least = min(scale, own.estimate) if row.is_estimated_to_keep else 0.0
+            reduced = max(ratio * own.estimate, least)
+            own = msgspec.structs.replace(own, estimate=reduced, low=min(own.low, reduced))
+        found.append(msgspec.structs.replace(row, scale=own))
     return found
 
 

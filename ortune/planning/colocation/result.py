@@ -26,7 +26,7 @@ MOST_SHARINGS = 1000
 
 Verdict = Literal["kept", "unclear", "broken"]
 """Whether a target is kept: the interval of the latency lies below it, contains it, or lies above it. It is also broken
-if requests arrive faster than they are served, which is all that counts without a target."""
+if requests arrive faster than they are served. Without a target, the interval of the utilization is compared with 1."""
 
 
 class PlannedModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -15,7 +15,7 @@ from ortune.compare.open import open_comparison
 from ortune.errors import MeasureError, UsageError
 from ortune.host import HostClass
 from ortune.planning.colocation import measuring
-from ortune.planning.colocation.choose import choose_sharing, discount_predictions
+from ortune.planning.colocation.choose import choose_sharing, correct_predictions
 from ortune.planning.colocation.measured_scale import ScaleMeasurement
 from ortune.planning.colocation.measuring import OpenHost, SharedHost, Together
 from ortune.planning.colocation.predict import MANY_REQUESTS, NEAR
@@ -204,8 +204,8 @@ class _Planning:
             except KeyboardInterrupt:
                 interrupted = True
             recommended, reason = choose_sharing(rows, scale)
-        # There was no time for all that might be better than what was measured.
-        recommended, reason = choose_sharing([self.add_cost(row) for row in discount_predictions(rows)], scale)
+        rows = [self.add_cost(row) for row in correct_predictions(rows, scale)]
+        recommended, reason = choose_sharing(rows, scale)
         return Outcome(
             rows=tuple(rows),
             recommended=recommended,
