@@ -14,6 +14,7 @@ import pytest
 
 from ortune.compare.comparison import Speedup
 from ortune.errors import OrtuneError, ProgramError
+from ortune.export import render
 from ortune.gates.programs import choose_goal, prepare_program_gate
 from ortune.gates.run import run_gate
 from ortune.knobs import Config
@@ -22,6 +23,7 @@ from ortune.options import make_request
 from ortune.program.prepare import PreparedProgram, prepare_program
 from ortune.program.space import ProgramModel
 from ortune.program.tuned import (
+    find_base,
     find_place,
     make_search_request,
     merge_configs,
@@ -32,7 +34,7 @@ from ortune.program.tuned import (
 from ortune.record.files import encode_record, read_records
 from ortune.record.schema import SCHEMA, Bundle, Record, Tried
 from ortune.requests import ProgramGateRequest, ProgramSearchRequest, ProgramVerifyRequest
-from ortune.workload import parse_limit
+from ortune.workload import make_load, parse_limit
 from ortune.workload.program import ProgramRun, digest_command
 from tests.budgets import scale_budget
 from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
@@ -210,6 +212,58 @@ class TestSettings:
         records = [make_program_record(config=one), make_program_record(TINY_ENCODER, other)]
         with pytest.raises(OrtuneError, match="different settings of the process"):
             merge_configs(records, [model_named("one"), model_named("other")])
+
+
+def test_the_baseline_has_what_was_fixed() -> None:
+    """The recorded gain is relative to it."""
+    fixed = {"session.intra_op.allow_spinning": "0"}
+    environment = {"OMP_NUM_THREADS": "1"}
+    base = msgspec.structs.replace(NO_ARENA, session_config=fixed, environment=environment)
+    config = msgspec.structs.replace(TUNED, session_config=fixed, environment=environment)
+    record = make_program_record(config=config, base=base)
+    found = find_base([record], [model_named("one", NO_ARENA)])
+    assert found == Config(session_config=fixed, environment=environment)
+    assert find_base([make_program_record()], [model_named("one", NO_ARENA)]) == Config()
+    # The program has the setting by now.
+    own = msgspec.structs.replace(NO_ARENA, session_config=fixed)
+    assert find_base([record], [model_named("one", own)]) == Config(environment=environment)
+
+
+@pytest.mark.slow
+def test_a_gate_and_a_verification_measure_the_baseline_of_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    base = msgspec.structs.replace(NO_ARENA, environment={"OMP_NUM_THREADS": "1"})
+    config = msgspec.structs.replace(TUNED, environment={"OMP_NUM_THREADS": "1"})
+    record = make_program_record(config=config, base=base)
+    gate, tuned = prepare_program_gate(gate_request(record))
+    assert gate.base.config == tuned.base == Config(environment={"OMP_NUM_THREADS": "1"})
+    assert any("OMP_NUM_THREADS=1" in note for note in tuned.notes)
+
+
+@pytest.mark.parametrize(("workers", "n_processes", "expected"), [(4, 2, (4, 2)), (0, 2, (2, 4)), (0, 1, (1, 8))])
+def test_exports_of_a_server_have_its_workers(workers: int, n_processes: int, expected: tuple[int, int]) -> None:
+    load = make_load(clients=8)
+    record = make_program_record(kind="server", url="http://127.0.0.1/", n_processes=n_processes, load=load)
+    record = msgspec.structs.replace(record, config=msgspec.structs.replace(record.config, workers=workers))
+    done = render("gunicorn", record, "m.onnx")
+    assert f"workers = {expected[0]}\nthreads = {expected[1]}\n" in done.text
+    assert not [line for line in done.unsupported if "workers" in line]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="programs are not tuned there")
+def test_workers_that_the_command_has_no_place_for_are_named(tmp_path: Path) -> None:
+    record = make_program_record(kind="server", url="http://127.0.0.1/")
+    speedup = msgspec.structs.replace(record.evidence, verdict="faster")
+    config = msgspec.structs.replace(record.config, workers=3)
+    path = write(msgspec.structs.replace(record, config=config, evidence=speedup), tmp_path / "r.json")
+    for place, expected in ((), True), (("{workers}",), False):
+        done = run_ortune("apply", path, "--", sys.executable, "-c", "pass", *place, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert ("workers=3 is not applied" in done.stderr) == expected
+    options = ("--canary", "10%", "--metrics", "m")
+    done = run_ortune("apply", path, *options, "--", sys.executable, "-c", "pass", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "needs workers, which all processes" in " ".join(done.stderr.split())
 
 
 def test_arguments_of_a_program_are_not_its_name() -> None:

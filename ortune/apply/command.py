@@ -15,7 +15,7 @@ from typing import NoReturn
 from ortune.apply.canary import describe_canary, plan_canary
 from ortune.apply.exec import find_program, make_environment, replace_process
 from ortune.apply.messages import describe_mismatch, describe_missing_cache
-from ortune.apply.placeholders import fill_command
+from ortune.apply.placeholders import fill_command, find_own_workers
 from ortune.apply.plan import (
     choose_for,
     encode_plan,
@@ -49,11 +49,17 @@ def launch(arguments: list[str]) -> NoReturn:
     records = read_for(request.files, request)
     choices = choose_for(records, request)
     canary = plan_canary(records, choices, request)
-    command = fill_command(command, workers=find_workers(choices))
+    workers = find_workers(choices)
+    has_place = find_own_workers(command) > 0
+    command = fill_command(command, workers=workers)
     plan = encode_plan(make_plan(choices, request, "--explain shows why", canary))
     environment = make_environment(plan, environment_of(choices), os.environ)
     if not request.quiet:
         lines = [*notes(choices, keep_explicit=request.keep_explicit), *describe_canary(canary)]
+        if workers and not has_place:
+            lines.append(
+                f"workers={workers} is not applied. Write {{workers}} where COMMAND has the number of workers."
+            )
         sys.stderr.writelines(f"ortune: {line}\n" for line in lines)
     replace_process(program, command, environment)
 

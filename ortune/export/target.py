@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -72,9 +73,13 @@ class Job:
         host = read_host(memory=False) if load.pinned else None
         is_same = host is not None and self.record.host.includes(HostClass.of(host))
         placement = place_processes(host, load.processes) if host and is_same else None
-        return Deployment(
-            processes=load.processes, clients=load.clients, placement=placement, config=self.record.config
-        )
+        processes, clients = load.processes, load.clients
+        program = self.record.workload.program
+        if program and program.kind == "server":
+            # The clients are those of the whole server, whose worker processes the program starts.
+            processes = self.record.config.workers or max(program.n_processes, 1)
+            clients, placement = math.ceil(clients / processes), None
+        return Deployment(processes=processes, clients=clients, placement=placement, config=self.record.config)
 
     @property
     def is_pinned(self) -> bool:

@@ -45,7 +45,7 @@ def prepare_program_gate(request: ProgramGateRequest) -> tuple[Gate, TunedProgra
     goal, slowdowns = choose_goal(record, request)
     tuned = prepare_tuned(records, request)
     program = name_program(request.command)
-    base = GateSide(text=f"{program} as it is", model="")
+    base = GateSide(text=f"{program} as it is", model="", config=tuned.base)
     head = GateSide(text=f"{program} with {source}", model="", config=tuned.config, record=source)
     gate = Gate(
         name=request.name,

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from ortune.errors import ProgramError, RecordError, UsageError
-from ortune.knobs import KNOBS, Config
+from ortune.knobs import DEFAULT, KNOBS, Config, describe
 from ortune.knobs.config import ModelSettings
 from ortune.knobs.knob import Value
 from ortune.model.identity import ModelIdentity
@@ -34,12 +34,14 @@ class TunedProgram(msgspec.Struct, frozen=True, kw_only=True):
         records: The records, one for each model, all of the same search.
         program: The program with those of its models that have a record.
         config: What the records change of the program.
+        base: What the baseline of the records changes of it: the settings that all candidates of the search had.
         notes: What differs from the program that was tuned, as sentences.
     """
 
     records: tuple[Record, ...]
     program: PreparedProgram
     config: Config
+    base: Config = DEFAULT
     notes: tuple[str, ...] = ()
 
     @property
@@ -125,11 +127,16 @@ def prepare_tuned(records: Sequence[Record], request: RecordedProgramOptions) ->
         models=tuple(prepared.models[place] for place in places),
         identities=tuple(prepared.identities[place] for place in places),
     )
+    base = find_base(records, program.models)
+    notes = find_differences(records, prepared, program)
+    if base != DEFAULT:
+        notes.append(f"As in the search, the program as it is has these settings: {describe(base)}.")
     return TunedProgram(
         records=tuple(records),
         program=program,
         config=merge_configs(records, program.models),
-        notes=tuple(find_differences(records, prepared, program)),
+        base=base,
+        notes=tuple(notes),
     )
 
 
@@ -198,8 +205,6 @@ def is_same_model(one: ModelIdentity, other: ModelIdentity) -> bool:
 def merge_configs(records: Sequence[Record], models: Sequence[ProgramModel]) -> Config:
     """Return the settings of all records as one candidate: what they change of the program.
 
-    Settings that all models have in common are those of the candidate, the others are those of its models.
-
     Args:
         records: A record for each model.
         models: The models as the program creates their sessions.
@@ -207,15 +212,53 @@ def merge_configs(records: Sequence[Record], models: Sequence[ProgramModel]) -> 
     Raises:
         RecordError: The records need different settings of the process.
     """
-    shared = msgspec.structs.replace(records[0].config, session_options={}, session_config={})
-    for record in records[1:]:
-        if msgspec.structs.replace(record.config, session_options={}, session_config={}) != shared:
+    own = [settings_of(record, model) for record, model in zip(records, models, strict=True)]
+    return _merge(records, [record.config for record in records], models, own)
+
+
+def find_base(records: Sequence[Record], models: Sequence[ProgramModel]) -> Config:
+    """Return what the baseline of the records changes of the program: what `fix` set, in all sessions and processes.
+
+    The recorded gain is relative to it. See `merge_configs`.
+    """
+    own = []
+    for record, model in zip(records, models, strict=True):
+        fields = {
+            field: {
+                name: value
+                for name, value in getattr(record.base, field).items()
+                if getattr(model.own, field).get(name) != value
+            }
+            for field in OF_SESSIONS
+        }
+        own.append(msgspec.structs.replace(ModelSettings(), **fields))
+    return _merge(records, [record.base for record in records], models, own)
+
+
+def _merge(
+    records: Sequence[Record], configs: Sequence[Config], models: Sequence[ProgramModel], own: Sequence[ModelSettings]
+) -> Config:
+    """Return configs of several models as one candidate.
+
+    Settings that all models have in common are those of the candidate, the others are those of its models.
+
+    Args:
+        records: A record for each model.
+        configs: The config of each, of which the settings of the process are used.
+        models: The models.
+        own: The settings of the sessions of each model.
+
+    Raises:
+        RecordError: The configs have different settings of the process.
+    """
+    shared = msgspec.structs.replace(configs[0], session_options={}, session_config={})
+    for record, config in zip(records[1:], configs[1:], strict=True):
+        if msgspec.structs.replace(config, session_options={}, session_config={}) != shared:
             raise RecordError(
                 f"The records of {records[0].model.path} and {record.model.path} need different settings of the "
                 "process.",
                 "Pass the bundle that one search wrote.",
             )
-    own = [settings_of(record, model) for record, model in zip(records, models, strict=True)]
     common: dict[str, Any] = {}
     for field in OF_SESSIONS:
         first = getattr(own[0], field)
@@ -277,7 +320,7 @@ def find_differences(records: Sequence[Record], prepared: PreparedProgram, progr
             f"{here.n_processes} processes create sessions. When the program was tuned, it was {run.n_processes}."
         )
     for record, model in zip(records, program.models, strict=True):
-        if any(getattr(model.own, field) != getattr(record.base, field) for field in OF_SESSIONS):
+        if any(getattr(model.own, field).keys() - getattr(record.base, field).keys() for field in OF_SESSIONS):
             notes.append(
                 f"The program itself sets other options for {model.name} than when it was tuned, so the comparison has "
                 "another baseline."

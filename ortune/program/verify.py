@@ -12,7 +12,6 @@ from ortune.apply.verify import Verification, add_occasion, judge_comparison, li
 from ortune.compare.bench import BenchResult, Observe, compare
 from ortune.compare.paired_run import Side
 from ortune.host import HostClass
-from ortune.knobs import DEFAULT
 from ortune.program.search import open_program
 from ortune.program.tuned import AS_IT_IS, TunedProgram
 from ortune.record.files import check_unchanged, encode_record, follow_link, read_document, write_atomically
@@ -53,7 +52,7 @@ def verify_program(
     """
     started = datetime.now().astimezone().isoformat(timespec="seconds")
     record, program = tuned.record, tuned.program
-    sides = (Side(name=AS_IT_IS, config=DEFAULT), Side(name="tuned", config=tuned.config))
+    sides = (Side(name=AS_IT_IS, config=tuned.base), Side(name="tuned", config=tuned.config))
     with open_program(program) as opened:
         comparison = compare(opened, sides, observe, budget_s=budget_s)
     result = BenchResult(
