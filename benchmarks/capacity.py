@@ -14,7 +14,9 @@ are measured again, up to twelve times; what is then neither right nor clearly w
 looked at several times, they exclude the target wrongly more often than in 5 % of the cases.
 
 The speed of a shared host changes within minutes, and with it the capacity. Therefore the throughput of the deployment
-is measured before each of these runs, and the rate and the latency are scaled by how it differs from that in the plan.
+is measured before and after each of these runs. The rate and the latency are scaled by how it differs from that in the
+plan. Runs during which it changed by more than 7 % do not count: at a rate that is right before, the host is then too
+slow, or too fast.
 
 With --quota, everything runs in a cgroup with this CPU quota, which needs a Linux host on which the user may create
 cgroups. Run this on an idle host. With --json, results are added to a file, so that a run can be made in parts.
@@ -59,7 +61,10 @@ MODELS = ("squeezenet", "minilm_l6_int8", "ppocrv4_rec", "inception_v2", "resnet
 LIMIT_FACTOR = 4.0
 SHARES = (0.9, 1.1)
 FEWEST_RUNS, MOST_RUNS = 3, 12
-"""Runs at each rate."""
+"""Runs at each rate, with those that do not count."""
+
+STEADY = 0.07
+"""Largest difference between the speeds before and after a run that counts, as a share."""
 
 THROUGHPUT = RunPlan(
     block=BlockPlan(duration_ns=500_000_000, lead_in_ns=0, min_calls=3, deadline_s=60.0), launches=1, rounds=6
@@ -89,11 +94,13 @@ def check_capacity(name: str, arguments: argparse.Namespace) -> Row:
     if not capacity.estimate:
         return {**row, "problem": "no rate was found at which the recommended deployment meets the target"}
     runs, speeds = measure_long(choice, options, limit, arguments)
+    if not all(runs):
+        return {**row, "problem": "the host was never as fast after a run as before it"}
     row["runs"] = []
     for share, latencies in zip(SHARES, runs, strict=True):
         found, percentile = find_share(latencies, limit), np.quantile(np.concatenate(latencies), point_of(limit))
         row["runs"].append((share, percentile / 1e6, found.estimate, found.low, found.high))
-    row |= {"n_runs": len(runs[0]), "speeds": speeds, "limit": 1 - point_of(limit)}
+    row |= {"n_runs": sum(map(len, runs)), "speeds": speeds, "limit": 1 - point_of(limit)}
     return row
 
 
@@ -109,8 +116,8 @@ def measure_long(
 ) -> tuple[list[list[NDArray[np.float64]]], list[float]]:
     """Return the latencies in ns of each run below and above the capacity, and the speeds of the host.
 
-    The speeds are those before each run, relative to that while the plan was made. The latencies are those of a host
-    that is as fast as it was then.
+    The speeds are those around each run that counts, relative to that while the plan was made. The latencies are those
+    of a host that is as fast as it was then.
     """
     prepared = prepare_plan(make_request(PlanRequest, {**options, "seed": arguments.seed + 1}))
     assert row.capacity
@@ -118,17 +125,25 @@ def measure_long(
     speeds: list[float] = []
     with open_comparison(prepared.setup) as opened:
         runner = DeploymentRunner(opened, prepared.space.default)
-        while len(runs[0]) < MOST_RUNS:
+
+        def measure_speed() -> float:
+            run = runner.confirm([row.deployment], THROUGHPUT, lambda done, planned: None)
+            return compute_figure("throughput", run.blocks(1)) / row.throughput.estimate
+
+        before = measure_speed()
+        for _ in range(MOST_RUNS):
             for found, share in zip(runs, SHARES, strict=True):
-                run = runner.confirm([row.deployment], THROUGHPUT, lambda done, planned: None)
-                speed = compute_figure("throughput", run.blocks(1)) / row.throughput.estimate
-                rate_per_s = share * row.capacity.estimate * speed
+                rate_per_s = share * row.capacity.estimate * before
                 blocks, _ = runner.run_at_rate(row.deployment, rate_per_s, limit.figure, arguments.seconds)
-                found.append(speed * np.concatenate([block.samples_ns for block in blocks]))
-                speeds.append(round(speed, 3))
+                after = measure_speed()
+                if abs(math.log(after / before)) <= STEADY:
+                    found.append(math.sqrt(before * after) * np.concatenate([block.samples_ns for block in blocks]))
+                    speeds.append(round(math.sqrt(before * after), 3))
+                before = after
+            if min(map(len, runs)) < FEWEST_RUNS:
+                continue
             shares = [find_share(found, limit) for found in runs]
-            decided = [not each.low <= 1 - point_of(limit) <= each.high for each in shares]
-            if len(runs[0]) >= FEWEST_RUNS and all(decided):
+            if all(not each.low <= 1 - point_of(limit) <= each.high for each in shares):
                 break
     return runs, speeds
 
@@ -159,7 +174,8 @@ def show(row: Row) -> str:
         return f"{head} {row['problem']}"
     sign = "=" if row["source"] == "measured" else "~"
     text = f"{head} {sign}{row['capacity']:.1f}/s [{row['low']:.1f}, {row['high'] or math.inf:.1f}]"
-    text += f" of {row['throughput']:.1f}/s, host {min(row['speeds']):.2f} to {max(row['speeds']):.2f}x as fast"
+    text += f" of {row['throughput']:.1f}/s, {row['n_runs']} runs, host {min(row['speeds']):.2f} to "
+    text += f"{max(row['speeds']):.2f}x as fast"
     for share, value, above, low, high in row["runs"]:
         text += f"; at {share:g}x {row['figure']} {value:.1f} ms, {above:.1%} above the limit [{low:.1%}, {high:.1%}]"
     return f"{text}; {judge(row)}; {row['deployment']}"

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
 
+import ortune
 from ortune.compare.host_speedup import MOST_HOSTS, HostsEvidence, HostSpeedup
 from ortune.compare.hosts import WIDEST, can_pool, find_slower, pool_hosts, widen_for_choice
 from ortune.compare.stats import student_error, t_interval
+from ortune.export import render
+from ortune.record.files import read_record
+from tests.conftest import TINY_CNN
+from tests.records import ONE_THREAD, make_local_record, write
 
 N_LAUNCHES = 6
 
@@ -181,3 +187,15 @@ def test_evidence_that_contradicts_itself(changes: dict[str, object]) -> None:
     assert msgspec.convert(legal, HostsEvidence).verdict == "faster"
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert({**legal, **changes}, HostsEvidence)
+
+
+@pytest.mark.slow
+def test_what_is_slower_over_several_hosts_is_not_applied(tmp_path: Path) -> None:
+    record = make_local_record(TINY_CNN, ONE_THREAD)
+    slower = msgspec.structs.replace(record.evidence, hosts=pool_hosts([speedup(0.7)] * 6))
+    path = write(msgspec.structs.replace(record, evidence=slower), tmp_path / "r.json")
+    assert ortune.session_options(write(record, tmp_path / "kept.json")).intra_op_num_threads == 1
+    with pytest.warns(UserWarning, match="is not used: it is slower over 6 hosts of this class"):
+        options = ortune.session_options(path)
+    assert options.intra_op_num_threads != 1
+    assert "Over 6 hosts of this class, it is slower" in render("python", read_record(path), "m.onnx").text
