@@ -22,7 +22,7 @@ from ortune.errors import RecordError, UsageError
 from ortune.fleet.claim import digest_claim
 from ortune.fleet.collect import read_shared_records
 from ortune.fleet.expire import Facts, find_expired, remove_expired
-from ortune.fleet.proofs import FAILED, KIND, open_claim, pool_proofs, read_claims
+from ortune.fleet.proofs import KIND, open_claim, pool_proofs, read_claims
 from ortune.fleet.status import read_status
 from ortune.fleet.verify import SharedVerification, share_verification
 from ortune.gates.sides import read_side
@@ -31,6 +31,7 @@ from ortune.knobs import DEFAULT, Config
 from ortune.record.files import encode_record, read_records
 from ortune.record.schema import Record
 from ortune.storage import (
+    FAILED,
     PROOF,
     RESULT,
     Location,

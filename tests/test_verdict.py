@@ -122,6 +122,22 @@ def test_the_baseline_is_best_only_if_enough_is_known_of_the_others(
     assert judge_untried(n_tried, 340, unseen_gain) == (verdict, reason)
 
 
+def test_candidates_that_failed_for_other_reasons_are_not_said_to_gain_little() -> None:
+    """The model of the search knows nothing of them, although none is left to propose."""
+    lost = "58 of 60 candidates were tried; the other 2 failed for reasons that may not be their own"
+    assert judge_untried(58, 60, 0.0, n_lost=2) == ("default_is_best", lost)
+    assert judge_untried(58, 60, 0.0, 0.2, n_lost=2)[0] == "nothing_found"
+    assert judge_untried(30, 60, 0.0, n_lost=30)[0] == "nothing_found"
+    assert judge_untried(57, 60, 0.0, n_lost=2)[1].endswith("the other 3 probably gain less than 0.0%")
+
+
+def test_what_stays_within_the_limits_must_serve_all_requests() -> None:
+    found = judge(FASTER, kept="yes", baseline_kept="no", utilization=(0.94, 0.97, 1.07))
+    assert found[0] == "inconclusive"
+    assert "can serve all requests" in found[1]
+    assert judge(FASTER, kept="yes", baseline_kept="no", utilization=(0.5, 0.5, 0.6))[0] == "within_limits"
+
+
 def test_the_baseline_is_not_best_if_those_that_were_tried_may_be_better() -> None:
     assert judge_untried(340, 340, None, 0.04) == ("default_is_best", "all 340 candidates were tried")
     ruled_out = f"{BEST_OF_THEM} gains at most 0.5%, if anything"

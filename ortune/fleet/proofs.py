@@ -19,6 +19,7 @@ from ortune.record.files import decode_document, encode_record
 from ortune.record.rounding import round_hosts
 from ortune.record.schema import Record
 from ortune.storage import (
+    FAILED,
     PROOF,
     RESULT,
     Location,
@@ -31,9 +32,6 @@ from ortune.storage import (
     name_worker,
 )
 from ortune.storage.shared_study import StudyInfo, name_study
-
-FAILED = "failed"
-"""Verdict of a proof on a host where the config does not work."""
 
 KIND = "kind"
 PROOFS_OF_A_RECORD = "proofs of a record"
@@ -126,7 +124,10 @@ def _read_claim(study: SharedStudy, result: SharedResult) -> SharedClaim:
     if document.is_bundle or len(document.records) != 1:
         raise RecordError(f"{study.location.title}, {study.name} holds several records.")
     proofs = read_proofs(study, result.digest)
-    record = with_hosts(document.records[0], pool_proofs(proofs))
+    (record,) = document.records
+    # A search that recommends its baseline was proven with a candidate that it rejected.
+    if result.config.key == record.config.key:
+        record = with_hosts(record, pool_proofs(proofs))
     return SharedClaim(study=study, digest=result.digest, record=record, node=result.node, proofs=proofs)
 
 

@@ -9,9 +9,9 @@ from datetime import datetime
 
 from ortune.apply.verify import Verification
 from ortune.compare.host_speedup import HostsEvidence
-from ortune.fleet.proofs import FAILED, OpenClaim, name_hosts, pool_proofs, with_hosts
+from ortune.fleet.proofs import OpenClaim, name_hosts, pool_proofs, with_hosts
 from ortune.record.schema import Record
-from ortune.storage import Proof, StorageError, hash_node, name_node, name_worker
+from ortune.storage import FAILED, Proof, StorageError, hash_node, name_node, name_worker
 from ortune.storage.schema import SharedSpeedup
 
 PAUSES_S = (1.0, 4.0)

@@ -4,6 +4,7 @@ from ortune.storage.connect import StorageError, open_storage
 from ortune.storage.location import Location, find_location, parse_location
 from ortune.storage.node import hash_node, name_node, name_worker
 from ortune.storage.schema import (
+    FAILED,
     PROOF,
     RACE,
     RESULT,
@@ -18,6 +19,7 @@ from ortune.storage.schema import (
 from ortune.storage.shared_study import SharedStudy, list_studies
 
 __all__ = [
+    "FAILED",
     "PROOF",
     "RACE",
     "RESULT",

@@ -214,6 +214,10 @@ class SharedResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     unfit: Annotated[dict[Name, Text], msgspec.Meta(max_length=64)] = {}
 
 
+FAILED = "failed"
+"""Verdict of a proof where the winner does not work."""
+
+
 class Proof(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """The confirmation of a result on one host: winner against baseline, in fresh launches.
 

@@ -31,6 +31,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         ended_early: Why screening ended before its time; empty if it did not.
         unseen_gain: Bound of the gain of untried candidates, as a log-ratio; None if unknown.
         tried_gain: Bound of the gain of those that were tried, but not confirmed.
+        has_failed: Whether the best candidate failed in confirmation.
         fault: Why the search could not go on, or None. It is raised when what was measured is written.
     """
 
@@ -46,6 +47,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     ended_early: str = ""
     unseen_gain: float | None = None
     tried_gain: float = 0.0
+    has_failed: bool = False
     fault: OrtuneError | None = None
 
 

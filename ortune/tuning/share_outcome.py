@@ -12,7 +12,7 @@ import msgspec
 from ortune.host import HostClass
 from ortune.limited import STANDARD_STREAM
 from ortune.record.files import is_special
-from ortune.storage import Proof, SharedResult, SharedSpeedup, SharedStudy
+from ortune.storage import FAILED, Proof, SharedResult, SharedSpeedup, SharedStudy
 from ortune.storage.node import name_node
 from ortune.storage.outbox import SUFFIX
 from ortune.storage.schema import FORMAT, MOST_BYTES
@@ -102,7 +102,7 @@ def share_outcome(
             worker=exchange.worker,
             digest=exchange.own_result.digest,
             speedup=SharedSpeedup.of(evidence.speedup) if evidence.speedup else None,
-            verdict=evidence.verdict,
+            verdict=FAILED if outcome.has_failed else evidence.verdict,
             contended=evidence.noise.regime == "contended",
             started=started,
             host_class=host_class,

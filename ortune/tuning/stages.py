@@ -13,7 +13,7 @@ import optuna
 from ortune.compare.comparison import Comparison, Row
 from ortune.compare.figures import is_pooled
 from ortune.compare.interval import DEFAULT_CONFIDENCE
-from ortune.compare.limits import kept_all, worst_excess
+from ortune.compare.limits import is_overloaded, kept_all, worst_excess
 from ortune.compare.open import OpenComparison
 from ortune.compare.paired_run import PairedRun
 from ortune.errors import MeasureError, OrtuneError, UsageError
@@ -315,6 +315,7 @@ def confirm_ranked(
         if row.speedup and racing_log_ratio is not None and not is_pooled(state.goal.objective):
             confirmed.drift = round(math.exp(-racing_log_ratio) / row.speedup.estimate, 4)
         is_rejected = row.failure is not None or (row.speedup is not None and kept_all(row.limits) == "no")
+        is_rejected = is_rejected or (row.summary is not None and is_overloaded(row.summary))
         if state.now_s() + MIN_CONFIRMATION * state.plan.confirmation_s > state.end_s:
             break
         if is_rejected:
@@ -485,7 +486,7 @@ def conclude(
     if comparison.rows[1].failure:
         failed = "the best candidate failed in confirmation"
         return msgspec.structs.replace(
-            outcome, evidence=msgspec.structs.replace(evidence, verdict="inconclusive", reason=failed)
+            outcome, evidence=msgspec.structs.replace(evidence, verdict="inconclusive", reason=failed), has_failed=True
         )
     if comparison.rows[1].speedup is None:
         return outcome
@@ -557,6 +558,7 @@ def weaken(outcome: Outcome, reason: str) -> tuple[Verdict, str]:
         outcome.tried_gain,
         ruled_out=reason,
         all_pairs=outcome.ended_early == ALL_PAIRS_TRIED,
+        n_lost=len(outcome.trials) - 1 - n_tried,
     )
 
 

@@ -61,7 +61,14 @@ def judge_confirmation(
     assert candidate.speedup and candidate.summary and baseline.summary
     if is_overloaded(candidate.summary):
         return judge_overload(goal, baseline, candidate)
+    unserved = (
+        "it is uncertain whether the best candidate can serve all requests: they take "
+        f"{candidate.summary.utilization_low or 0:.0%} to {candidate.summary.utilization_high or 1:.0%} of the "
+        "callers' time"
+    )
     if (found := judge_limits(baseline, candidate, others_left=others_left)) is not None:
+        if found[0] == "within_limits" and may_be_overloaded(candidate.summary):
+            return "inconclusive", unserved
         return found
     if not candidate.enough_calls:
         n_calls = min(candidate.summary.n_calls, baseline.summary.n_calls)
@@ -78,17 +85,22 @@ def judge_confirmation(
         advice = advise_budget(goal, candidate, spent)
         return "inconclusive", f"it is uncertain whether the best candidate stays within {unsure}: {advice}"
     if verdict == "faster" and may_be_overloaded(candidate.summary):
-        return "inconclusive", (
-            "it is uncertain whether the best candidate can serve all requests: they take "
-            f"{candidate.summary.utilization_low or 0:.0%} to {candidate.summary.utilization_high or 1:.0%} of the "
-            "callers' time"
-        )
+        return "inconclusive", unserved
     if verdict == "faster" and is_overloaded(baseline.summary):
         return verdict, (
             f"the baseline can serve only {describe_capacity(goal, baseline.summary)}: its queue grows without bound, "
             "so the speedup depends on the duration of the measurement"
         )
     return verdict, reason
+
+
+def _bound_tried(tried_gain: float, known: str) -> tuple[Verdict, str]:
+    """Return whether the baseline is best where all candidates were tried, given the bound of their gain."""
+    gain = math.exp(tried_gain) - 1
+    if gain > SMALL_GAIN:
+        another = f"by the few blocks of each, another one may gain up to {gain:.0%}"
+        return "nothing_found", f"{known}; {another}: use a larger budget"
+    return "default_is_best", known
 
 
 def judge_untried(
@@ -99,6 +111,7 @@ def judge_untried(
     *,
     ruled_out: str = "",
     all_pairs: bool = False,
+    n_lost: int = 0,
 ) -> tuple[Verdict, str]:
     """Return whether the baseline is best if no candidate that was tried is better, and what this rests on.
 
@@ -109,6 +122,8 @@ def judge_untried(
         tried_gain: Bound of the gain of those that were tried, but not confirmed, as a log-ratio.
         ruled_out: What is known of those that were tried, as a clause; empty if nothing is.
         all_pairs: Whether screening ended because all settings and pairs of settings had been tried.
+        n_lost: Candidates of which nothing is known although their turn came: their processes ended suddenly, or there
+            was no time to compile the model for them.
     """
     known = f": {ruled_out}" if ruled_out else ""
     if n_tried >= n_all:
@@ -116,13 +131,12 @@ def judge_untried(
             known = f"the only candidate was tried{known.replace(BEST_OF_THEM, 'it')}"
         else:
             known = f"all {n_all} candidates were tried{known}"
-        gain = math.exp(tried_gain) - 1
-        if gain > SMALL_GAIN:
-            another = f"by the few blocks of each, another one may gain up to {gain:.0%}"
-            return "nothing_found", f"{known}; {another}: use a larger budget"
-        return "default_is_best", known
+        return _bound_tried(tried_gain, known)
     tried = f"{n_tried} of {n_all} candidates were tried{known}"
     others = "the other one" if n_all - n_tried == 1 else f"the other {n_all - n_tried}"
+    if n_tried + n_lost >= n_all:
+        tried = f"{tried}; {others} failed for reasons that may not be their own"
+        return _bound_tried(tried_gain, tried) if n_tried >= ENOUGH_TRIED * n_all else ("nothing_found", tried)
     if unseen_gain is None:
         return "nothing_found", f"{tried}; nothing is known of {others}"
     gain = math.exp(unseen_gain) - 1
