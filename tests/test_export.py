@@ -865,7 +865,7 @@ class TestKubernetes:
                 None,
                 9,
             ),
-            (with_provider("XnnpackExecutionProvider"), 1, 1, None, 4),
+            (with_provider("XnnpackExecutionProvider"), 1, 1, None, 8),
             (with_provider("OpenVINOExecutionProvider"), 1, 1, None, 64),
             (with_provider("OpenVINOExecutionProvider", num_of_threads="6"), 1, 1, None, 10),
         ],

@@ -214,6 +214,9 @@ class TestSettings:
             merge_configs(records, [model_named("one"), model_named("other")])
 
 
+ENABLED = Config(session_options={"enable_cpu_mem_arena": True})
+
+
 def test_the_baseline_has_what_was_fixed() -> None:
     """The recorded gain is relative to it."""
     fixed = {"session.intra_op.allow_spinning": "0"}
@@ -224,6 +227,11 @@ def test_the_baseline_has_what_was_fixed() -> None:
     found = find_base([record], [model_named("one", NO_ARENA)])
     assert found == Config(session_config=fixed, environment=environment)
     assert find_base([make_program_record()], [model_named("one", NO_ARENA)]) == Config()
+    # A fixed setting that is ONNX Runtime's default is not in the record.
+    tried = Tried(session_options=("enable_cpu_mem_arena",))
+    search = msgspec.structs.replace(record.search, tried=tried)
+    default = msgspec.structs.replace(record, base=Config(), search=search)
+    assert find_base([default], [model_named("one", NO_ARENA)]) == ENABLED
     # The program has the setting by now.
     own = msgspec.structs.replace(NO_ARENA, session_config=fixed)
     assert find_base([record], [model_named("one", own)]) == Config(environment=environment)
@@ -235,11 +243,14 @@ def test_a_gate_and_a_verification_measure_the_baseline_of_the_search(monkeypatc
     config = msgspec.structs.replace(TUNED, environment={"OMP_NUM_THREADS": "1"})
     record = make_program_record(config=config, base=base)
     gate, tuned = prepare_program_gate(gate_request(record))
+    assert tuned.program.space.base == tuned.base
     assert gate.base.config == tuned.base == Config(environment={"OMP_NUM_THREADS": "1"})
     assert any("OMP_NUM_THREADS=1" in note for note in tuned.notes)
 
 
-@pytest.mark.parametrize(("workers", "n_processes", "expected"), [(4, 2, (4, 2)), (0, 2, (2, 4)), (0, 1, (1, 8))])
+@pytest.mark.parametrize(
+    ("workers", "n_processes", "expected"), [(4, 2, (4, 2)), (0, 2, (2, 4)), (0, 1, (1, 8)), (64, 1, (64, 1))]
+)
 def test_exports_of_a_server_have_its_workers(workers: int, n_processes: int, expected: tuple[int, int]) -> None:
     load = make_load(clients=8)
     record = make_program_record(kind="server", url="http://127.0.0.1/", n_processes=n_processes, load=load)
@@ -247,6 +258,8 @@ def test_exports_of_a_server_have_its_workers(workers: int, n_processes: int, ex
     done = render("gunicorn", record, "m.onnx")
     assert f"workers = {expected[0]}\nthreads = {expected[1]}\n" in done.text
     assert not [line for line in done.unsupported if "workers" in line]
+    many = msgspec.structs.replace(record, config=msgspec.structs.replace(record.config, workers=96))
+    assert "workers=96 (this export starts 64)" in render("gunicorn", many, "m.onnx").unsupported
 
 
 @pytest.mark.slow
@@ -259,11 +272,7 @@ def test_workers_that_the_command_has_no_place_for_are_named(tmp_path: Path) -> 
     for place, expected in ((), True), (("{workers}",), False):
         done = run_ortune("apply", path, "--", sys.executable, "-c", "pass", *place, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
-        assert ("workers=3 is not applied" in done.stderr) == expected
-    options = ("--canary", "10%", "--metrics", "m")
-    done = run_ortune("apply", path, *options, "--", sys.executable, "-c", "pass", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "needs workers, which all processes" in " ".join(done.stderr.split())
+        assert ("the config is for 3 workers" in done.stderr) == expected
 
 
 def test_arguments_of_a_program_are_not_its_name() -> None:

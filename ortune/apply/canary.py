@@ -37,7 +37,6 @@ def plan_canary(
     for choice in choices:
         config = choice.record.config
         names = [*config.environment, *(["allocator"] if config.allocator else [])]
-        names += ["workers"] if config.workers else []
         if choice.applies and names:
             raise UsageError(
                 f"{choice.source} needs {', '.join(names)}, which all processes of the program would get.",

@@ -57,9 +57,7 @@ def launch(arguments: list[str]) -> NoReturn:
     if not request.quiet:
         lines = [*notes(choices, keep_explicit=request.keep_explicit), *describe_canary(canary)]
         if workers and not has_place:
-            lines.append(
-                f"workers={workers} is not applied. Write {{workers}} where COMMAND has the number of workers."
-            )
+            lines.append(f"the config is for {workers} workers. COMMAND has no {{workers}}, so it must start as many.")
         sys.stderr.writelines(f"ortune: {line}\n" for line in lines)
     replace_process(program, command, environment)
 

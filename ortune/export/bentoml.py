@@ -40,6 +40,7 @@ def write(job: Job) -> str:
         reason = "BentoML chooses batch sizes itself, and rejects requests that would exceed its configured latency"
         pending.report("batching", deployment.batching.title, reason)
     environment = pending.take_environment()
+    pending.take_workers()
     setup = []
     parts = job.cpus
     if parts:

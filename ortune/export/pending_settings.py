@@ -141,6 +141,10 @@ class PendingSettings:
         self._left.pop("io_binding", None)
         return self.config.io_binding
 
+    def take_workers(self) -> None:
+        """Take the number of worker processes, which exports of servers have as that of the deployment."""
+        self._left.pop("workers", None)
+
     def take_batch(self) -> int:
         """Take the number of items that the caller puts into each call."""
         self._left.pop(BATCH, None)

@@ -54,6 +54,7 @@ def write(job: Job) -> str:
     report_sharing(job)
     report_pinning(job, "Ray does not pin its replicas")
     environment = pending.take_environment()
+    pending.take_workers()
     create = create_session_lines(job)
     run_options = run_options_lines(job)
     setup = ["self.session = create_session()", *run_options]

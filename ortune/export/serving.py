@@ -87,8 +87,8 @@ OWN_POOLS = {
 }
 """Providers that compute on CPUs with threads of their own, and the option that sets their number."""
 
-USES_SESSION_THREADS = frozenset(("XnnpackExecutionProvider",))
-"""Those that use the threads of the session if their own number is not set."""
+SIZED_AS_SESSION = frozenset(("XnnpackExecutionProvider",))
+"""Those that have as many as the session if their own number is not set."""
 
 
 def read_count(text: str) -> int:
@@ -111,13 +111,16 @@ def count_cpus(job: Job) -> float:
     own = {
         name: read_count(options.get(OWN_POOLS[name], "")) for name, options in config.providers if name in OWN_POOLS
     }
-    is_unknown = any(not n_threads and name not in USES_SESSION_THREADS for name, n_threads in own.items())
+    own = {name: n or (threads if name in SIZED_AS_SESSION else 0) for name, n in own.items()}
+    is_unknown = not all(own.values())
     if not threads or (is_parallel and not n_parallel) or is_unknown:
         return max(host.n_usable, 1)
     # A caller is one of the threads of its session's pool.
     n_pools = 1 if pool else job.record.workload.load.sessions
-    of_pool = threads - 1 + (n_parallel if is_parallel else 0) + sum(own.values())
-    return max(1, min(host.n_usable, deployment.processes * (n_pools * of_pool + deployment.clients)))
+    of_pool = threads - 1 + (n_parallel if is_parallel else 0)
+    of_providers = job.record.workload.load.sessions * sum(own.values())
+    of_process = n_pools * of_pool + of_providers + deployment.clients
+    return max(1, min(host.n_usable, deployment.processes * of_process))
 
 
 def count_memory_mib(job: Job, n_processes: int | None = None) -> int:

@@ -18,6 +18,7 @@ from ortune.export.pending_settings import PendingSettings
 from ortune.host import Cpus, HostClass, place_processes, read_host
 from ortune.planning.deployment import Deployment
 from ortune.planning.pick import MODEL
+from ortune.workload.load import MOST_PROCESSES
 
 if TYPE_CHECKING:
     from ortune.planning.pick import PickedDeployment
@@ -77,7 +78,10 @@ class Job:
         program = self.record.workload.program
         if program and program.kind == "server":
             # The clients are those of the whole server, whose worker processes the program starts.
-            processes = self.record.config.workers or max(program.n_processes, 1)
+            wanted = self.record.config.workers or max(program.n_processes, 1)
+            processes = min(wanted, MOST_PROCESSES)
+            if processes < wanted:
+                self.pending.report("workers", wanted, f"this export starts {processes}")
             clients, placement = math.ceil(clients / processes), None
         return Deployment(processes=processes, clients=clients, placement=placement, config=self.record.config)
 

@@ -205,7 +205,7 @@ class _Planning:
                     rows = each
             except KeyboardInterrupt:
                 interrupted = True
-            rows = correct_predictions(mark_proven(rows, self.beyond_default))
+            rows = mark_proven(correct_predictions(rows), self.beyond_default)
         rows = [self.add_latency(row) for row in rows]
         recommended = rank_rows(rows)[0]
         if not interrupted:

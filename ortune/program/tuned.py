@@ -128,6 +128,7 @@ def prepare_tuned(records: Sequence[Record], request: RecordedProgramOptions) ->
         identities=tuple(prepared.identities[place] for place in places),
     )
     base = find_base(records, program.models)
+    program = msgspec.structs.replace(program, space=msgspec.structs.replace(program.space, base=base))
     notes = find_differences(records, prepared, program)
     if base != DEFAULT:
         notes.append(f"As in the search, the program as it is has these settings: {describe(base)}.")
@@ -223,14 +224,17 @@ def find_base(records: Sequence[Record], models: Sequence[ProgramModel]) -> Conf
     """
     own = []
     for record, model in zip(records, models, strict=True):
-        fields = {
-            field: {
-                name: value
-                for name, value in getattr(record.base, field).items()
-                if getattr(model.own, field).get(name) != value
+        fields: dict[str, dict[str, Value]] = {}
+        for field in OF_SESSIONS:
+            before, now = getattr(record.base, field), getattr(model.own, field)
+            tried = record.tried.session_options if field == "session_options" else record.tried.session_config
+            # What was fixed at ONNX Runtime's default is not in the record.
+            restored = {
+                name: KNOBS[name].default
+                for name in sorted(now.keys() - before.keys())
+                if name in tried and name in KNOBS and KNOBS[name].default != ""
             }
-            for field in OF_SESSIONS
-        }
+            fields[field] = {**restored, **{name: value for name, value in before.items() if now.get(name) != value}}
         own.append(msgspec.structs.replace(ModelSettings(), **fields))
     return _merge(records, [record.base for record in records], models, own)
 

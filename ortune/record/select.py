@@ -263,7 +263,11 @@ def choose(records: Sequence[Sourced], host: HostClass, load: Load | None, *, an
 
 def started(each: Sourced) -> datetime.datetime:
     """Return when the search began; a time without a zone is taken as one of this host."""
-    return datetime.datetime.fromisoformat(each.record.search.started).astimezone()
+    found = datetime.datetime.fromisoformat(each.record.search.started)
+    try:
+        return found.astimezone()
+    except (OSError, OverflowError, ValueError):  # Windows does not know times before 1970
+        return found.replace(tzinfo=datetime.UTC)
 
 
 def load_distance(one: Load, other: Load) -> float:

@@ -315,7 +315,9 @@ def confirm_ranked(
         if row.speedup and racing_log_ratio is not None and not is_pooled(state.goal.objective):
             confirmed.drift = round(math.exp(-racing_log_ratio) / row.speedup.estimate, 4)
         is_rejected = row.failure is not None or (row.speedup is not None and kept_all(row.limits) == "no")
-        is_rejected = is_rejected or (row.summary is not None and is_overloaded(row.summary))
+        sides = [each.summary for each in comparison.rows if each.summary]
+        # Where the baseline cannot serve the rate either, it is the rate that is too high.
+        is_rejected = is_rejected or [is_overloaded(each) for each in sides] == [False, True]
         if state.now_s() + MIN_CONFIRMATION * state.plan.confirmation_s > state.end_s:
             break
         if is_rejected:
@@ -486,7 +488,9 @@ def conclude(
     if comparison.rows[1].failure:
         failed = "the best candidate failed in confirmation"
         return msgspec.structs.replace(
-            outcome, evidence=msgspec.structs.replace(evidence, verdict="inconclusive", reason=failed), has_failed=True
+            outcome,
+            evidence=msgspec.structs.replace(evidence, verdict="inconclusive", reason=failed),
+            has_failed=comparison.rows[1].failure.stage != "skipped",
         )
     if comparison.rows[1].speedup is None:
         return outcome
