@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import statistics
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -399,21 +400,15 @@ def _polish(
     # If a launch or a round has no quiet block, its contended blocks count.
     launches = [rows[quiet[rows]] if quiet[rows].any() else rows for rows in launches]
     turns = [rows[quiet[rows]] if quiet[rows].any() else rows for rows in turns]
+    # There are few values: NumPy's median would take several times as long.
     for _ in range(SWEEPS):
         for k, rows in enumerate(launches):
             if len(rows):
-                by_launch[k] = _find_median(y[rows] - by_turn[turn[rows]])
+                by_launch[k] = statistics.median((y[rows] - by_turn[turn[rows]]).tolist())
         for k, rows in enumerate(turns):
             if len(rows):
-                by_turn[k] = _find_median(y[rows] - by_launch[launch[rows]])
+                by_turn[k] = statistics.median((y[rows] - by_launch[launch[rows]]).tolist())
     return by_launch, by_turn
-
-
-def _find_median(values: NDArray[np.float64]) -> float:
-    """Return the median of a few finite values. `numpy.median` takes ten times as long."""
-    ordered: list[float] = sorted(values.tolist())
-    middle = len(ordered) // 2
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
 def _find_speed(defaults: NDArray[np.float64], weights: NDArray[np.int64]) -> NDArray[np.bool_]:

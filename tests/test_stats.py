@@ -16,6 +16,21 @@ from ortune.compare.stats import clustered_interval, pool_intervals, t_interval,
 from ortune.worker import Block, Memory
 
 
+def make_block(samples_ns: np.ndarray, cases: np.ndarray) -> Block:
+    """Return a block with calls of several cases."""
+    return Block(
+        samples_ns=samples_ns,
+        cases=cases,
+        n_calls=len(samples_ns),
+        wall_ns=10**9,
+        service_ns=1e6,
+        cpu_ns=10**9,
+        memory=Memory(steady_bytes=1, peak_bytes=1),
+        foreign_share=0.0,
+        contended=False,
+    )
+
+
 def test_trimmed_mean_leaves_out_a_tenth_at_each_end() -> None:
     assert trimmed_mean([-1000, *range(1, 9), 1000]) == pytest.approx(4.5)
     assert trimmed_mean([1, 2, 3]) == pytest.approx(2)
@@ -111,17 +126,7 @@ class TestQuantiles:
 
         def block(factor: float) -> Block:
             samples = np.concatenate([rng.normal(1e6, 1e4, 200), rng.normal(factor * 1e6, 1e4, 200)]).astype(np.int64)
-            return Block(
-                samples_ns=samples,
-                cases=np.repeat([0, 1], 200),
-                n_calls=400,
-                wall_ns=10**9,
-                service_ns=1e6,
-                cpu_ns=10**9,
-                memory=Memory(steady_bytes=1, peak_bytes=1),
-                foreign_share=0.0,
-                contended=False,
-            )
+            return make_block(samples, np.repeat([0, 1], 200))
 
         interval = percentile_interval([[block(4.0)] for _ in range(6)], 90).exp()
         assert interval.estimate == pytest.approx(2e6, rel=0.03)
@@ -191,19 +196,8 @@ class TestCases:
 
     def launch(self, *samples_ms: tuple[int, float]) -> list[Block]:
         """Return a launch with calls of these cases."""
-        return [
-            Block(
-                samples_ns=np.array([value * 1e6 for _, value in samples_ms], dtype=np.int64),
-                cases=np.array([case for case, _ in samples_ms]),
-                n_calls=len(samples_ms),
-                wall_ns=10**9,
-                service_ns=1e6,
-                cpu_ns=10**9,
-                memory=Memory(steady_bytes=1, peak_bytes=1),
-                foreign_share=0.0,
-                contended=False,
-            )
-        ]
+        samples = np.array([value * 1e6 for _, value in samples_ms], dtype=np.int64)
+        return [make_block(samples, np.array([case for case, _ in samples_ms]))]
 
     def test_a_limit_is_one_for_all_calls(self) -> None:
         launches = [self.launch(*((case, 10.0**case) for case in (0, 1, 2) for _ in range(100))) for _ in range(6)]

@@ -247,7 +247,7 @@ def _choose(
     choice = select_record(
         read_configs([config], trust=trust, pick=pick), Wanted(load=load, pick=pick, any_host=any_host), model
     )
-    if not choice.fits or choice.is_slower:
+    if not choice.fits or choice.record.is_slower:
         warnings.warn(describe_mismatch(choice), stacklevel=3)
         return DEFAULT
     return choice.record.config

@@ -119,7 +119,7 @@ class Job:
         if self.picked:
             return [*lines, *describe_deployment(self.picked)]
         hosts = self.record.evidence.hosts
-        if hosts and hosts.verdict == "slower":
+        if hosts and self.record.is_slower:
             lines.append(f"Over {hosts.n_hosts} hosts of this class, it is slower: ortune apply does not use it.")
         # That of the config, not of a candidate that was compared with it.
         if (speedup := self.record.gain) and not self.record.config.is_default:

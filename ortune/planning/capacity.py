@@ -11,6 +11,7 @@ import functools
 import math
 from collections.abc import Sequence
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -36,6 +37,9 @@ RELATIVE_ERROR = 0.02
 
 STEPS = 40
 """Bisections of the utilization."""
+
+LARGEST_ERROR = 700.0
+"""Errors from this one on, as a logarithm, say nothing, and have no number."""
 
 
 def make_queue(deployment: Deployment, samples_ns: NDArray[np.int64]) -> Queue:
@@ -207,16 +211,26 @@ def describe_capacity(found: Capacity, source: str, *, error: float = 0.0, n_ite
     rate, low, high = (
         n_items * each for each in (found.rate_per_s.estimate, found.rate_per_s.low, found.rate_per_s.high)
     )
-    if rate > 0:
-        below = math.log(rate / low) if low > 0 else math.inf
-        above = math.log(high / rate) if high > 0 else math.inf
-        low = rate * math.exp(-math.hypot(below, error))
-        high = rate * math.exp(math.hypot(above, error)) if math.isfinite(above) else math.inf
-    return Estimate(
+    capacity = Estimate(
         estimate=float(rate),
         low=float(low),
         high=float(high) if math.isfinite(high) else None,
         confidence=found.rate_per_s.confidence,
         source="measured" if source == "measured" else "predicted",
         n_measurements=found.n_measurements,
+    )
+    return widen(capacity, error)
+
+
+def widen(capacity: Estimate, error: float) -> Estimate:
+    """Return a capacity whose interval contains another error, given as a logarithm."""
+    if capacity.estimate <= 0 or error <= 0:
+        return capacity
+    below = math.log(capacity.estimate / capacity.low) if capacity.low > 0 else math.inf
+    above = math.log(capacity.high / capacity.estimate) if capacity.high else math.inf
+    half = math.hypot(above, error)
+    return msgspec.structs.replace(
+        capacity,
+        low=capacity.estimate * math.exp(-math.hypot(below, error)),
+        high=capacity.estimate * math.exp(half) if half < LARGEST_ERROR else None,
     )

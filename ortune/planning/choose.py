@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from ortune.planning.result import MOST_REPLICAS, PlannedDeployment, Resource
+from ortune.planning.result import MOST_REPLICAS, Estimate, PlannedDeployment, Resource
 from ortune.queueing.cost import count_replicas, price_of_million
 
 DEFAULT_POSITION = 0
@@ -58,19 +58,24 @@ def rank_rows(rows: Sequence[PlannedDeployment]) -> list[int]:
     return ranked
 
 
+def find_correction(pairs: Iterable[tuple[Estimate | None, Estimate | None]]) -> float:
+    """Return the lowest ratio of what was measured to what had been predicted for it; 1 if none is lower.
+
+    Args:
+        pairs: What is known of each row, and what had been predicted if it was measured.
+    """
+    # An estimate of 0 says only that it is below the lowest one that was measured.
+    known = [(one.estimate, other.estimate) for one, other in pairs if one and other]
+    return min([1.0, *(measured / predicted for measured, predicted in known if min(measured, predicted) > 0)])
+
+
 def correct_predictions(rows: Sequence[PlannedDeployment]) -> list[PlannedDeployment]:
     """Return the rows with predicted capacities that are reduced as the measured ones turned out to be lower.
 
     What was measured would otherwise be displaced by what the same model predicts, if there is no time to measure it.
     The prediction for the default deployment stays.
     """
-    ratios = [
-        row.capacity.estimate / row.predicted_capacity.estimate
-        for row in rows
-        # An estimate of 0 says only that the capacity is below the lowest rate that was measured.
-        if row.capacity and row.predicted_capacity and min(row.capacity.estimate, row.predicted_capacity.estimate) > 0
-    ]
-    ratio = min([1.0, *ratios])
+    ratio = find_correction((row.capacity, row.predicted_capacity) for row in rows)
     found = []
     for place, row in enumerate(rows):
         capacity = row.capacity

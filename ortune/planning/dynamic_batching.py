@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from ortune.compare.interval import Interval
-from ortune.planning.capacity import describe_capacity, describe_predicted
+from ortune.planning.capacity import describe_capacity, describe_predicted, widen
 from ortune.planning.deployment import LONGEST_DELAY_US, Batching, Deployment
 from ortune.planning.measuring import DeploymentRunner, Screened
 from ortune.planning.result import AtRate, Estimate, PlannedDeployment
@@ -187,19 +187,6 @@ def choose_batching(
                 )
     batching, capacity = best
     return batching, widen(capacity, error)
-
-
-def widen(capacity: Estimate, error: float) -> Estimate:
-    """Return a capacity whose interval contains another error, given as a logarithm."""
-    if capacity.estimate <= 0 or error <= 0:
-        return capacity
-    below = math.log(capacity.estimate / capacity.low) if capacity.low > 0 else math.inf
-    above = math.log(capacity.high / capacity.estimate) if capacity.high else math.inf
-    high = capacity.estimate * math.exp(min(math.hypot(above, error), 700.0))
-    is_known = math.isfinite(above) and math.isfinite(error)
-    return msgspec.structs.replace(
-        capacity, low=capacity.estimate * math.exp(-math.hypot(below, error)), high=high if is_known else None
-    )
 
 
 def find_better(

@@ -12,8 +12,16 @@ from ortune.worker.protocol import BlockReply, FailureReply, MeasureRequest
 MOVED = frozenset((301, 307, 308))
 """Status codes that send the request, as it is, to another URL: nothing was computed for it."""
 
+ERROR_STATUS = 400
+"""Status codes from this one on are errors, and so are those of `MOVED`."""
+
 MOST_KEPT_BYTES = 10_000_000
 """Size up to which the body of a response is sent to the parent."""
+
+
+def is_error(status: int) -> bool:
+    """Return whether an answer with this status code is not the result of a request."""
+    return status >= ERROR_STATUS or status in MOVED
 
 
 def add_content_type(headers: Sequence[tuple[str, str]], path: str | Path) -> tuple[tuple[str, str], ...]:

@@ -44,7 +44,6 @@ from ortune.limited import TooLargeError, read_limited
 from ortune.prctl import die_with_parent
 from ortune.program.http_protocol import (
     MOST_KEPT_BYTES,
-    MOVED,
     FetchRequest,
     OpenRequest,
     Reply,
@@ -52,6 +51,7 @@ from ortune.program.http_protocol import (
     add_content_type,
     decode_request,
     encode,
+    is_error,
 )
 from ortune.sanitize import printable
 from ortune.worker import cpu, protocol
@@ -264,11 +264,11 @@ class Requester:
         """Make a request, and read the whole response.
 
         Raises:
-            RequestError: There is no complete response, or its status is 400 or above, or one of `MOVED`.
+            RequestError: There is no complete response, or its status is that of an error.
         """
         begin_ns = time.perf_counter_ns()
         response = self.send(sample)
-        if response.status >= 400 or response.status in MOVED:
+        if is_error(response.status):
             excerpt = self._read_excerpt(response)
             response.close()
             raise RequestError(f"{self._name()}: status {response.status} {response.reason or ''}{excerpt}")

@@ -9,13 +9,10 @@ import msgspec
 
 from ortune.apply.placeholders import PORT
 from ortune.program.http_load import HttpLoad, check_unused, find_free_port, wait_until_up
-from ortune.program.http_protocol import MOVED, Response, add_content_type
+from ortune.program.http_protocol import Response, add_content_type, is_error
 from ortune.worker import Block, BlockPlan, Failure
 
 REQUEST_TIMEOUT_S = 60.0
-
-ERROR_STATUS = 400
-"""Status codes from this one on are errors, and those of `MOVED`."""
 
 
 class Server(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,7 +124,7 @@ class ServerLoad:
     def _read_body(self, answer: Response | Failure) -> bytes | Failure:
         if isinstance(answer, Failure):
             return answer
-        if answer.status >= ERROR_STATUS or answer.status in MOVED:
+        if is_error(answer.status):
             text = answer.body[:200].decode("utf-8", "replace").partition("\n")[0]
             message = f"{self._server.method} {fill(self._server.url, self._port)} answers with status {answer.status}"
             return Failure(kind="exception", stage="check", message=f"{message}: {text}")

@@ -334,13 +334,18 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         )
 
     @property
+    def is_slower(self) -> bool:
+        """Whether `config` turned out to be worse over several hosts of this class."""
+        return self.evidence.hosts is not None and self.evidence.hosts.verdict == "slower"
+
+    @property
     def is_proven(self) -> bool:
         """Whether the search showed that `config` is better than another config, or that no other is better.
 
         A search without a result recommends the base, about which it has proven nothing. A config that turned out to be
         worse over several hosts is not proven, whatever the search showed on one of them.
         """
-        if self.evidence.hosts and self.evidence.hosts.verdict == "slower":
+        if self.is_slower:
             return False
         return self.evidence.verdict not in WITHOUT_PROOF or self.config != self.base
 

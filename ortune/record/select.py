@@ -50,12 +50,6 @@ class Choice(Sourced, frozen=True, kw_only=True):
     why: str
 
     @property
-    def is_slower(self) -> bool:
-        """Whether its settings turned out to be slower over several hosts of this class."""
-        hosts = self.record.evidence.hosts
-        return bool(hosts and hosts.verdict == "slower")
-
-    @property
     def applies(self) -> bool:
         """Whether to apply its settings to a program. Settings of a search that proved nothing are not applied."""
         return self.fits and self.record.is_proven
@@ -65,7 +59,7 @@ class Choice(Sourced, frozen=True, kw_only=True):
         """Why its settings are not applied, as part of a sentence."""
         if not self.fits:
             return self.why
-        if (hosts := self.record.evidence.hosts) and self.is_slower:
+        if (hosts := self.record.evidence.hosts) and self.record.is_slower:
             return f"it is slower over {hosts.n_hosts} hosts of this class"
         return "its search proved no gain"
 

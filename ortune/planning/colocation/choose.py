@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ortune.planning.choose import TIE
+from ortune.planning.choose import TIE, find_correction
 from ortune.planning.colocation.result import PlannedSharing
 
 
@@ -55,12 +55,7 @@ def correct_predictions(rows: Sequence[PlannedSharing], scale: float) -> list[Pl
         rows: What was measured.
         scale: By what the requested rates were multiplied.
     """
-    ratios = [
-        row.scale.estimate / row.predicted_scale.estimate
-        for row in rows
-        if row.scale and row.predicted_scale and min(row.scale.estimate, row.predicted_scale.estimate) > 0
-    ]
-    ratio = min([1.0, *ratios])
+    ratio = find_correction((row.scale, row.predicted_scale) for row in rows)
     found = []
     for row in rows:
         own = row.scale
