@@ -177,7 +177,8 @@ def choose(target: str, search: int, processes: Sequence[psutil.Process], rng: r
                 kinds["search"].append(process)
             elif SUPERVISOR in line:  # the supervisor itself or its guard
                 kinds["supervisor"].append(process)
-            elif str(PROGRAM) in line or "time.sleep(600)" in line[-1]:
+            # That of a process that is ending is empty.
+            elif str(PROGRAM) in line or any("time.sleep(600)" in word for word in line):
                 kinds["program"].append(process)
     return [rng.choice(kinds[kind]) for kind in target.split(" and ") if kinds[kind]]
 

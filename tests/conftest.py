@@ -14,6 +14,7 @@ import psutil
 import pytest
 from hypothesis import settings
 
+from ortune import steps
 from tests.servers import (
     grpc_proxy,
     mariadb,
@@ -125,6 +126,13 @@ def models_read_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for module in USERS:
         monkeypatch.setattr(module, "read_in_child", read_here)
+
+
+@pytest.fixture(autouse=True)
+def no_observers_left() -> Iterator[None]:
+    """Check that no display of the test observes steps of later tests."""
+    yield
+    assert steps._observers == []
 
 
 @pytest.fixture

@@ -48,6 +48,7 @@ from ortune.storage import (
     parse_location,
 )
 from ortune.worker import Failure
+from ortune.workload.workload import BackgroundProgram
 from tests.conftest import TINY_CNN, run_ortune
 from tests.records import ONE_THREAD, make_local_record, write
 
@@ -121,6 +122,10 @@ class TestNames:
         more = msgspec.structs.replace(record, evidence=msgspec.structs.replace(record.evidence, hosts=evidence))
         assert digest_claim(more) == digest_claim(record)
         assert digest_claim(msgspec.structs.replace(record, config=DEFAULT)) != digest_claim(record)
+
+    def test_the_background_load_is_part_of_the_claim(self, record: Record) -> None:
+        beside = msgspec.structs.replace(record.workload, background_load=BackgroundProgram.of("stress --cpu 1"))
+        assert digest_claim(msgspec.structs.replace(record, workload=beside)) != digest_claim(record)
 
 
 class TestProofs:

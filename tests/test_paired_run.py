@@ -18,6 +18,7 @@ from ortune.compare.block_plan import (
     MOST_LAUNCHES,
     Pace,
     RunPlan,
+    measure_pace,
     paired_run_s,
     plan_launches,
 )
@@ -31,7 +32,7 @@ from ortune.errors import MeasureError
 from ortune.knobs import DEFAULT, Config
 from ortune.worker import Block, BlockPlan, Failure, Memory, protocol
 from ortune.worker.process import WorkerProcess
-from ortune.workload import Goal, InputOptions, Load, Objective
+from ortune.workload import Goal, InputOptions, Load, Objective, parse_limit
 from tests.conftest import TINY_CNN
 from tests.records import ONE_THREAD
 from tests.simulation import SimulatedExecutor
@@ -67,6 +68,18 @@ def measure(
 def orders_of(run: PairedRun) -> list[list[list[int]]]:
     """Return the order of each round, by launch."""
     return [[list(each.blocks) for each in launch] for launch in run.launches]
+
+
+@pytest.mark.parametrize("objective", ["p50", "load-time"])
+def test_sessions_are_created_in_blocks_for_an_objective_or_a_limit(objective: Objective) -> None:
+    """Those that are created while others are would seem to be several times as slow."""
+    (live,) = SimulatedExecutor(lambda config: 1e6).launch([DEFAULT], deadline_s=1)
+    assert not isinstance(live, Failure)
+    block = live.measure(BLOCK)
+    assert not isinstance(block, Failure)
+    limits = () if objective == "load-time" else (parse_limit("load-time<50ms"),)
+    goal = Goal(objectives=(objective,), limits=limits)
+    assert measure_pace(block, goal, n_cases=1, quota=False, load_ns=30_000_000).creations_ns == 90_000_000
 
 
 def test_each_side_is_the_first_to_start_in_turn() -> None:

@@ -284,6 +284,15 @@ class TestByDefault:
         with pytest.raises(UsageError, match=r"1\.22\.0 does not support this knob"):
             space_of(tune={SPIN: ("50",)}, onnxruntime="1.22.0")
 
+    def test_values_and_pools_of_newer_versions(self) -> None:
+        new, old = (space_of(sessions=2, onnxruntime=each) for each in ("1.23.0", "1.22.1"))
+        assert "ORT_ENABLE_LAYOUT" in values(new, "graph_optimization_level")
+        assert "ORT_ENABLE_LAYOUT" not in values(old, "graph_optimization_level")
+        assert "global_thread_pool" in names(new) - names(old)
+        assert any(each.knob.name == "global_thread_pool" and "1.23" in each.why for each in old.skipped)
+        with pytest.raises(UsageError, match=r"1\.22\.1 does not have this value"):
+            space_of(fix={"graph_optimization_level": "ORT_ENABLE_LAYOUT"}, onnxruntime="1.22.1")
+
     def test_every_value_is_legal(self) -> None:
         options = {"clients": 4, "sessions": 2, "figures": ("memory",), "approximate": True}
         for dimension in space_of(8, **options).dimensions:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
 import signal
 import sys
 import threading
-from typing import Any
+from typing import Any, cast
 
 import msgspec
+import psutil
 import pytest
 
-from benchmarks.program_kills import judge_end, kill_search, make_folder, report
+from benchmarks.program_kills import SUPERVISOR, choose, judge_end, kill_search, make_folder, report
 from ortune.record.schema import Record
 from tests.conftest import TINY_CNN
 from tests.records import ONE_THREAD, make_local_record
@@ -47,6 +49,25 @@ def test_runs_are_counted_while_folders_come_and_go() -> None:
             ended.set()
             changing.join()
     assert {2} <= counts <= {2, 9}
+
+
+class NamedProcess:
+    """A process with a command line."""
+
+    def __init__(self, pid: int, *line: str) -> None:
+        self.pid = pid
+        self._line = list(line)
+
+    def cmdline(self) -> list[str]:
+        return self._line
+
+
+def test_a_process_that_is_ending_is_not_chosen() -> None:
+    """The kernel shows no command line of it any more."""
+    ending, family = NamedProcess(2), NamedProcess(3, "python", "-c", "import time; time.sleep(600)")
+    processes = cast("list[psutil.Process]", [ending, family, NamedProcess(4, "python", "-m", SUPERVISOR)])
+    assert choose("program", 1, processes, random.Random(0)) == [family]
+    assert choose("program", 1, processes[:1], random.Random(0)) == []
 
 
 @pytest.fixture(scope="module")

@@ -173,6 +173,41 @@ def test_a_node_that_joins_later_repeats_the_confirmation_only(tmp_path: Path) -
     assert len(read_all(tmp_path)) == n + 1  # its A/A check
 
 
+def publish_without_proof(exchange: SharedExchange) -> SharedResult:
+    result = SharedResult(
+        node=exchange.state.node,
+        worker=exchange.worker,
+        number=exchange.state.number,
+        verdict="inconclusive",
+        config=DEFAULT,
+        digest="1" * 64,
+    )
+    exchange.publish(result)
+    return result
+
+
+def test_a_later_search_goes_on_where_nothing_was_proven(tmp_path: Path) -> None:
+    first = open_exchange(tmp_path, "a")
+    join(first)
+    publish_without_proof(first)
+    first.close(completed=True)
+    late = open_exchange(tmp_path, "b")
+    assert search(late, 1).evidence.verdict == "faster"
+    assert late.result is None
+    later = open_exchange(tmp_path, "c")
+    assert search(later, 2).evidence.verdict == "faster"
+    assert later.result and later.result.node == "b"
+
+
+def test_nodes_that_take_part_end_with_a_result_without_proof(tmp_path: Path) -> None:
+    first, second = open_exchange(tmp_path, "a"), open_exchange(tmp_path, "b")
+    join(first)
+    join(second)
+    result = publish_without_proof(first)
+    first.close(completed=True)
+    assert second.wait_for_result(lambda note: None, lambda race: False) == result
+
+
 def test_a_host_that_becomes_busy_repeats_the_whole_confirmation(tmp_path: Path) -> None:
     first = search(open_exchange(tmp_path, "a"), 0)
     opened = open_simulated(1)

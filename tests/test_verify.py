@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from ortune.apply.check import run_once
+from ortune.apply.fit import find_load_mismatch
 from ortune.apply.verify import (
     Verification,
     add_occasion,
@@ -35,6 +36,7 @@ from ortune.worker import Failure
 from ortune.worker.executor import ProcessExecutor
 from ortune.worker.failure import FailureKind
 from ortune.workload import InputData, make_feed, parse_limit
+from ortune.workload.workload import BackgroundProgram
 from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
 from tests.records import ONE_THREAD, make_local_record, make_record, write
 
@@ -257,7 +259,33 @@ class TestChanged:
 
 
 @pytest.mark.usefixtures("no_workers_left")
+def test_another_background_load_is_a_mismatch() -> None:
+    """What was measured beside another load is not another occasion of the same comparison."""
+    alone = here()
+    workload = msgspec.structs.replace(alone.workload, background_load=BackgroundProgram.of("stress --cpu 1"))
+    beside = msgspec.structs.replace(alone, workload=workload)
+    for record, command, shown in [
+        (alone, None, None),
+        (beside, "stress --cpu 1", None),
+        (alone, "stress --cpu 1", ("none", "stress")),
+        (beside, None, ("stress", "none")),
+        (beside, "stress --cpu 2", ("stress", "another command")),
+        (beside, "yes", ("stress", "yes")),
+    ]:
+        found = find_load_mismatch(record, command)
+        assert [(each.recorded, each.here) for each in found] == ([shown] if shown else [])
+
+
 class TestCommand:
+    @pytest.mark.slow
+    def test_what_is_measured_beside_another_load_is_not_added(self, tmp_path: Path) -> None:
+        path = write(here(), tmp_path / "r.json")
+        before = path.read_bytes()
+        options = ("--verify", "--update", "--budget", "6s", "--beside", "sleep 600")
+        done = run_ortune("apply", path, TINY_CNN, *options, cwd=tmp_path, simulate=True)
+        assert "background load: none in the record, sleep on this host" in done.stdout
+        assert path.read_bytes() == before
+
     @pytest.mark.slow
     def test_a_gain_that_is_lost(self, tmp_path: Path) -> None:
         """One thread cannot be a hundred times as fast as the default."""

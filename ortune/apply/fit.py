@@ -12,6 +12,7 @@ from ortune.host.host_class import PROPERTY_NAMES, format_difference
 from ortune.record.schema import Record
 from ortune.worker import Runtime
 from ortune.worker.installed import name_package
+from ortune.workload.workload import BackgroundProgram
 
 VERSION = re.compile(r"[0-9][0-9A-Za-z.+-]{0,39}", re.ASCII)
 """Versions that a command may contain. A record is untrusted, and users copy commands to a shell."""
@@ -79,6 +80,30 @@ def find_mismatches(record: Record, host: Host, runtime: Runtime) -> tuple[Misma
                 )
             )
     return tuple(mismatches)
+
+
+def find_load_mismatch(record: Record, beside: str | None) -> tuple[Mismatch, ...]:
+    """Return how the background load of a record differs from that of a verification, in a tuple.
+
+    Args:
+        record: The record.
+        beside: The command of the background load here, or None.
+
+    Returns:
+        One mismatch, or none if both are the same.
+    """
+    recorded, here = record.workload.background_load, None if beside is None else BackgroundProgram.of(beside)
+    if recorded == here:
+        return ()
+    is_same_program = recorded is not None and here is not None and recorded.program == here.program
+    return (
+        Mismatch(
+            what="background load",
+            recorded=recorded.program if recorded else "none",
+            here="another command" if is_same_program else here.program if here else "none",
+            hint="Run the recorded background load." if recorded else "Verify without a background load.",
+        ),
+    )
 
 
 def _install(package: str, version: str) -> str:

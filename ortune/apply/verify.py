@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from ortune.apply.fit import Mismatch, find_mismatches
+from ortune.apply.fit import Mismatch, find_load_mismatch, find_mismatches
 from ortune.compare.bench import BenchResult, Observe, bench
 from ortune.compare.comparison import Comparison, Row, Speedup
 from ortune.compare.interval import Interval
@@ -44,13 +44,13 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
         reason: Why, as a sentence without its full stop.
         recorded: The recorded speedup, or None if the record claims none.
         here: The speedup on this host, or None if nothing was measured.
-        mismatches: Differences between the recorded host and software and these.
+        mismatches: Differences between the recorded host, software and background load and these.
         comparison: All figures of both sides, or None if there is nothing to verify.
         pooled: The speedup over all occasions, with an interval that covers how much they differ; None for fewer than
             three occasions, and on another host or with other software.
         n_occasions: The search, the verifications that were added to the record, and this one.
         record: The record with this verification added; None if it does not belong there, because nothing was measured,
-            or not on this class of host with this software.
+            or not on this class of host with this software and background load.
     """
 
     answer: Answer
@@ -162,7 +162,10 @@ def verify(
     recorded = record.gain
     answer, reason = judge_comparison(record, comparison, recorded)
     here = comparison.rows[1].speedup
-    mismatches = find_mismatches(record, setup.host, comparison.runtime)
+    mismatches = (
+        *find_mismatches(record, setup.host, comparison.runtime),
+        *find_load_mismatch(record, setup.beside),
+    )
     added = add_occasion(record, Occasion(started=started, speedup=here)) if here and not mismatches else None
     return Verification(
         answer=answer,

@@ -140,7 +140,7 @@ def measure_pace(block: Block, goal: Goal, *, n_cases: int, quota: bool, load_ns
     """Return the pace seen in a first block; `load_ns` is the time that creating the session took."""
     rate = goal.load.rate_per_s
     growth = estimate_growth(goal, block.service_ns)
-    needs_creations = "load-time" in goal.objectives
+    needs_creations = "load-time" in goal.figures
     return Pace(
         load=goal.load,
         gap_ns=1e9 / rate if rate else block.wall_ns / max(block.n_calls, 1e-9),

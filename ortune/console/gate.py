@@ -86,6 +86,7 @@ class GateDisplay:
     def __enter__(self) -> Self:
         if self._live:
             self._live.start()
+            self._steps.open()
         return self
 
     def __exit__(

@@ -83,6 +83,7 @@ class LiveBar:
     def __enter__(self) -> Self:
         if self.is_live:
             self.bar.start()
+            self.steps.open()
         return self
 
     def __exit__(
@@ -119,6 +120,7 @@ class SearchProgress:
         self._steps = LiveSteps(self._live.refresh, console.encoding)
 
     def __enter__(self) -> Self:
+        self._steps.open()
         return self
 
     def __exit__(

@@ -42,20 +42,23 @@ class Ticker:
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
+        self._lock = threading.RLock()  # several threads may enter steps
 
     def start(self, draw: Callable[[int], None], interval_s: float) -> None:
         """Call a function from now on, with the number of the call from 1 on."""
-        self.stop()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, args=(self._stop, draw, interval_s), daemon=True)
-        self._thread.start()
+        with self._lock:
+            self.stop()
+            self._stop = threading.Event()
+            self._thread = threading.Thread(target=self._run, args=(self._stop, draw, interval_s), daemon=True)
+            self._thread.start()
 
     def stop(self) -> None:
         """Do not call it any more. A call that is under way ends before this returns."""
-        if self._thread:
-            self._stop.set()
-            self._thread.join()
-            self._thread = None
+        with self._lock:
+            if self._thread:
+                self._stop.set()
+                self._thread.join()
+                self._thread = None
 
     def _run(self, stop: threading.Event, draw: Callable[[int], None], interval_s: float) -> None:
         number = 0
@@ -114,7 +117,8 @@ def choose_frames(encoding: str | None) -> str:
 class LiveSteps:
     """Shows steps as part of a display that draws itself, instead of on a line of their own.
 
-    A thread draws the display again and again during a step. It has ended while something is measured.
+    A thread draws the display again and again during a step. It has ended while something is measured. Nothing is shown
+    before `open` and after `close`.
 
     Args:
         draw: Draws the display, which contains `text`.
@@ -131,22 +135,27 @@ class LiveSteps:
         self._drawing: int | None = None
         self._taken = contextlib.ExitStack()
         self._is_open = False
+        self._has_taken_over = False
 
     @property
     def text(self) -> str:
         """The current step; empty if something is measured."""
         return format_step(self._frame, self._name, time.monotonic() - self._begin_s) if self._name else ""
 
+    def open(self) -> None:
+        """Let the display take over, now that it is shown."""
+        self._is_open = True
+
     def take_over(self) -> None:
         """Show all steps from now on. Further calls change nothing."""
-        if not self._is_open:
-            self._is_open = True
+        if self._is_open and not self._has_taken_over:
+            self._has_taken_over = True
             self._taken.enter_context(observe_steps(self._show))
 
     def close(self) -> None:
         """Show no more steps."""
         self._taken.close()
-        self._is_open = False
+        self._is_open = self._has_taken_over = False
 
     def _show(self, name: str, is_measured: bool) -> None:
         if threading.get_ident() == self._drawing:

@@ -94,7 +94,7 @@ def show_verification(
         if is_added:
             grid.add_row("added to", path)
         else:
-            grid.add_row("not added", "only measurements on this class of host with this software are added")
+            grid.add_row("not added", "only measurements on this class of host with this software and load are added")
     console.print(grid)
     if isinstance(verification, SharedVerification):
         show_shared(console, verification)

@@ -10,7 +10,10 @@ from ortune.record.schema import Record
 
 
 def digest_claim(record: Record) -> str:
-    """Return a SHA-256 of what a record claims: config, baseline, model, workload, class of host and version."""
+    """Return a SHA-256 of what a record claims: config, baseline, model, workload, class of host and version.
+
+    What few records have is left out of the others, whose claims were shared before it was part of claims.
+    """
     workload = record.workload
     claim = {
         "config": record.config.key,
@@ -23,4 +26,6 @@ def digest_claim(record: Record) -> str:
         "host": record.host.id,
         "onnxruntime": record.runtime.onnxruntime,
     }
+    rare = {"background_load": workload.background_load, "program": workload.program, "batches": workload.batches}
+    claim |= {name: value for name, value in rare.items() if value}
     return hashlib.sha256(msgspec.json.encode(claim, order="deterministic")).hexdigest()

@@ -17,7 +17,7 @@ from ortune.errors import RecordError, UsageError
 from ortune.fleet.claim import digest_claim
 from ortune.record.files import decode_document, encode_record
 from ortune.record.rounding import round_hosts
-from ortune.record.schema import Record
+from ortune.record.schema import WITHOUT_PROOF, Record
 from ortune.storage import (
     FAILED,
     PROOF,
@@ -89,11 +89,15 @@ def read_claims(location: Location) -> tuple[list[SharedClaim], list[Unread]]:
 def read_claim(study: SharedStudy) -> SharedClaim | Unread | None:
     """Return the result of a study with its proofs, or why it cannot be used; None if there is none yet.
 
+    Of several, those without proof come last: later searches did not end with them.
+
     Raises:
         StorageError: The storage does not answer.
     """
     results = study.read_all(RESULT, SharedResult).values()
-    result = min(results, key=lambda each: (each.number, each.worker, each.digest), default=None)
+    result = min(
+        results, key=lambda each: (each.verdict in WITHOUT_PROOF, each.number, each.worker, each.digest), default=None
+    )
     if result is None:
         return None
     try:

@@ -10,7 +10,13 @@ from ortune.host import Host
 from ortune.knobs import ids
 from ortune.knobs.catalogue import KNOBS, knob_of
 from ortune.knobs.config import CPU, DEFAULT, Config, Provider
-from ortune.knobs.default_dimensions import batch_dimension, level_dimension, minor_dimensions, provider_dimensions
+from ortune.knobs.default_dimensions import (
+    batch_dimension,
+    is_newer,
+    level_dimension,
+    minor_dimensions,
+    provider_dimensions,
+)
 from ortune.knobs.dimension import DEFAULT_CHOICE, Choice, Dimension, Skipped
 from ortune.knobs.knob import Value
 from ortune.knobs.providers import chain_of, find_provider
@@ -42,7 +48,7 @@ def build_space(host: Host, model: ModelInfo, options: SpaceOptions = SpaceOptio
     else:
         why = "the CPU is not among the providers"
         found += [Skipped(knob=KNOBS[name], why=why) for name in (ids.INTRA_OP_NUM_THREADS, ids.EXECUTION_MODE)]
-    found.append(level_dimension())
+    found.append(level_dimension(options))
     found += minor_dimensions(host, model, options)
     for name in options.providers:
         for each in provider_dimensions(find_provider(name), host, model, options):
@@ -64,12 +70,16 @@ def build_space(host: Host, model: ModelInfo, options: SpaceOptions = SpaceOptio
 
 def _cpu_dimensions(host: Host, model: ModelInfo, options: SpaceOptions) -> list[Dimension | Skipped]:
     """Return the thread pools of the CPU provider, skipped knobs last."""
-    pool = pool_dimension(host, options) if options.sessions > 1 else None
-    found = [
-        *([pool] if pool else []),
-        *execution_dimensions(host, model),
-        *thread_dimensions(host, options, pool),
-    ]
+    pool: Dimension | None = None
+    found: list[Dimension | Skipped] = []
+    if options.sessions > 1:
+        knob = KNOBS[ids.GLOBAL_THREAD_POOL]
+        if is_newer(knob.since, options.onnxruntime):
+            found.append(Skipped(knob=knob, why=f"it requires onnxruntime {knob.since}"))
+        else:
+            pool = pool_dimension(host, options)
+            found.append(pool)
+    found += [*execution_dimensions(host, model), *thread_dimensions(host, options, pool)]
     return [
         *(only_under(each, CPU, options) for each in found if isinstance(each, Dimension)),
         *(each for each in found if isinstance(each, Skipped)),

@@ -27,9 +27,11 @@ LEVELS = {
 MAX_STREAMS = 8
 
 
-def level_dimension() -> Dimension:
-    """Return the choice of an optimization level."""
-    return make_dimension(ids.GRAPH_OPTIMIZATION_LEVEL, *LEVELS.items())
+def level_dimension(options: SpaceOptions) -> Dimension:
+    """Return the choice of an optimization level, of those that the installed onnxruntime has."""
+    since = KNOBS[ids.GRAPH_OPTIMIZATION_LEVEL].values_since
+    levels = {name: why for name, why in LEVELS.items() if not is_newer(since.get(name, ""), options.onnxruntime)}
+    return make_dimension(ids.GRAPH_OPTIMIZATION_LEVEL, *levels.items())
 
 
 def batch_dimension(batches: Sequence[int]) -> Dimension:

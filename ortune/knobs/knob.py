@@ -77,6 +77,7 @@ class Knob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         examples: Values to show in examples, where those that follow from the default are not useful.
         pattern: Regular expression that must match the whole text.
         since: First onnxruntime version on PyPI that supports it; empty if all versions that ortune supports do.
+        values_since: The same of those values that are newer than the setting itself.
         short: Name in tables.
         summary: What it does.
         numerics: Whether it may change outputs beyond rounding.
@@ -102,6 +103,7 @@ class Knob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     examples: tuple[str, ...] = ()
     pattern: str = ""
     since: str = ""
+    values_since: Mapping[str, str] = {}
     short: str = ""
     numerics: bool = False
     captures: bool = False

@@ -105,19 +105,29 @@ def _drop_ineffective(
 
 
 def check_versions(options: SpaceOptions) -> None:
-    """Check that the installed onnxruntime supports the knobs that the user names.
+    """Check that the installed onnxruntime supports the knobs and the values that the user names.
 
     Raises:
         UsageError: It does not.
     """
-    for name, option in (*((name, "tune") for name in options.tune), *((name, "fix") for name in options.fix)):
-        since = knob_of(name).since
-        if is_newer(since, options.onnxruntime):
+    given = {"tune": options.tune, "fix": {name: (value,) for name, value in options.fix.items()}}
+    for option, name, values in ((option, *each) for option, knobs in given.items() for each in knobs.items()):
+        knob = knob_of(name)
+        upgrade = "It requires onnxruntime {}. Upgrade the package, such as onnxruntime or onnxruntime-gpu."
+        if is_newer(knob.since, options.onnxruntime):
             raise UsageError(
                 f"{name}: onnxruntime {options.onnxruntime} does not support this knob and would silently ignore it.",
-                f"It requires onnxruntime {since}. Upgrade the package, such as onnxruntime or onnxruntime-gpu.",
+                upgrade.format(knob.since),
                 option=option,
             )
+        for value in values:
+            since = knob.values_since.get(str(value), "")
+            if is_newer(since, options.onnxruntime):
+                raise UsageError(
+                    f"{name}={value}: onnxruntime {options.onnxruntime} does not have this value.",
+                    upgrade.format(since),
+                    option=option,
+                )
 
 
 def _thread_labels(dimensions: Sequence[Dimension], options: SpaceOptions) -> frozenset[str]:

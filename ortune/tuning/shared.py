@@ -17,6 +17,7 @@ import msgspec
 
 from ortune.errors import MeasureError
 from ortune.knobs import Candidate, Config
+from ortune.record.schema import WITHOUT_PROOF
 from ortune.storage import (
     PROOF,
     RACE,
@@ -140,6 +141,7 @@ class SharedExchange(Exchange):
         self._common_keys: set[str] = set()
         self._n_compared = 0
         self._results: dict[str, SharedResult] = {}
+        self._ended_before: frozenset[str] = frozenset()
         self._notes: list[str] = []
 
     # What happens in the storage.
@@ -323,6 +325,7 @@ class SharedExchange(Exchange):
                 "Stop what else uses its CPUs, and repeat the command.",
             )
         self.refresh()
+        self._ended_before = frozenset(state.worker for state in self._nodes.values() if state.stage in ENDED)
 
     def refresh(self) -> None:
         """Read what others wrote, and send what was not sent yet.
@@ -501,8 +504,16 @@ class SharedExchange(Exchange):
         return self._clock() - begin_s
 
     def _find_result(self) -> SharedResult | None:
-        """Return the result that counts: that of the worker that joined first."""
-        found = [each for each in self._results.values() if self._counts(each.node, each.worker)]
+        """Return the result that counts: that of the worker that joined first.
+
+        One without proof does not count if its worker had ended before this one joined, which then goes on searching.
+        """
+        found = [
+            each
+            for each in self._results.values()
+            if self._counts(each.node, each.worker)
+            and not (each.verdict in WITHOUT_PROOF and each.worker in self._ended_before)
+        ]
         return min(found, key=lambda each: each.number, default=None)
 
     def publish(self, result: SharedResult) -> None:
