@@ -27,7 +27,7 @@ from ortune.options import make_request
 from ortune.program.executor import ProgramExecutor
 from ortune.program.launcher import Run
 from ortune.program.outputs import OutputReference, read_returned
-from ortune.program.prepare import PreparedProgram, prepare_program
+from ortune.program.prepare import PreparedProgram, can_measure_inside, prepare_program
 from ortune.program.search import open_program, search_program
 from ortune.program.task import ProgramTask
 from ortune.program.text import compare_text
@@ -135,6 +135,25 @@ class TestCalls:
             blocks = [live.measure(PLAN) for _ in range(4)]
             live.close()
         assert all(isinstance(block, Block) and block.memory.steady_bytes > 1e7 for block in blocks)
+
+    def test_a_block_of_complete_runs_counts_calls(self) -> None:
+        """Throughput and CPU time are those of calls, not of runs."""
+        prepared = prepare_calls("silent", 3)
+        assert not prepared.keeps_running
+        with open_program(prepared) as opened:
+            (live,) = opened.runner.launch([ONE_THREAD])
+            assert not isinstance(live, Failure)
+            block = live.measure(BlockPlan(duration_ns=1, lead_in_ns=0, min_calls=2, deadline_s=60))
+        assert isinstance(block, Block)
+        assert (block.n_calls, len(block.samples_ns)) == (6, 4)
+
+    def test_calls_that_end_at_once_are_not_measured_inside(self) -> None:
+        starts_ns = np.arange(20) * 2_000_000
+        calls = np.stack([starts_ns, starts_ns + 1_000_000], axis=1)
+        assert not can_measure_inside(calls, has_ended=True)
+        assert can_measure_inside(calls, has_ended=False)
+        assert can_measure_inside(2 * calls, has_ended=True)
+        assert not can_measure_inside(100 * calls[:7], has_ended=True)
 
     def test_a_gate(self, is_wrong: None) -> None:
         with open_program(prepare_calls("ends", 25)) as opened:

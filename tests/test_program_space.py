@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+
+import msgspec
 import pytest
 
 from ortune.compare.open import start_comparison
 from ortune.knobs import DEFAULT, Config, SpaceOptions
+from ortune.options import make_request
+from ortune.program.prepare import PreparedProgram, prepare_program
+from ortune.program.search import make_records
 from ortune.program.space import ProgramModel, ProgramSpace, build_program_space
+from ortune.program.tuned import merge_configs
+from ortune.requests import ProgramSearchRequest
 from ortune.tuning.outcome import Outcome
 from ortune.tuning.stages import SearchSettings, run_search
 from ortune.worker import Failure
 from ortune.workload import Goal
+from tests.conftest import TINY_CNN
 from tests.simulation import SimulatedExecutor, make_host, make_model
 
 MODELS = ("a.onnx", "b.onnx", "c.onnx")
@@ -36,13 +46,17 @@ def two_models_want_one_thread(config: Config) -> float:
 
 
 def search(seed: int) -> Outcome:
-    executor = SimulatedExecutor(two_models_want_one_thread, seed=seed)
+    return simulate(two_models_want_one_thread, make_space(), seed)
+
+
+def simulate(latency: Callable[[Config], float], space: ProgramSpace, seed: int) -> Outcome:
+    executor = SimulatedExecutor(latency, seed=seed)
     (first,) = executor.launch([DEFAULT], deadline_s=1)
     assert not isinstance(first, Failure)
     opened = start_comparison(
         executor, first, Goal(), first_launch_s=executor.now_s(), seed=seed, free_bytes=8_000_000_000
     )
-    return run_search(make_space(), opened, SearchSettings(budget_s=60))
+    return run_search(space, opened, SearchSettings(budget_s=60))
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -81,3 +95,59 @@ def test_what_is_combined() -> None:
     extended = space.extend(joined)
     assert len(extended.candidates) == len(space.candidates) + 4
     assert all(extended.select(each.labels).config == each.config for each in joined)
+
+
+PROGRAM = """
+import sys
+import numpy as np
+import onnxruntime
+
+def create(n_threads):
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = n_threads
+    options.enable_cpu_mem_arena = False
+    return onnxruntime.InferenceSession(sys.argv[1], options)
+
+for session in (create(1), create(2)):
+    session.run(None, {"image": np.zeros((1, 3, 32, 32), np.float32)})
+"""
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> PreparedProgram:
+    """A program whose sessions of one model have different numbers of threads."""
+    path = tmp_path_factory.mktemp("program") / "program.py"
+    path.write_text(PROGRAM)
+    command = [sys.executable, str(path), str(TINY_CNN)]
+    return prepare_program(make_request(ProgramSearchRequest, {"command": command}, "python"))
+
+
+@pytest.mark.slow
+class TestSessionsOfOneModelThatDiffer:
+    def test_the_program_itself_has_what_they_have_in_common(self, prepared: PreparedProgram) -> None:
+        (model,) = prepared.models
+        assert model.own == Config(session_options={"enable_cpu_mem_arena": False})
+        assert model.varied == {"intra_op_num_threads"}
+        (warning,) = [each for each in prepared.warnings if "differ" in each]
+        assert warning.startswith("tiny_cnn.onnx: its sessions differ in intra_op_num_threads.")
+
+    @pytest.mark.parametrize("changed", ["intra_op_num_threads", "session.intra_op.allow_spinning"])
+    def test_what_no_candidate_set_stays_as_it_is(self, prepared: PreparedProgram, changed: str) -> None:
+        """A record says that a default is a result of the search only where it was set in all of them."""
+
+        def latency(config: Config) -> float:
+            settings = {**config.session_options, **config.session_config}
+            return 5e6 * (0.7 if str(settings.get(changed)) in {"0", "1"} and settings.keys() == {changed} else 1.0)
+
+        outcome = simulate(latency, prepared.space, seed=0)
+        (record,) = make_records(prepared, outcome, "2026-01-01T00:00:00+00:00")
+        has_threads = changed == "intra_op_num_threads"
+        assert record.evidence.verdict == "faster"
+        assert ("intra_op_num_threads" in record.search.tried.session_options) == has_threads
+        assert "enable_cpu_mem_arena" in record.search.tried.session_options
+        assert record.config.session_options["enable_cpu_mem_arena"] is False
+        assert ("intra_op_num_threads" in record.config.session_options) == has_threads
+        assert merge_configs([record], prepared.models) == msgspec.structs.replace(
+            outcome.config,
+            session_options={"enable_cpu_mem_arena": False, **outcome.config.session_options},
+        )

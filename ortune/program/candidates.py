@@ -69,10 +69,11 @@ class RunCandidate:
         calls = [result.calls_ns for result in results if result.calls_ns is not None]
         metrics = [result.metric for result in results if result.metric is not None]
         shares = [result.foreign_share for result in results if result.foreign_share is not None]
+        n_calls = sum(result.n_calls for result in results)
         peak_bytes = max(result.ended.peak_bytes for result in results)
         return Block(
             samples_ns=np.concatenate(calls) if calls else walls,
-            n_calls=float(len(results)),
+            n_calls=float(n_calls or len(results)),
             wall_ns=wall_ns,
             service_ns=float(walls.mean()),
             cpu_ns=sum(result.ended.cpu_ns for result in results),

@@ -14,6 +14,8 @@ from contextlib import closing
 from pathlib import Path
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from ortune import __version__
 from ortune.apply.exec import find_program
@@ -22,6 +24,7 @@ from ortune.errors import HostError, OrtuneError, ProgramError, UsageError
 from ortune.host import Host, read_host
 from ortune.host.allocators import find_allocators
 from ortune.knobs import DEFAULT, KNOBS, Config, SpaceOptions
+from ortune.knobs.knob import Value
 from ortune.knobs.legal import find_faults
 from ortune.model import ModelInfo, compute_digest, read_model
 from ortune.model.identity import ModelIdentity
@@ -38,9 +41,9 @@ from ortune.program.observation import (
     sum_models,
 )
 from ortune.program.process import SUPERVISOR_ENDED, ProgramProcess
-from ortune.program.runner import FEW_CALLS, FIRST_DEADLINE_S
+from ortune.program.runner import FEW_CALLS, FIRST_DEADLINE_S, SHORTEST_STAY_NS
 from ortune.program.server import Server, ServerLoad
-from ortune.program.space import NOT_OFFERED, ProgramModel, ProgramSpace, build_program_space, is_default
+from ortune.program.space import NOT_OFFERED, OF_SESSIONS, ProgramModel, ProgramSpace, build_program_space, is_default
 from ortune.program.task import ProgramTask, parse_call, parse_metric
 from ortune.record.files import check_record_writable
 from ortune.requests import ProgramSearchRequest
@@ -186,7 +189,7 @@ def prepare_program(request: ProgramSearchRequest) -> PreparedProgram:
         task=task,
         server=server,
         n_processes=sum(bool(process.sessions) for process in processes),
-        keeps_running=observed.n_calls >= FEW_CALLS,
+        keeps_running=observed.keeps_running,
         run_s=observed.run_s,
         spent_s=time.monotonic() - begin_s,
         models=models,
@@ -219,17 +222,20 @@ def describe_models(
     for each in observed:
         info, fault = read_info(each)
         files = info.files if info else (ModelFile(name=each.name, size_bytes=each.size_bytes, sha256=each.sha256),)
-        if len(each.options) > 1:
-            fault = (
-                f"{each.name}: its sessions have different options; those of the first one count as the program's own"
-            )
         if fault:
             warnings.append(fault)
+        common, varied = compare_options(each)
+        if varied:
+            names = ", ".join(sorted(varied))
+            warnings.append(
+                f"{each.name}: its sessions differ in {names}. A candidate that sets it sets it in all of them"
+            )
         models.append(
             ProgramModel(
                 name=each.name,
                 info=info,
-                own=make_own_config(each),
+                own=make_own_config(common),
+                varied=varied,
                 share=each.share,
                 n_sessions=-(-each.n_sessions // max(each.n_processes, 1)),
                 shapes=each.shapes,
@@ -271,15 +277,27 @@ def read_info(model: ObservedModel) -> tuple[ModelInfo | None, str]:
         return None, f"{model.name}: its graph is not known: {error.message}"
 
 
-def make_own_config(model: ObservedModel) -> Config:
-    """Return what the program sets for the sessions of a model.
+def compare_options(model: ObservedModel) -> tuple[dict[str, Value | float], frozenset[str]]:
+    """Return the options that all sessions of a model have, and the names of settings in which they differ."""
+    first = model.options[0] if model.options else {}
+    common = {name: value for name, value in first.items() if all(each.get(name) == value for each in model.options)}
+    names = {name for each in model.options for name in each}
+    return common, frozenset(name for name in names - common.keys() if is_setting_of_sessions(name))
+
+
+def is_setting_of_sessions(name: str) -> bool:
+    """Return whether a search can change an option of a session, as far as its name says."""
+    return name in KNOBS and KNOBS[name].where in OF_SESSIONS and name not in NOT_OFFERED
+
+
+def make_own_config(options: Mapping[str, Value | float]) -> Config:
+    """Return what the program sets for the sessions of a model, given their common options.
 
     What a record must not have is left out, such as names of files. Sessions keep it.
     """
     config = DEFAULT
-    for name, value in (model.options[0] if model.options else {}).items():
-        is_setting = name in KNOBS and KNOBS[name].where in {"session_options", "session_config"}
-        if is_setting and name not in NOT_OFFERED and not isinstance(value, float) and not is_default(name, value):
+    for name, value in options.items():
+        if is_setting_of_sessions(name) and not isinstance(value, float) and not is_default(name, value):
             changed = config.with_setting(KNOBS[name].where, name, value)
             if not any(find_faults(changed)):
                 config = changed
@@ -390,12 +408,12 @@ class ObservedRun(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         reading: What its processes wrote.
-        n_calls: Calls of the function that is timed, as far as they were waited for.
+        keeps_running: Whether calls of the function that is timed can be measured while the program runs.
         run_s: Time that the program took until it ended; None if it did not end by itself.
     """
 
     reading: Reading
-    n_calls: int = 0
+    keeps_running: bool = False
     run_s: float | None = None
 
 
@@ -452,9 +470,19 @@ def _observe(
         )
     return ObservedRun(
         reading=read_processes(run.folder),
-        n_calls=len(CallLog(run.folder).read()) if task.call else 0,
+        keeps_running=bool(task.call) and can_measure_inside(CallLog(run.folder).read(), has_ended=run_s is not None),
         run_s=run_s,
     )
+
+
+def can_measure_inside(calls: NDArray[np.int64], *, has_ended: bool) -> bool:
+    """Return whether calls of a function can be measured while the program runs.
+
+    Args:
+        calls: Start and end of its calls, of shape (calls, 2).
+        has_ended: Whether the program ended by itself.
+    """
+    return len(calls) >= FEW_CALLS and not (has_ended and calls[:, 1].max() - calls[:, 0].min() < SHORTEST_STAY_NS)
 
 
 def has_calls(run: Run) -> bool:

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from ortune.compare.block_plan import SHORTEST_BLOCK_NS
 from ortune.interrupts import uninterrupted
 from ortune.knobs import Config
 from ortune.program.applied import find_others, find_untuned
@@ -34,7 +35,9 @@ LEAST_RUN_DEADLINE_S = 10.0
 """A run of a candidate times out after so many runs of the baseline, and this time at least."""
 
 FEW_CALLS = 8
-"""A program that makes fewer calls in a run is run to completion for each block."""
+SHORTEST_STAY_NS = SHORTEST_BLOCK_NS
+"""A program that makes fewer calls in a run, or ends by itself after all of them within this time, is run to completion
+for each block."""
 
 PAUSE_SHARE = 0.5
 LEAST_PAUSE_S = 0.2
@@ -82,6 +85,7 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         ended: Its end.
         calls_ns: Durations of the calls of the function that is timed; None if there is none.
+        n_calls: Number of its calls, the first one of a run included, whose duration is left out.
         metric: The number that it printed; None if none is wanted.
         foreign_share: Share of the CPU time that other processes used; None if unknown.
         contended: Whether they spoiled it.
@@ -90,6 +94,7 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
 
     ended: Ended
     calls_ns: NDArray[np.int64] | None
+    n_calls: int = 0
     metric: float | None
     foreign_share: float | None
     contended: bool
@@ -218,6 +223,7 @@ class ProgramRunner:
             return RunResult(
                 ended=ended,
                 calls_ns=None if calls is None else drop_first(calls),
+                n_calls=0 if calls is None else len(calls),
                 metric=metric,
                 foreign_share=share,
                 contended=contended,

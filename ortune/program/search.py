@@ -272,6 +272,8 @@ def make_record(prepared: PreparedProgram, outcome: Outcome, search: Search, num
     def settings_of(config: Config) -> Config:
         return resolve(config, model)
 
+    changed = outcome.config.of_model(model.name)
+    kept = model.varied - changed.session_options.keys() - changed.session_config.keys()
     return round_record(
         Record(
             schema=SCHEMA,
@@ -292,6 +294,7 @@ def make_record(prepared: PreparedProgram, outcome: Outcome, search: Search, num
             runtime=prepared.runtime,
             search=msgspec.structs.replace(
                 search,
+                tried=search.tried.without(kept),
                 best=tuple(msgspec.structs.replace(trial, config=settings_of(trial.config)) for trial in search.best),
             ),
         )

@@ -295,7 +295,7 @@ def settings_of(record: Record, model: ProgramModel) -> ModelSettings:
     for field in OF_SESSIONS:
         own: Mapping[str, Value] = getattr(record.config, field)
         tried = record.tried.session_options if field == "session_options" else record.tried.session_config
-        set_before = {*getattr(record.base, field), *(name for name in getattr(model.own, field) if name in tried)}
+        set_before = {*getattr(record.base, field), *({*getattr(model.own, field), *model.varied} & {*tried})}
         restored = {
             name: KNOBS[name].default
             for name in sorted(set_before - own.keys())

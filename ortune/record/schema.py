@@ -9,7 +9,7 @@ The trials of a search are in a file of their own: see `ortune.record.trials`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Literal
 
 import msgspec
@@ -195,6 +195,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 class Tried(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Names of the settings that a search tried. For these, a default in the config is a result of the search, too.
 
+    Settings in which the sessions of a program differ are left out, unless the config has one value for all of them.
+
     Attributes:
         session_options: Attributes of SessionOptions.
         session_config: Entries of SessionOptions.
@@ -212,6 +214,14 @@ class Tried(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             session_options=tuple(sorted({name for config in configs for name in config.session_options})),
             session_config=tuple(sorted({name for config in configs for name in config.session_config})),
             providers=tuple(sorted({name for config in configs for name, _ in config.providers} - {CPU})),
+        )
+
+    def without(self, names: Container[str]) -> Tried:
+        """Return these settings without those of some names."""
+        return msgspec.structs.replace(
+            self,
+            session_options=tuple(name for name in self.session_options if name not in names),
+            session_config=tuple(name for name in self.session_config if name not in names),
         )
 
 
