@@ -14,8 +14,14 @@ from types import FrameType
 INTERRUPTS = (signal.SIGINT, signal.SIGTERM, *(() if sys.platform == "win32" else (signal.SIGHUP,)))
 """Signals that `raise_interrupts` makes raise KeyboardInterrupt."""
 
-REPEAT_S = 0.001
-"""When an interrupt is raised again that Python ignored, which it does in a destructor."""
+REPEAT_S = (0.001, 0.05, 0.25, 1.0)
+"""When an interrupt is raised again that Python ignored, which it does in a destructor.
+
+It is repeated until it is handled: Python does not notice a signal that arrives just before a system call, and sleeps.
+"""
+
+_n_handled = 0
+"""Number of interrupts that were handled."""
 
 
 def end_at_once() -> None:
@@ -58,6 +64,8 @@ def raise_interrupts() -> None:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
+    global _n_handled
+    _n_handled += 1
     if sys.platform != "win32" and number == signal.SIGHUP:
         # A terminal that is closed sends it twice, from the shell and from the system. The second one would end what
         # the first one began: to write the best so far.
@@ -69,8 +77,12 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 def _repeat_interrupt(may_begin: threading.Event) -> None:
     may_begin.wait()
-    time.sleep(REPEAT_S)
-    _interrupt_main_thread()
+    n_handled = _n_handled
+    for pause_s in REPEAT_S:
+        time.sleep(pause_s)
+        if _n_handled != n_handled:
+            return
+        _interrupt_main_thread()
 
 
 def _interrupt_main_thread() -> None:

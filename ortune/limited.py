@@ -13,6 +13,8 @@ from typing import BinaryIO
 STANDARD_STREAM = "-"
 """Path that stands for stdin when reading and for stdout when writing."""
 
+STDIN = "stdin"
+"""Name of stdin where the name of an input file is shown."""
 
 CHUNK_BYTES = 1 << 16
 

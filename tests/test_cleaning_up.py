@@ -32,6 +32,7 @@ from ortune.worker.watchdog import Watchdog
 from tests.conftest import TINY_CNN
 from tests.records import ONE_THREAD, make_local_record, write
 from tests.simulation import SimulatedExecutor, SimulatedLive
+from tests.test_background_load import is_alive
 from tests.test_worker import make_executor
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="signals and links")
@@ -202,7 +203,7 @@ class TestWatchdog:
                 parent.kill()
         for pid in pids:
             end_s = time.monotonic() + 20
-            while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+            while is_alive(pid):
                 assert time.monotonic() < end_s
                 time.sleep(0.02)
 

@@ -17,16 +17,18 @@ from onnx import TensorProto, helper
 
 from benchmarks.gate_power import SLOW_WORKER
 from ortune.cli.gate import check_outputs, write_reports
+from ortune.compare.block_runner import BlockRunner
 from ortune.errors import InputsError, MeasureError, ModelError, RecordError, UsageError
 from ortune.gates.file import read_gates
 from ortune.gates.prepare import make_gate, parse_slowdowns
 from ortune.gates.reporters.history import read_history
 from ortune.gates.results import Gate, GateResult, GateSide, InterimResult
 from ortune.gates.run import exit_decision, judge_together, run_gate
-from ortune.gates.sides import check_python, read_side
+from ortune.gates.sides import check_head, check_python, read_side
 from ortune.knobs import DEFAULT, Config
 from ortune.options import make_request
 from ortune.requests import GateReportOptions, GateRequest
+from ortune.worker.interfaces import Executor
 from ortune.workload import Goal, parse_limit
 from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
 from tests.gate_results import ERROR, make_result
@@ -239,8 +241,13 @@ class TestWorkers:
 
     @pytest.mark.slow
     def test_a_side_that_hangs(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """It ends when its time is up, and at least what loading is allowed to take."""
-        monkeypatch.setattr("ortune.gates.prepare.MIN_LOAD_DEADLINE_S", 4.0)
+        """It ends when its time is up."""
+
+        def check_soon(head: GateSide, runner: BlockRunner, executor: Executor) -> float | None:
+            runner.load_deadline_s = 1.0  # base has been launched by then
+            return check_head(head, runner, executor)
+
+        monkeypatch.setattr("ortune.gates.sides.check_head", check_soon)
         hang = (sys.executable, "-c", "import time; time.sleep(600)")
         with pytest.raises(MeasureError, match="took too long"):
             run_gate(make_test_gate(time_s=1, command=hang))

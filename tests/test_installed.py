@@ -60,6 +60,7 @@ class Environment:
         (info / "top_level.txt").write_text("\n".join(sorted({file.split("/")[0] for file in files})) + "\n")
         if records_files:
             (info / "RECORD").write_text("".join(f"{file},sha256=0,0\n" for file in files))
+        importlib.invalidate_caches()  # the time stamp of the folder may be the same as before
         return info
 
 

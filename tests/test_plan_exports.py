@@ -35,7 +35,7 @@ from ortune.planning.read import SourcedDeployment, read_configs
 from ortune.planning.result import AtRate, LengthPlan, LengthPolicy, Plan, PlannedDeployment
 from ortune.program_options import PICKS
 from ortune.record.files import is_plan, is_record, read_record
-from ortune.record.schema import FrontPoint
+from ortune.record.schema import FrontPoint, Record
 from ortune.record.select import Wanted
 from tests.conftest import ROOT, TINY_CNN, run_ortune
 from tests.hostile import ALL_TEXTS, CONFIGS, hostile_record
@@ -341,6 +341,45 @@ class TestSources:
         assert "grouping" not in unsupported(
             write_export(target, pick_on(ELSEWHERE, DEPLOYMENTS["processes"], lengths=other))
         )
+
+
+@pytest.mark.parametrize("target", ["gunicorn", "uvicorn", "systemd", "compose", "kubernetes"])
+def test_a_command_cannot_name_stdin(target: str) -> None:
+    picked = pick(DEPLOYMENTS["processes"])
+    with pytest.raises(UsageError, match="read from stdin"):
+        render(target, picked.record, "m.onnx", "stdin", picked=picked)
+
+
+def test_without_the_file_of_a_record_a_comment_stands_for_it() -> None:
+    text = render("environment", pick(DEPLOYMENTS["processes"]).record, "m.onnx", "stdin").text
+    assert "# ENV ORTUNE_CONFIG=CONFIG\n" in text
+
+
+class TestSpeedup:
+    """What the record of a deployment says that it gains."""
+
+    def make(self, **fields: Any) -> Record:
+        plan = make_plan(DEPLOYMENTS["processes"])
+        default, row = plan.rows
+        rows = (
+            msgspec.structs.replace(default, capacity=fields.pop("default")),
+            msgspec.structs.replace(row, **fields),
+        )
+        return pick_deployment(msgspec.structs.replace(plan, rows=rows)).record
+
+    def test_with_a_target_it_is_the_ratio_of_the_capacities(self) -> None:
+        """The throughput may even be lower."""
+        record = self.make(default=make_estimate(70.0), ratio=make_estimate(0.9))
+        assert record.evidence.verdict == "faster"
+        assert record.gain
+        assert record.gain.estimate == pytest.approx(190 / 70)
+        assert record.gain.low == pytest.approx(190 / 70 / 1.0734, rel=1e-3)
+
+    def test_capacities_that_are_not_known(self) -> None:
+        predicted = make_estimate(70.0, source="predicted")
+        assert self.make(default=predicted, ratio=make_estimate(0.9)).gain is None
+        proven = self.make(default=predicted, ratio=make_estimate(1.3)).gain
+        assert proven and proven.estimate == 1.3
 
 
 @pytest.mark.slow

@@ -369,12 +369,18 @@ class FakeOnnxruntime(types.SimpleNamespace):
         self.registered.remove(name)
 
 
+def forget_module(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a module be imported anew, and be forgotten when the test ends, also if nothing has imported it before."""
+    monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    monkeypatch.delitem(sys.modules, name)
+
+
 class TestLibraries:
     """What a program sees of a library that the hook has registered."""
 
     def plugin(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **device: str) -> dict[str, str]:
         install_fake(tmp_path, monkeypatch, NO_LIBRARY)
-        monkeypatch.delitem(sys.modules, "onnxruntime_ep_webgpu", raising=False)
+        forget_module("onnxruntime_ep_webgpu", monkeypatch)
         plugin = Plugin(package="onnxruntime-ep-webgpu", **device)  # type: ignore[arg-type]
         rule = make_rule(
             "", "", (), Config(providers=chain_of(WEBGPU), plugins={WEBGPU: plugin}), Tried(), onnxruntime=""
@@ -504,7 +510,7 @@ class TestRegistration:
 
     def register(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeOnnxruntime:
         install_fake(tmp_path, monkeypatch, NO_LIBRARY)
-        monkeypatch.delitem(sys.modules, "onnxruntime_ep_webgpu", raising=False)
+        forget_module("onnxruntime_ep_webgpu", monkeypatch)
         monkeypatch.setattr("ortune.worker.plugins._registered", set())
         fake = FakeOnnxruntime()
         monkeypatch.setitem(sys.modules, "onnxruntime", fake)

@@ -363,6 +363,8 @@ class TestWorkers:
     def test_groups_are_suspended_and_resumed_as_one(self, executor: ProcessExecutor) -> None:
         groups = [require_group(each) for each in executor.launch([DEFAULT, ONE_THREAD], deadline_s=60)]
         try:
+            for worker in (worker for group in groups for worker in group.workers):
+                wait_for_status(worker.pid, {psutil.STATUS_STOPPED})
             for measured, other in (groups, groups[::-1]):
                 before = [sum(psutil.Process(worker.pid).cpu_times()[:2]) for worker in other.workers]
                 assert isinstance(measured.measure(PLAN), Block)

@@ -22,7 +22,7 @@ SEEN_CALL, LATE_CALL = 20, 300
 
 @pytest.mark.slow
 def test_a_model_that_is_loaded_after_some_calls_has_settings() -> None:
-    prepared = prepare_calls("late", SEEN_CALL, arguments=(TINY_ENCODER,))
+    prepared = prepare_calls("late", SEEN_CALL, arguments=(TINY_ENCODER,), budget=60.0)
     assert {model.name for model in prepared.models} == {"tiny_cnn.onnx", "tiny_encoder.onnx"}
 
 

@@ -61,6 +61,11 @@ def prepare_calls(how: str, n: int = 12, **options: Any) -> PreparedProgram:
     return prepare(how, n, call="__main__:work", **options)
 
 
+def prepare_until_end(how: str, **options: Any) -> PreparedProgram:
+    """Return a program that makes 25 calls. There is time to see its end, also on a host that is very busy."""
+    return prepare_calls(how, 25, **{"budget": 100.0, **options})
+
+
 PLAN = BlockPlan(duration_ns=100_000_000, lead_in_ns=0, min_calls=8, deadline_s=60)
 
 
@@ -120,7 +125,7 @@ class TestCalls:
         assert judge(prepare_calls("threads", 10_000)) == (None, False)
 
     def test_what_is_printed_at_the_end(self, is_wrong: None) -> None:
-        prepared = prepare_calls("ends", 25)
+        prepared = prepare_until_end("ends")
         assert prepared.keeps_running
         assert prepared.run_s
         failure, _ = judge(prepared, finish=True)
@@ -156,24 +161,24 @@ class TestCalls:
         assert not can_measure_inside(100 * calls[:7], has_ended=True)
 
     def test_a_gate(self, is_wrong: None) -> None:
-        with open_program(prepare_calls("ends", 25)) as opened:
+        with open_program(prepare_until_end("ends")) as opened:
             (executor,) = opened.executors
             assert isinstance(executor, ProgramExecutor)
             with pytest.raises(MeasureError, match=r"The output of it differs .* instead of"):
                 check_tuned("it", ONE_THREAD, opened.runner, executor, check_s=60)
 
     def test_equal_output_at_the_end(self) -> None:
-        assert judge(prepare_calls("ends", 25), finish=True) == (None, True)
+        assert judge(prepare_until_end("ends"), finish=True) == (None, True)
 
     def test_the_exit_status_at_the_end(self, is_wrong: None) -> None:
-        failure, _ = judge(prepare_calls("exits", 25, ignore_outputs=True), finish=True)
+        failure, _ = judge(prepare_until_end("exits", ignore_outputs=True), finish=True)
         assert failure
         assert "status 5" in failure.message
 
     def test_the_command_of_the_user_judges_the_end(self, is_wrong: None) -> None:
         check = f"{sys.executable} -c 'import sys; sys.exit(sys.stdin.read().split()[1] > sys.argv[1])' "
         accepted, rejected = (
-            judge(prepare_calls("ends", 25, check_command=f"{check} {most}"), finish=True) for most in "90"
+            judge(prepare_until_end("ends", check_command=f"{check} {most}"), finish=True) for most in "90"
         )
         assert accepted == (None, True)
         assert rejected[0]

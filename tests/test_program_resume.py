@@ -30,6 +30,7 @@ from ortune.record.files import encode_record, read_record, read_records
 from ortune.record.journal import Content
 from ortune.record.schema import SCHEMA, Bundle
 from ortune.requests import ProgramSearchRequest
+from tests.budgets import scale_budget
 from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
 from tests.journals import scan
 from tests.simulation import SimulatedPrograms, is_one_thread
@@ -327,17 +328,21 @@ class TestWriting:
 )
 def test_a_search_that_was_killed_goes_on(measure: Sequence[str], arguments: Sequence[str], tmp_path: Path) -> None:
     journal = tmp_path / "c.unfinished.jsonl"
-    options = ("search", "-o", "c.json", "--budget", "10s", *measure, "--only", "intra_op_num_threads")
+    budget = f"{scale_budget(10)}s"
+    options = ("search", "-o", "c.json", "--budget", budget, *measure, "--only", "intra_op_num_threads")
     program = ("--", sys.executable, str(PROGRAM), str(TINY_CNN), *arguments)
     command = [sys.executable, "-P", "-m", "ortune", *options, *program]
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     end_s = time.monotonic() + 60
-    while count_blocks(journal) < 4 and time.monotonic() < end_s:
-        time.sleep(0.05)
-    process.send_signal(signal.SIGSTOP)  # so that it does not end in the meantime
-    refused = run_ortune(*options, *program, cwd=tmp_path)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    try:
+        while count_blocks(journal) < 4 and time.monotonic() < end_s:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGSTOP)  # so that it does not end in the meantime
+        assert process.poll() is None and count_blocks(journal) >= 4
+        refused = run_ortune(*options, *program, cwd=tmp_path)
+    finally:
+        process.kill()
+        process.wait()
     assert refused.returncode == 2
     assert f"Process {process.pid} is running a search" in refused.stderr
     n_kept = count_blocks(journal)

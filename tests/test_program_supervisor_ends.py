@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -49,7 +50,10 @@ def prepare(way: str) -> PreparedProgram:
 def find_supervisors() -> list[psutil.Process]:
     """Return the supervisors of this process, without their guards."""
     family = psutil.Process().children(recursive=True)
-    found = [each for each in family if "ortune.program.supervisor" in each.cmdline()]
+    found = []
+    for each in family:
+        with contextlib.suppress(psutil.Error):
+            found += [each] if "ortune.program.supervisor" in each.cmdline() else []
     guards = {each.pid for each in found if each.ppid() == os.getpid()}
     return [each for each in found if each.pid not in guards]
 
@@ -153,6 +157,7 @@ class Killed(ProgramProcess):
         super().start(*arguments, **options)
         if Killed.n_left:
             Killed.n_left -= 1
+            assert self.supervisor_pid
             os.kill(self.supervisor_pid, signal.SIGKILL)
 
 

@@ -125,14 +125,13 @@ def test_settings_are_copied(browser: Browser, pages: dict[str, Path]) -> None:
     browser.open(pages["search"])
     browser.command("Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])
     browser.run("document.querySelector('details').open = true")
-    text = browser.run(
-        "const code = document.querySelector('details .code'); window.copied = '';"
+    # In one script: the button says so for two seconds.
+    text = browser.driver.execute_async_script(
+        "const done = arguments[0], code = document.querySelector('details .code'); window.copied = '';"
         "document.addEventListener('copy', () => { window.copied = getSelection().toString(); });"
-        "code.querySelector('button').click(); return code.querySelector('code').textContent"
-    )
-    button = "document.querySelector('details .code button').textContent"
-    browser.driver.execute_async_script(
-        f"const done = arguments[0]; const wait = () => {button} === 'Copied' ? done() : setTimeout(wait, 10); wait();"
+        "const button = code.querySelector('button'), text = code.querySelector('code').textContent;"
+        "const wait = () => button.textContent === 'Copied' ? done(text) : setTimeout(wait, 10);"
+        "button.click(); wait();"
     )
     copied = browser.driver.execute_async_script(
         "const done = arguments[0]; navigator.clipboard.readText().then(done, () => done(window.copied));"

@@ -47,6 +47,7 @@ from ortune.tuning.stages import SearchSettings, run_search
 from ortune.tuning.study import open_storage, open_study
 from ortune.worker import Block, BlockPlan, Failure, Memory, SessionInfo
 from ortune.workload import InputOptions, Tolerance, Workload, make_feed
+from tests.budgets import scale_budget
 from tests.conftest import TINY_CNN, run_ortune
 from tests.journals import list_events, scan
 from tests.records import ONE_THREAD
@@ -372,7 +373,7 @@ class TestFile:
         block = msgspec.structs.replace(block, samples_ns=samples, n_calls=float(len(samples)))
         measured = Measured(launch=0, position=0, plan=PLAN, block=pack_block(block), at_s=1.0)
         line = encode_event(measured)
-        n = (1 << 30) // len(line)
+        n = (256 << 20) // len(line)
         with path.open("wb") as file:
             file.write(b"".join(LINES[:2]))
             for _ in range(n):
@@ -380,7 +381,7 @@ class TestFile:
         code = (
             "import psutil, resource, sys; from pathlib import Path\n"
             "from tests.test_resume import AGAIN, BEGIN, Journal, Measured\n"
-            "resource.setrlimit(resource.RLIMIT_AS, (psutil.Process().memory_info().vms + (256 << 20),) * 2)\n"
+            "resource.setrlimit(resource.RLIMIT_AS, (psutil.Process().memory_info().vms + (96 << 20),) * 2)\n"
             "with Journal(Path(sys.argv[1]), BEGIN, AGAIN) as journal:\n"
             "    events = [event.unpack().n_calls for event in journal.read_earlier() if isinstance(event, Measured)]\n"
             "    print(journal.n_blocks, len(events))"
@@ -583,19 +584,22 @@ def count_blocks(path: Path) -> int:
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 def test_a_search_that_was_killed_goes_on(tmp_path: Path) -> None:
     journal, study = tmp_path / "c.unfinished.jsonl", tmp_path / "c.db"
-    options = ["search", TINY_CNN, "-o", "c.json", "--budget", "10s", "--study", study.name]
+    options = ["search", TINY_CNN, "-o", "c.json", "--budget", f"{scale_budget(10)}s", "--study", study.name]
     only = ["--only", "intra_op_num_threads"]
     command = [sys.executable, "-P", "-m", "ortune", *map(str, options), *only]
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     end_s = time.monotonic() + 60
-    while count_blocks(journal) < 8 and time.monotonic() < end_s:
-        time.sleep(0.05)
-    process.send_signal(signal.SIGSTOP)  # so that it does not end in the meantime
-    refused = run_ortune(*options, *only, cwd=tmp_path)
-    assert refused.returncode == 2
-    assert f"Process {process.pid} is running a search" in refused.stderr
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    try:
+        while count_blocks(journal) < 8 and time.monotonic() < end_s:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGSTOP)  # so that it does not end in the meantime
+        assert process.poll() is None and count_blocks(journal) >= 8
+        refused = run_ortune(*options, *only, cwd=tmp_path)
+        assert refused.returncode == 2
+        assert f"Process {process.pid} is running a search" in refused.stderr
+    finally:
+        process.kill()
+        process.wait()
     assert not (tmp_path / "c.json").exists()
     n_kept = count_blocks(journal)
     assert n_kept >= 8
@@ -656,9 +660,9 @@ def test_where_temporary_files_are_removed_the_search_fails_and_keeps_what_it_ha
     """The default was called best, because all candidates failed on a missing file."""
     temporary, journal = tmp_path / "tmp", tmp_path / "c.unfinished.jsonl"
     temporary.mkdir()
-    command = [sys.executable, "-P", "-m", "ortune", "search", str(TINY_CNN), "-o", "c.json", "--budget", "30s"]
+    command = [sys.executable, "-P", "-m", "ortune", "search", str(TINY_CNN), "-o", "c.json"]
     process = subprocess.Popen(
-        command,
+        [*command, "--budget", f"{scale_budget(30)}s"],
         cwd=tmp_path,
         env={**os.environ, "TMPDIR": str(temporary)},
         stdout=subprocess.PIPE,
@@ -666,7 +670,7 @@ def test_where_temporary_files_are_removed_the_search_fails_and_keeps_what_it_ha
         text=True,
     )
     end_s = time.monotonic() + 60
-    while count_blocks(journal) < 30 and time.monotonic() < end_s:
+    while count_blocks(journal) < 8 and time.monotonic() < end_s:
         time.sleep(0.05)
     shutil.rmtree(temporary, ignore_errors=True)
     output, _ = process.communicate()
@@ -676,7 +680,7 @@ def test_where_temporary_files_are_removed_the_search_fails_and_keeps_what_it_ha
     record = read_record(tmp_path / "c.json")
     assert record.evidence.verdict == "inconclusive"
     assert record.search.interrupted
-    assert count_blocks(journal) >= 30
+    assert count_blocks(journal) >= 8
 
 
 def test_the_options_are_in_python_too() -> None:

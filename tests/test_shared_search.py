@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -50,6 +53,10 @@ IDENTITY = {"model_name": "model.onnx", "host": "Simulated"}
 SPACE = build_space(make_host(), make_model())
 
 
+opened: Counter[tuple[Path, str]] = Counter()
+"""How many workers each node of a test has had."""
+
+
 def latency(config: Config) -> float:
     options = config.session_options
     return 1e6 * (0.7 if options.get("intra_op_num_threads") == 1 else 1.0)
@@ -62,6 +69,19 @@ def open_simulated(seed: int, latency: Callable[[Config], float] = latency, **op
     return start_comparison(executor, first, Goal(), first_launch_s=executor.now_s(), seed=seed, free_bytes=10**10)
 
 
+class FakeClock:
+    """A clock that only waiting advances."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def sleep(self, time_s: float) -> None:
+        self.now_s += time_s
+
+
 def open_exchange(
     folder: Path,
     node: str = "a",
@@ -71,8 +91,12 @@ def open_exchange(
     space: SearchSpace = SPACE,
     patience_s: float = 30.0,
     location: Location | None = None,
+    clock: FakeClock | None = None,
     **identity: str,
 ) -> SharedExchange:
+    """Open an exchange. Its worker, from which random seeds follow, is the same in each run of the test."""
+    opened[folder, node] += 1
+    name = f"{node} {opened[folder, node]}"
     found = location or parse_location(str(folder / "fleet.journal"), "storage")
     return SharedExchange(
         lambda: wrap(SharedStudy(found, {**IDENTITY, **identity})),
@@ -81,6 +105,9 @@ def open_exchange(
         choices={each.name: tuple(each.labels) for each in space.dimensions},
         poll_s=0.05,
         patience_s=patience_s,
+        worker=hashlib.sha256(name.encode()).hexdigest()[:16],
+        clock=clock or time.monotonic,
+        sleep=clock.sleep if clock else time.sleep,
     )
 
 
@@ -240,7 +267,8 @@ def test_classes_do_not_mix(tmp_path: Path) -> None:
 
 
 def test_what_is_leased_is_left_to_others_until_its_worker_ends(tmp_path: Path) -> None:
-    first, second = open_exchange(tmp_path, "a", patience_s=0.2), open_exchange(tmp_path, "b", patience_s=0.2)
+    clock = FakeClock()
+    first, second = (open_exchange(tmp_path, node, patience_s=0.2, clock=clock) for node in "ab")
     join(first)
     join(second)
     assert first.lease(["x", "y"], spent_s=3.0) == frozenset()
@@ -248,7 +276,7 @@ def test_what_is_leased_is_left_to_others_until_its_worker_ends(tmp_path: Path) 
     second.refresh()
     assert second.leased() == {"x", "y"}
     assert second.spent_elsewhere_s() == 3.0
-    time.sleep(0.3)
+    clock.sleep(0.3)
     second.refresh()
     assert second.leased() == frozenset()
     assert second.spent_elsewhere_s() == 3.0
@@ -261,7 +289,8 @@ def test_a_lost_connection_loses_nothing_and_doubles_nothing(tmp_path: Path, whe
     def fails(name: str) -> str:
         return when if lost else ""
 
-    exchange = open_exchange(tmp_path, wrap=lambda study: Unreliable(study, fails), outbox=True)  # type: ignore[arg-type,return-value]
+    clock = FakeClock()
+    exchange = open_exchange(tmp_path, wrap=lambda study: Unreliable(study, fails), outbox=True, clock=clock)  # type: ignore[arg-type,return-value]
     join(exchange)
     lost = True
     for number in (1, 2, 3):
@@ -269,7 +298,7 @@ def test_a_lost_connection_loses_nothing_and_doubles_nothing(tmp_path: Path, whe
     assert not exchange.flush()
     assert any("sent later" in note for note in exchange.take_notes())
     lost = False
-    time.sleep(1.1)  # the pause after a failed attempt
+    clock.sleep(1.1)  # the pause after a failed attempt
     assert exchange.flush()
     assert exchange.close(completed=True) == 0
     assert [each.id.partition(":")[2] for each in read_all(tmp_path)] == ["aa", "1", "2", "3"]
@@ -287,6 +316,27 @@ def test_the_next_process_sends_what_a_killed_one_left(tmp_path: Path) -> None:
     join(again)
     assert len(read_all(tmp_path)) == 4
     assert {each.config.key for each in again.received()} == {each.config.key for each in SPACE.candidates[1:3]}
+
+
+def test_an_outbox_that_its_owner_removes_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is written to a file without a name would be lost."""
+    path = tmp_path / "a.outbox.jsonl"
+    opened: list[int] = []
+    open_file = os.open
+
+    def open_first(*arguments: Any) -> int:
+        opened.append(open_file(*arguments))
+        if len(opened) == 1:
+            path.unlink()
+        return opened[-1]
+
+    with monkeypatch.context() as patched:
+        patched.setattr("ortune.storage.outbox.os.open", open_first)
+        box = Outbox(path, "one")
+    box.add(Message(study="one", name="x", text="{}"))
+    assert len(opened) == 2
+    assert path.stat().st_size
+    box.close()
 
 
 def test_an_outbox_of_another_search_is_kept(tmp_path: Path) -> None:
@@ -441,7 +491,8 @@ def test_clocks_do_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_next_node_takes_over_from_one_that_ended(tmp_path: Path) -> None:
-    first, second = open_exchange(tmp_path, "a", patience_s=0.2), open_exchange(tmp_path, "b", patience_s=0.2)
+    clock = FakeClock()
+    first, second = (open_exchange(tmp_path, node, patience_s=0.2, clock=clock) for node in "ab")
     join(first)
     join(second)
     first.enter("racing")

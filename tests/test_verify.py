@@ -257,8 +257,29 @@ class TestChanged:
         assert json.loads(capsys.readouterr().out)["answer"] == "holds"
         assert read_records(path) == (other,)
 
+    def test_what_was_measured_is_written_before_it_is_shared(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The storage may not answer for long. What it adds is written then."""
+        record = here()
+        path = write(record, tmp_path / "r.json")
+        occasion = Occasion(started="2026-01-01T00:00:00+00:00", speedup=speedup(1.0, 1.1, 1.2))
+        measured = add_occasion(record, occasion)
+        shared = add_occasion(measured, occasion)
 
-@pytest.mark.usefixtures("no_workers_left")
+        def share(claim: object, verified: Record, verification: Verification, started: object) -> Verification:
+            assert len(read_records(path)[0].evidence.occasions) == 1
+            return msgspec.structs.replace(verification, record=shared)
+
+        result = Verification(answer="holds", reason="it does", record=measured)
+        monkeypatch.setattr("ortune.apply.verify.verify", lambda *arguments, **options: result)
+        monkeypatch.setattr("ortune.apply.verify.prepare_verification", lambda *arguments: None)
+        monkeypatch.setattr(sys.modules["ortune.cli.apply"], "open_shared", lambda *arguments: "a claim")
+        monkeypatch.setattr("ortune.fleet.verify.share_verification", share)
+        verify_here(ApplyRequest(verify=True, update=True, quiet=True), read_records(path)[0], None, path)
+        assert len(read_records(path)[0].evidence.occasions) == 2
+
+
 def test_another_background_load_is_a_mismatch() -> None:
     """What was measured beside another load is not another occasion of the same comparison."""
     alone = here()
@@ -276,6 +297,7 @@ def test_another_background_load_is_a_mismatch() -> None:
         assert [(each.recorded, each.here) for each in found] == ([shown] if shown else [])
 
 
+@pytest.mark.usefixtures("no_workers_left")
 class TestCommand:
     @pytest.mark.slow
     def test_what_is_measured_beside_another_load_is_not_added(self, tmp_path: Path) -> None:

@@ -265,17 +265,27 @@ def verify_here(request: ApplyRequest, record: Record, model: str | None, path: 
     started = datetime.now().astimezone()
     with ComparisonProgress(console, quiet=request.quiet) as progress:
         verification = verify(record, setup, progress, budget_s=request.budget)
+    fault: OrtuneError | None = None
+
+    def update(before: Record, after: Record | None) -> None:
+        nonlocal fault
+        if path is None or after is None or fault:
+            return
+        try:
+            check_unchanged(path, (before,), trust=request.trust, alone=True)
+            write_record(round_record(after), path)
+        except OrtuneError as error:
+            fault = error
+
+    measured = verification.record
+    update(record, measured)
     if claim is not None:
         from ortune.fleet.verify import share_verification
 
+        # The storage may not answer for long. What was measured is in the record by then.
         verification = share_verification(claim, record, verification, started)
-    fault: OrtuneError | None = None
-    if path is not None and verification.record is not None:
-        try:
-            check_unchanged(path, (record,), trust=request.trust, alone=True)
-            write_record(round_record(verification.record), path)
-        except OrtuneError as error:
-            fault = error
+        if verification.record != measured:
+            update(round_record(measured) if measured else record, verification.record)
     if request.json:
         print_json(verification)
     if not request.quiet:

@@ -25,6 +25,9 @@ TURN_S = 0.125
 LIVE_TURN_S = 0.25
 """Time between two frames, on a line of its own and in a display, which takes longer to draw."""
 
+TICKER = "ortune-ticker"
+"""Name of the threads that draw."""
+
 SHOW_TIME_AFTER_S = 2.0
 """How long a step takes before its time is shown."""
 
@@ -49,7 +52,8 @@ class Ticker:
         with self._lock:
             self.stop()
             self._stop = threading.Event()
-            self._thread = threading.Thread(target=self._run, args=(self._stop, draw, interval_s), daemon=True)
+            arguments = (self._stop, draw, interval_s)
+            self._thread = threading.Thread(target=self._run, args=arguments, name=TICKER, daemon=True)
             self._thread.start()
 
     def stop(self) -> None:

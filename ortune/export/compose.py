@@ -69,7 +69,7 @@ def make_service(job: Job, name: str, port: int, cpus: Cpus = ()) -> list[str]:
         f'      - "{port}:{PORT}"',
         "    volumes:",
         "      - type: bind",
-        f"        source: {quote(job.source)}",
+        f"        source: {quote(job.file)}",
         f"        target: {CONFIG_IN_CONTAINER}",
         "        read_only: true",
     ]

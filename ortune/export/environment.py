@@ -6,6 +6,7 @@ import shlex
 
 from ortune.export.checks import check_line
 from ortune.export.target import Job, Target
+from ortune.limited import STDIN
 
 COUNTS = {
     "intra_op_num_threads": "ORT_INTRA_OP_NUM_THREADS",
@@ -42,7 +43,8 @@ def write(job: Job) -> str:
     Raises:
         UsageError: The path of the record cannot be written.
     """
-    check_line(job.source)
+    file = "CONFIG" if job.source == STDIN else job.file
+    check_line(file)
     variables = take_variables(job)
     lines = [*cpu_comments(job), ""]
     if any(name in COUNTS.values() for name in variables):
@@ -56,7 +58,7 @@ def write(job: Job) -> str:
         *_section("# Dockerfile", [f"# ENV {name}={shlex.quote(value)}" for name, value in variables.items()]),
         "# To apply all settings to Python programs, install ortune or ortune-apply in their environment, run",
         "# `python -m ortune.enable` or `python -m ortune_apply.enable` there once, and set:",
-        f"# ENV ORTUNE_CONFIG={shlex.quote(job.source)}",
+        f"# ENV ORTUNE_CONFIG={shlex.quote(file)}",
     ]
     return "\n".join(lines)
 

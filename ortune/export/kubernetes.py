@@ -120,7 +120,7 @@ def write_manifests(job: Job, picked: PickedDeployment) -> str:
     report_gpu(job)
     shape = PodShape(job, picked)
     what = "one process" if shape.n_processes == 1 else f"{shape.n_processes} processes"
-    create = join_words(["kubectl", "create", "configmap", CONFIG_MAP, f"--from-file=config.json={job.source}"])
+    create = join_words(["kubectl", "create", "configmap", CONFIG_MAP, f"--from-file=config.json={job.file}"])
     lines = [
         make_comment("#", f"Before: {create}"),
         "# The image needs gunicorn, your program and ortune-apply.",

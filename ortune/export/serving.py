@@ -42,11 +42,11 @@ def make_apply_command(
         any_host: Whether the container may be of another class of host than the one that was measured.
 
     Raises:
-        UsageError: The path of the record, or of the folder of compiled models, cannot be written.
+        UsageError: The path of the record, or of the folder of compiled models, cannot be written, or it has none.
     """
-    for word in (job.source, *job.selection):
+    for word in (job.file, *job.selection):
         check_line(word)
-    words = [program, *(["apply"] if program == "ortune" else []), source or job.source]
+    words = [program, *(["apply"] if program == "ortune" else []), source or job.file]
     more = ["--any-host"] if any_host and "--any-host" not in job.selection else []
     return [*words, *job.selection, *more, "--"]
 

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from ortune.errors import UsageError
 from ortune.export.checks import check_config, check_host
 from ortune.export.comments import make_comment
 from ortune.export.literals import Language
 from ortune.export.pending_settings import PendingSettings
 from ortune.host import Cpus, HostClass, place_processes, read_host
+from ortune.limited import STDIN
 from ortune.planning.deployment import Deployment
 from ortune.planning.pick import MODEL
 from ortune.workload.load import MOST_PROCESSES
@@ -61,6 +63,19 @@ class Job:
         self.picked = picked
         self.selection = tuple(selection)
         self.pending = PendingSettings(record.config)
+
+    @property
+    def file(self) -> str:
+        """The file that the record was read from, for commands that name it.
+
+        Raises:
+            UsageError: It was read from stdin.
+        """
+        if self.source == STDIN:
+            raise UsageError(
+                "This target names the file of the record, which was read from stdin.", "Pass a file instead of -."
+            )
+        return self.source
 
     @functools.cached_property
     def deployment(self) -> Deployment:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import msgspec
@@ -149,7 +150,7 @@ def make_record(plan: Plan, place: int) -> Record:
             verdict=verdict,
             reason=reason,
             objective="throughput",
-            speedup=describe_speedup(row.ratio),
+            speedup=find_speedup(row, plan.rows[0]),
             noise=plan.noise,
         ),
         model=plan.model,
@@ -188,6 +189,33 @@ def find_load(deployment: Deployment, sustained_per_s: float) -> Load:
     if deployment.clients == 1 or not 0 < sustained_per_s <= HIGHEST_RATE_PER_S:
         return deployment.load
     return deployment.load_at(sustained_per_s)
+
+
+def find_speedup(row: PlannedDeployment, default: PlannedDeployment) -> Speedup | None:
+    """Return how many times as much a deployment serves as the default one; None if that is not known.
+
+    With a target, this is the ratio of their capacities, if both were measured. Their errors are independent.
+    """
+    one, other = row.capacity, default.capacity
+    if row is default or one is None or other is None:
+        return describe_speedup(row.ratio)
+    if not (is_measured(one) and is_measured(other)) or one.high is None or other.high is None:
+        # A proof by the capacity alone says nothing about the throughput.
+        return None if row.is_proven and not (row.ratio and row.ratio.low > 1) else describe_speedup(row.ratio)
+    ratio = one.estimate / other.estimate
+    return Speedup(
+        estimate=ratio,
+        low=ratio / math.exp(math.hypot(math.log(one.estimate / one.low), math.log(other.high / other.estimate))),
+        high=ratio * math.exp(math.hypot(math.log(one.high / one.estimate), math.log(other.estimate / other.low))),
+        confidence=min(one.confidence, other.confidence),
+        n_pairs=0,
+        n_launches=0,
+    )
+
+
+def is_measured(capacity: Estimate) -> bool:
+    """Return whether a capacity was measured, and found to be above 0."""
+    return capacity.source == "measured" and 0 < capacity.low <= capacity.estimate
 
 
 def describe_speedup(ratio: Estimate | None) -> Speedup | None:

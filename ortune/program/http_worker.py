@@ -88,6 +88,10 @@ STAMP = struct.Struct("qq")
 STAMP_BYTES = 64
 """Room for such a message."""
 
+SAME_MOMENT_NS = 50_000
+CLOCK_ATTEMPTS = 3
+"""Two clocks are read at the same moment if it takes less time, and again otherwise."""
+
 LONGEST_EXCERPT = 200
 """Characters of the body of a response in a message."""
 
@@ -137,17 +141,30 @@ class _StampedReader(io.RawIOBase):
         super().close()
 
 
+def read_clocks() -> tuple[int, int]:
+    """Return the time on the clocks of `time.perf_counter_ns` and `time.time_ns` at the same moment.
+
+    If the thread was suspended between the two, they are read again.
+    """
+    for _ in range(CLOCK_ATTEMPTS):
+        unix_ns, begin_ns = time.time_ns(), time.perf_counter_ns()
+        after_ns = time.time_ns()
+        if after_ns - unix_ns < SAME_MOMENT_NS:
+            break
+    return begin_ns, unix_ns
+
+
 def read_stamp_ns(messages: Sequence[tuple[int, int, bytes]]) -> int:
     """Return when the kernel received what was just read, on the clock of `time.perf_counter_ns`.
 
     Args:
         messages: The ancillary messages that were read with it. Without one of the kernel's, the time is now.
     """
-    now_ns = time.perf_counter_ns()
+    now_ns, unix_ns = read_clocks()
     for level, kind, data in messages:
         if (level, kind, len(data)) == (socket.SOL_SOCKET, SO_TIMESTAMPNS, STAMP.size):
             seconds, nanoseconds = STAMP.unpack(data)
-            age_ns = time.time_ns() - int(seconds) * 10**9 - int(nanoseconds)
+            age_ns = unix_ns - int(seconds) * 10**9 - int(nanoseconds)
             # That clock may be set meanwhile.
             return max(now_ns - max(age_ns, 0), _stamps.sent_ns)
     return now_ns

@@ -542,11 +542,12 @@ def _request_some(
     failure = server.wait_until_up(port, run.find_early_end, FIRST_DEADLINE_S)
     if failure is None:
         with closing(ServerLoad(server, folder.path / "requests.log", (), 0, None)) as load:
-            start_s = time.monotonic()
-            n_requests, is_settled, seen_s = 0, False, math.inf
+            n_requests, is_settled, start_s, seen_s = 0, False, 0.0, math.inf
             while failure is None:
                 answer = load.fetch(n_requests % n_bodies) if n_requests else load.open(port, process.supervisor_pid)
                 failure = answer if isinstance(answer, Failure) else None
+                if not n_requests:  # what makes the requests has been started by now
+                    start_s = time.monotonic()
                 n_requests += 1
                 taken_s = time.monotonic() - start_s
                 # Processes write what was observed from time to time, after a call.

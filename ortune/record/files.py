@@ -19,7 +19,7 @@ import msgspec
 
 from ortune.errors import RecordError, UsageError
 from ortune.file_kinds import name_kind
-from ortune.limited import STANDARD_STREAM, TooLargeError, read_limited
+from ortune.limited import STANDARD_STREAM, STDIN, TooLargeError, read_limited
 from ortune.locks import try_to_lock
 from ortune.naming import DISTRIBUTION
 from ortune.record.check import check_configs, check_files, shorten
@@ -192,7 +192,7 @@ def parse_records(data: bytes, name: str) -> Document:
 
 def name_of_input(path: str | Path) -> str:
     """Return the name of an input file for messages."""
-    return "stdin" if str(path) == STANDARD_STREAM else str(path)
+    return STDIN if str(path) == STANDARD_STREAM else str(path)
 
 
 class _Versioned(msgspec.Struct):

@@ -26,7 +26,7 @@ from ortune.checked_lines import MOST_LINE_BYTES, has_line_after, make_line, rea
 from ortune.errors import UsageError
 from ortune.knobs.config import Config
 from ortune.limited import STANDARD_STREAM
-from ortune.locks import try_to_lock
+from ortune.locks import is_same_file, try_to_lock
 from ortune.record.files import follow_link, is_special
 from ortune.worker import Block, BlockPlan, Failure, Runtime, SessionInfo
 from ortune.worker.protocol import BlockReply
@@ -454,7 +454,7 @@ class Journal:
                 descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
                 is_locked = try_to_lock(descriptor) is not False  # without locks, there is nothing to wait for
                 # The search that held the lock may have removed the file in the meantime.
-                if not is_locked or _is_same(descriptor, self.path):
+                if not is_locked or is_same_file(descriptor, self.path):
                     return descriptor, is_locked
                 os.close(descriptor)
         except OSError as error:
@@ -533,14 +533,6 @@ class Journal:
                     os.close(descriptor)
                     self.path.unlink()
                     return
-                if _is_same(descriptor, self.path):
+                if is_same_file(descriptor, self.path):
                     self.path.unlink()
             os.close(descriptor)
-
-
-def _is_same(descriptor: int, path: Path) -> bool:
-    """Return whether a path leads to an open file."""
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False

@@ -21,7 +21,7 @@ import msgspec
 from ortune.checked_lines import make_line, read_lines
 from ortune.errors import UsageError
 from ortune.limited import read_open
-from ortune.locks import try_to_lock
+from ortune.locks import is_same_file, try_to_lock
 from ortune.storage.schema import Measurement
 
 SUFFIX = ".outbox.jsonl"
@@ -74,7 +74,7 @@ class Outbox:
         if path is None:
             return
         try:
-            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+            self._open(path)
             self._load(path)
         except OSError as error:
             self._release()
@@ -83,12 +83,19 @@ class Outbox:
             self._release()
             raise
 
+    def _open(self, path: Path) -> None:
+        """Open and lock the file. A search that ends may remove it between the two."""
+        while self._descriptor < 0:
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+            if try_to_lock(self._descriptor) is False:
+                raise UsageError(
+                    f"Another process is running a search for the same record: it writes {path}.",
+                    "Wait for its end, or name another file with {output=FILE}.",
+                )
+            if not is_same_file(self._descriptor, path):
+                self._release()
+
     def _load(self, path: Path) -> None:
-        if try_to_lock(self._descriptor) is False:
-            raise UsageError(
-                f"Another process is running a search for the same record: it writes {path}.",
-                "Wait for its end, or name another file with {output=FILE}.",
-            )
         with os.fdopen(self._descriptor, "rb", closefd=False) as file:
             file.seek(0)
             data = read_open(file, MOST_BYTES)

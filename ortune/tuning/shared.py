@@ -81,6 +81,7 @@ class SharedExchange(Exchange):
         patience_s: Time without a change after which a worker has ended, at least.
         poll_s: Time between two looks at the storage while waiting.
         limit_s: Time that a call of the storage may take.
+        worker: Identifier of this process, as hexadecimal digits; None for a random one.
         clock: Returns the time in seconds. Only differences count.
         sleep: Waits for a time in seconds.
 
@@ -110,10 +111,11 @@ class SharedExchange(Exchange):
         patience_s: float = PATIENCE_S,
         poll_s: float = POLL_S,
         limit_s: float = CALL_LIMIT_S,
+        worker: str | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self.worker = uuid.uuid4().hex[:16]
+        self.worker = worker or uuid.uuid4().hex[:16]
         self.result: SharedResult | None = None
         self.own_result: SharedResult | None = None
         self.unfit: dict[str, Disagreement] = {}

@@ -39,6 +39,9 @@ WRITE_INTERVAL_NS = 250_000_000
 WRITE_SHARE = 50
 """How many times longer the time between two writes is than a write takes, at least."""
 
+LONGEST_POSTPONED_NS = 1_000_000_000
+"""By how much time that a write waits, such as for a disk, can postpone the next one."""
+
 MOST_SESSIONS = 256
 """Number of sessions of a process that are described. Further ones count as sessions of one with the same model."""
 
@@ -330,7 +333,7 @@ class Observer:
         if not self._has_news() or not self._writing.acquire(blocking=False):
             return
         try:
-            start_ns = time.perf_counter_ns()
+            start_ns, cpu_ns = time.perf_counter_ns(), time.thread_time_ns()
             data = json.dumps(self._describe(start_ns), ensure_ascii=False).encode(errors="replace")
             path = self._folder / f"process-{self._pid}.json"
             new = path.with_suffix(".new")
@@ -338,7 +341,10 @@ class Observer:
             new.replace(path)
             end_ns = time.perf_counter_ns()
             self.work_ns += end_ns - start_ns
-            self.next_write_ns = end_ns + max(WRITE_INTERVAL_NS, WRITE_SHARE * (end_ns - start_ns))
+            # A disk or a CPU that is busy for a moment does not postpone the next one for long.
+            wait_ns = min(WRITE_SHARE * (end_ns - start_ns), LONGEST_POSTPONED_NS)
+            cpu_ns = time.thread_time_ns() - cpu_ns
+            self.next_write_ns = end_ns + max(WRITE_INTERVAL_NS, WRITE_SHARE * cpu_ns, wait_ns)
         except FileNotFoundError:  # ortune has ended, and the program continues
             self._gave_up = True
         except Exception as error:  # noqa: BLE001  (observing must not stop the program)
