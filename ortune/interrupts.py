@@ -17,7 +17,7 @@ INTERRUPTS = (signal.SIGINT, signal.SIGTERM, *(() if sys.platform == "win32" els
 REPEAT_S = (0.001, 0.05, 0.25, 1.0)
 """When an interrupt is raised again that Python ignored, which it does in a destructor.
 
-It is repeated until it is handled: Python does not notice a signal that arrives just before a system call, and sleeps.
+It is repeated unless it is handled: Python does not notice a signal that arrives just before a system call, and sleeps.
 """
 
 _n_handled = 0

@@ -31,7 +31,7 @@ from ortune.console.warnings import (
     warn_failures,
     warn_few_calls,
     warn_guessed_dimensions,
-    warn_no_background_load,
+    warn_load_mismatch,
     warn_overload,
 )
 from ortune.console.widgets import (
@@ -386,8 +386,8 @@ class TestWarnings:
     def test_texts_name_the_flags(self) -> None:
         assert "--dim, --shape or --inputs" in warn_guessed_dimensions({"ids": ("batch=1",)})
         assert "Increase --budget" in warn_few_calls("p99", 1522, 100)
-        assert "pass --beside" in warn_no_background_load("stress {budget}")
-        assert "stress {budget}" in warn_no_background_load("stress {budget}")
+        assert "pass --beside" in warn_load_mismatch("stress {budget}", "none")
+        assert "stress {budget}" in warn_load_mismatch("stress {budget}", "yes")
 
     def test_guessed_dimensions_are_grouped(self) -> None:
         sizes = ("batch=1", "sequence=128")

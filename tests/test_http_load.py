@@ -378,6 +378,14 @@ def test_when_a_response_was_received(
     assert http_worker.read_stamp_ns([]) == 10 * MS
 
 
+def test_clocks_between_which_the_thread_was_suspended_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    unix_ns = iter([0, 5 * MS, 6 * MS, 6 * MS + 1])
+    ticks_ns = iter([1 * MS, 2 * MS])
+    monkeypatch.setattr(time, "time_ns", lambda: next(unix_ns))
+    monkeypatch.setattr(time, "perf_counter_ns", lambda: next(ticks_ns))
+    assert http_worker.read_clocks() == (2 * MS, 6 * MS)
+
+
 def test_idle_connections_are_opened_again(monkeypatch: pytest.MonkeyPatch) -> None:
     with start_server() as (_, url):
         request = OpenRequest(url=f"{url}/echo", timeout_s=30, root=os.getpid(), usable=USABLE)

@@ -24,10 +24,11 @@ from ortune.errors import MeasureError
 from ortune.gates.programs import check_tuned
 from ortune.knobs import DEFAULT, Config, build_space
 from ortune.options import make_request
+from ortune.program.candidates import CallCandidate
 from ortune.program.executor import ProgramExecutor
 from ortune.program.launcher import Run
 from ortune.program.outputs import OutputReference, read_returned
-from ortune.program.prepare import PreparedProgram, can_measure_inside, prepare_program
+from ortune.program.prepare import PreparedProgram, prepare_program
 from ortune.program.search import open_program, search_program
 from ortune.program.task import ProgramTask
 from ortune.program.text import compare_text
@@ -152,13 +153,15 @@ class TestCalls:
         assert isinstance(block, Block)
         assert (block.n_calls, len(block.samples_ns)) == (6, 4)
 
-    def test_calls_that_end_at_once_are_not_measured_inside(self) -> None:
-        starts_ns = np.arange(20) * 2_000_000
-        calls = np.stack([starts_ns, starts_ns + 1_000_000], axis=1)
-        assert not can_measure_inside(calls, has_ended=True)
-        assert can_measure_inside(calls, has_ended=False)
-        assert can_measure_inside(2 * calls, has_ended=True)
-        assert not can_measure_inside(100 * calls[:7], has_ended=True)
+    def test_calls_that_end_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The program has ended before the first block of each start."""
+        with open_program(prepare_calls("silent", 12)) as opened:
+            monkeypatch.setattr(CallCandidate, "_pause", lambda self: self._process.wait(60) and None)
+            (live,) = opened.runner.launch([ONE_THREAD])
+            assert not isinstance(live, Failure)
+            answer = live.measure(PLAN)
+        assert isinstance(answer, Failure)
+        assert answer.message.startswith("it ended before a call of __main__:work could be measured")
 
     def test_a_gate(self, is_wrong: None) -> None:
         with open_program(prepare_until_end("ends")) as opened:

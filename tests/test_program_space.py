@@ -11,16 +11,19 @@ import pytest
 from ortune.compare.open import start_comparison
 from ortune.knobs import DEFAULT, Config, SpaceOptions
 from ortune.options import make_request
-from ortune.program.prepare import PreparedProgram, prepare_program
+from ortune.program.identity import describe_program_identity
+from ortune.program.prepare import PreparedProgram, compare_options, prepare_program
 from ortune.program.search import make_records
 from ortune.program.space import ProgramModel, ProgramSpace, build_program_space
-from ortune.program.tuned import merge_configs
+from ortune.program.tuned import find_base, merge_configs
+from ortune.record.schema import Tried
 from ortune.requests import ProgramSearchRequest
 from ortune.tuning.outcome import Outcome
 from ortune.tuning.stages import SearchSettings, run_search
 from ortune.worker import Failure
 from ortune.workload import Goal
 from tests.conftest import TINY_CNN
+from tests.records import make_local_record
 from tests.simulation import SimulatedExecutor, make_host, make_model
 
 MODELS = ("a.onnx", "b.onnx", "c.onnx")
@@ -119,17 +122,41 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> PreparedProgram:
     path = tmp_path_factory.mktemp("program") / "program.py"
     path.write_text(PROGRAM)
     command = [sys.executable, str(path), str(TINY_CNN)]
-    return prepare_program(make_request(ProgramSearchRequest, {"command": command}, "python"))
+    found = prepare_program(make_request(ProgramSearchRequest, {"command": command}, "python"))
+    return msgspec.structs.replace(found, space=build_program_space(make_host(), found.models, SpaceOptions()))
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="programs are tuned on POSIX systems")
 class TestSessionsOfOneModelThatDiffer:
     def test_the_program_itself_has_what_they_have_in_common(self, prepared: PreparedProgram) -> None:
         (model,) = prepared.models
         assert model.own == Config(session_options={"enable_cpu_mem_arena": False})
-        assert model.varied == {"intra_op_num_threads"}
+        assert model.varied == {"intra_op_num_threads": (1, 2)}
         (warning,) = [each for each in prepared.warnings if "differ" in each]
         assert warning.startswith("tiny_cnn.onnx: its sessions differ in intra_op_num_threads.")
+
+    def test_a_default_that_is_set_is_no_difference(self) -> None:
+        level = {"graph_optimization_level": "ORT_ENABLE_ALL"}
+        assert compare_options([level, {}]) == (level, {})
+        assert compare_options([{"intra_op_num_threads": 2}, {}]) == ({}, {"intra_op_num_threads": (0, 2)})
+
+    def test_other_differences_are_another_search(self, prepared: PreparedProgram) -> None:
+        (model,) = prepared.models
+        other = msgspec.structs.replace(model, varied={"intra_op_num_threads": (2, 8)})
+        one, changed = (
+            describe_program_identity(msgspec.structs.replace(prepared, models=(each,))) for each in (model, other)
+        )
+        assert {name for name in one if one[name] != changed[name]} == {"own settings of tiny_cnn.onnx"}
+
+    def test_what_was_fixed_at_the_default_is_restored_in_the_baseline(self, prepared: PreparedProgram) -> None:
+        tried = Tried(session_options=("intra_op_num_threads",))
+        record = make_local_record(TINY_CNN, Config(session_config={"session.intra_op.allow_spinning": "0"}))
+        record = msgspec.structs.replace(record, search=msgspec.structs.replace(record.search, tried=tried))
+        found = find_base([record], prepared.models)
+        assert found.session_options == {"intra_op_num_threads": 0}
+        set_by_winner = msgspec.structs.replace(record, config=Config(session_options={"intra_op_num_threads": 1}))
+        assert find_base([set_by_winner], prepared.models).session_options == {}
 
     @pytest.mark.parametrize("changed", ["intra_op_num_threads", "session.intra_op.allow_spinning"])
     def test_what_no_candidate_set_stays_as_it_is(self, prepared: PreparedProgram, changed: str) -> None:

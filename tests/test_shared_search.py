@@ -36,7 +36,7 @@ from ortune.storage import (
     parse_location,
 )
 from ortune.storage.outbox import Message, Outbox
-from ortune.storage.schema import Stage
+from ortune.storage.schema import Stage, encode
 from ortune.tuning.agreement import find_disagreements
 from ortune.tuning.fitness import judge_fitness
 from ortune.tuning.outcome import Outcome
@@ -200,8 +200,8 @@ def test_a_node_that_joins_later_repeats_the_confirmation_only(tmp_path: Path) -
     assert len(read_all(tmp_path)) == n + 1  # its A/A check
 
 
-def publish_without_proof(exchange: SharedExchange) -> SharedResult:
-    result = SharedResult(
+def make_result_without_proof(exchange: SharedExchange) -> SharedResult:
+    return SharedResult(
         node=exchange.state.node,
         worker=exchange.worker,
         number=exchange.state.number,
@@ -209,6 +209,10 @@ def publish_without_proof(exchange: SharedExchange) -> SharedResult:
         config=DEFAULT,
         digest="1" * 64,
     )
+
+
+def publish_without_proof(exchange: SharedExchange) -> SharedResult:
+    result = make_result_without_proof(exchange)
     exchange.publish(result)
     return result
 
@@ -224,6 +228,20 @@ def test_a_later_search_goes_on_where_nothing_was_proven(tmp_path: Path) -> None
     later = open_exchange(tmp_path, "c")
     assert search(later, 2).evidence.verdict == "faster"
     assert later.result and later.result.node == "b"
+
+
+def test_a_result_that_is_sent_after_its_worker_ended_does_not_end_the_search(tmp_path: Path) -> None:
+    """The storage did not answer when it ended, or it was killed: the study does not say that it has ended."""
+    first = open_exchange(tmp_path, "a", outbox=True)
+    join(first)
+    first.enter("confirmation")
+    first._outbox.add(
+        Message(study=first._study.name, name=f"{RESULT}{first.worker}", text=encode(make_result_without_proof(first)))
+    )
+    first._outbox._release()  # as when a process is killed
+    again = open_exchange(tmp_path, "a", outbox=True)
+    assert search(again, 1).evidence.verdict == "faster"
+    assert again.result is None
 
 
 def test_nodes_that_take_part_end_with_a_result_without_proof(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Finds differences between the recorded host and software and these."""
+"""Finds differences between the recorded host, software and background load and these."""
 
 from __future__ import annotations
 

@@ -7,14 +7,14 @@ import shlex
 from rich.console import Console
 from rich.table import Table
 
+from ortune.apply.fit import find_load_mismatch
 from ortune.console.header import add_host
 from ortune.console.program import describe_measure
-from ortune.console.warnings import warn_coarse_class, warn_no_background_load, warn_other_background_load
+from ortune.console.warnings import warn_coarse_class, warn_load_mismatch
 from ortune.console.widgets import add_note, format_speedup, make_grid, show_warning
 from ortune.host import HostClass
 from ortune.knobs import describe
 from ortune.program.tuned import TunedProgram
-from ortune.workload.workload import BackgroundProgram
 
 
 def show_tuned(console: Console, tuned: TunedProgram) -> None:
@@ -49,13 +49,10 @@ def add_program(grid: Table, tuned: TunedProgram) -> None:
 
 def show_tuned_warnings(console: Console, tuned: TunedProgram) -> None:
     """Print how the comparison differs from that of the records."""
-    recorded, beside = tuned.record.workload.background_load, tuned.program.request.beside
+    found = find_load_mismatch(tuned.record, tuned.program.request.beside)
     warnings = [*tuned.notes]
     if any(record.host.is_coarse for record in tuned.records):
         warnings.append(warn_coarse_class())
-    if recorded and beside is None:
-        warnings.append(warn_no_background_load(recorded.program))
-    elif recorded and beside is not None and BackgroundProgram.of(beside) != recorded:
-        warnings.append(warn_other_background_load(recorded.program))
+    warnings += [warn_load_mismatch(each.recorded, each.here) for each in found]
     for warning in warnings:
         show_warning(console, warning)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
+from ortune.apply.fit import find_load_mismatch
 from ortune.apply.verify import Answer, Verification
 from ortune.compare.host_speedup import HostsVerdict
 from ortune.compare.open import ComparisonSetup
@@ -13,15 +14,13 @@ from ortune.console.header import add_subject, show_header
 from ortune.console.hosts import add_hosts, describe_hosts
 from ortune.console.warnings import (
     warn_coarse_class,
+    warn_load_mismatch,
     warn_mismatch,
-    warn_no_background_load,
-    warn_other_background_load,
     warn_other_data,
 )
 from ortune.console.widgets import add_note, format_reason, format_speedup, make_grid, show_note, show_warning
 from ortune.fleet.verify import SharedVerification
 from ortune.record.schema import Record
-from ortune.workload.workload import BackgroundProgram
 
 HEADLINES: dict[Answer, tuple[str, str]] = {
     "holds": ("The recorded gain holds on this host", "bold green"),
@@ -51,11 +50,7 @@ def show_plan(console: Console, record: Record, setup: ComparisonSetup) -> None:
     warnings = [warn_coarse_class()] if record.host.is_coarse else []
     if given and not any(each.origin.startswith("from ") for each in setup.feed.describe().values()):
         warnings.append(warn_other_data(given))
-    program = record.workload.background_load
-    if program and setup.beside is None:
-        warnings.append(warn_no_background_load(program.program))
-    elif program and setup.beside is not None and BackgroundProgram.of(setup.beside) != program:
-        warnings.append(warn_other_background_load(program.program))
+    warnings += [warn_load_mismatch(each.recorded, each.here) for each in find_load_mismatch(record, setup.beside)]
     for warning in warnings:
         show_warning(console, warning)
 

@@ -223,14 +223,15 @@ def warn_other_data(origins: Sequence[str]) -> str:
     return f"The record was made with data {', '.join(origins)}. To use the same data, pass {spell_as_flag('inputs')}."
 
 
-def warn_no_background_load(program: str) -> str:
-    """Warn that a record was made with a background load that does not run now."""
-    return f"The record was made with the background load `{program}`. To run it here, pass {spell_as_flag('beside')}."
+def warn_load_mismatch(recorded: str, here: str) -> str:
+    """Warn that another background load runs than that of a record, and that the result is not added to it.
 
-
-def warn_other_background_load(program: str) -> str:
-    """Warn that the background load is not the command that a record was made with."""
-    return f"The record was made with another background load: another command, which ran `{program}`."
+    Args:
+        recorded: Name of its program in the record, or "none".
+        here: The same here, "another command" of the same program, or "none".
+    """
+    text = f"Background load: {recorded} in the record, {here} here. The result does not belong to the record."
+    return f"{text} To run a load, pass {spell_as_flag('beside')}." if here == "none" else text
 
 
 def warn_coarse_class() -> str:

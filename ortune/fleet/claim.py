@@ -12,7 +12,7 @@ from ortune.record.schema import Record
 def digest_claim(record: Record) -> str:
     """Return a SHA-256 of what a record claims: config, baseline, model, workload, class of host and version.
 
-    What few records have is left out of the others, whose claims were shared before it was part of claims.
+    Claims without a background load are those of versions in which it was no part of a claim.
     """
     workload = record.workload
     claim = {
@@ -26,6 +26,6 @@ def digest_claim(record: Record) -> str:
         "host": record.host.id,
         "onnxruntime": record.runtime.onnxruntime,
     }
-    rare = {"background_load": workload.background_load, "program": workload.program, "batches": workload.batches}
-    claim |= {name: value for name, value in rare.items() if value}
+    if workload.background_load:
+        claim["background_load"] = workload.background_load
     return hashlib.sha256(msgspec.json.encode(claim, order="deterministic")).hexdigest()

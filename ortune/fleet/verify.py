@@ -43,7 +43,8 @@ def make_proof(verification: Verification, started: datetime, digest: str) -> Pr
         digest: Identifies the record in the storage.
 
     Returns:
-        The proof; None if nothing was measured, or not on the recorded class of host with the recorded software.
+        The proof; None if nothing was measured, or not on the recorded class of host with the recorded software and
+        background load.
     """
     comparison = verification.comparison
     if comparison is None or verification.mismatches:

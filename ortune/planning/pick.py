@@ -17,6 +17,9 @@ from ortune.record.schema import SCHEMA, Evidence, Record, Search, Tried, Verdic
 from ortune.workload import Limit, Load
 from ortune.workload.load import HIGHEST_RATE_PER_S
 
+LARGEST_LOG_RATIO = 300.0
+"""What a file can contain, and no measurement shows."""
+
 MODEL = "model"
 """Name of a server, where it is the only one on its host."""
 
@@ -202,11 +205,15 @@ def find_speedup(row: PlannedDeployment, default: PlannedDeployment) -> Speedup 
     if not (is_measured(one) and is_measured(other)) or one.high is None or other.high is None:
         # A proof by the capacity alone says nothing about the throughput.
         return None if row.is_proven and not (row.ratio and row.ratio.low > 1) else describe_speedup(row.ratio)
-    ratio = one.estimate / other.estimate
+    below = math.hypot(math.log(one.estimate / one.low), math.log(other.high / other.estimate))
+    above = math.hypot(math.log(one.high / one.estimate), math.log(other.estimate / other.low))
+    log_ratio = math.log(one.estimate / other.estimate)
+    if max(below, above, abs(log_ratio)) > LARGEST_LOG_RATIO:
+        return None
     return Speedup(
-        estimate=ratio,
-        low=ratio / math.exp(math.hypot(math.log(one.estimate / one.low), math.log(other.high / other.estimate))),
-        high=ratio * math.exp(math.hypot(math.log(one.high / one.estimate), math.log(other.estimate / other.low))),
+        estimate=math.exp(log_ratio),
+        low=math.exp(log_ratio - below),
+        high=math.exp(log_ratio + above),
         confidence=min(one.confidence, other.confidence),
         n_pairs=0,
         n_launches=0,
@@ -215,7 +222,8 @@ def find_speedup(row: PlannedDeployment, default: PlannedDeployment) -> Speedup 
 
 def is_measured(capacity: Estimate) -> bool:
     """Return whether a capacity was measured, and found to be above 0."""
-    return capacity.source == "measured" and 0 < capacity.low <= capacity.estimate
+    high = math.inf if capacity.high is None else capacity.high
+    return capacity.source == "measured" and 0 < capacity.low <= capacity.estimate <= high
 
 
 def describe_speedup(ratio: Estimate | None) -> Speedup | None:

@@ -158,7 +158,12 @@ class CallCandidate:
             block = self._measure(plan)
             if block is not None:
                 return block
-        return self._made_no_call()
+        call = self._runner.task.call
+        return Failure(
+            kind="exit",
+            stage="measure",
+            message=f"it ended before a call of {call} could be measured: repeat its calls in the program",
+        )
 
     def _measure(self, plan: BlockPlan) -> Block | Failure | None:
         """Measure a block in the running program; None if it ended before a call was measured."""
@@ -295,7 +300,7 @@ class ServerCandidate:
             answer = load.fetch(position) if position else load.open(port, self._process.supervisor_pid)
             if isinstance(answer, Failure):
                 return answer
-            if not position:  # what makes the requests has been started by now
+            if not position:  # the load generator has started
                 end_s = time.monotonic() + COMPARE_BODIES_S
             key = self.config.key
             if difference := runner.outputs.compare_part(position, answer, key, is_baseline=is_baseline):

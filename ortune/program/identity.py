@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ortune.host import HostClass
 from ortune.program.prepare import PreparedProgram
+from ortune.program.space import ProgramModel
 from ortune.tuning.resume import describe_decisions, digest_value, encode_identity
 from ortune.workload.program import digest_command
 from ortune.workload.workload import BackgroundProgram
@@ -27,7 +28,7 @@ def describe_program_identity(prepared: PreparedProgram) -> dict[str, str]:
             "command": f"{run.program} ({digest_command(task.command)[:16]})",
             "script": digest_script(task.command),
             **{f"model {model.name}": identity.digest[:16] for model, identity in models},
-            **{f"own settings of {model.name}": model.own.key for model, _ in models},
+            **{f"own settings of {model.name}": describe_own(model) for model, _ in models},
             **{f"sessions of {model.name}": model.n_sessions for model, _ in models},
             "measured": measured,
             "calls": "in a program that stays alive" if prepared.keeps_running else "in complete runs",
@@ -46,6 +47,11 @@ def describe_program_identity(prepared: PreparedProgram) -> dict[str, str]:
             **describe_decisions(request, HostClass.of(prepared.host), prepared.space),
         }
     )
+
+
+def describe_own(model: ProgramModel) -> str:
+    """Return what a program sets for the sessions of a model."""
+    return f"{model.own.key} {digest_value(model.varied)}" if model.varied else model.own.key
 
 
 def digest_script(command: Sequence[str]) -> str:

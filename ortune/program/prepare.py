@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import os
 import platform
@@ -14,8 +15,6 @@ from contextlib import closing
 from pathlib import Path
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 from ortune import __version__
 from ortune.apply.exec import find_program
@@ -41,7 +40,7 @@ from ortune.program.observation import (
     sum_models,
 )
 from ortune.program.process import SUPERVISOR_ENDED, ProgramProcess
-from ortune.program.runner import FEW_CALLS, FIRST_DEADLINE_S, SHORTEST_STAY_NS
+from ortune.program.runner import FEW_CALLS, FIRST_DEADLINE_S
 from ortune.program.server import Server, ServerLoad
 from ortune.program.space import NOT_OFFERED, OF_SESSIONS, ProgramModel, ProgramSpace, build_program_space, is_default
 from ortune.program.task import ProgramTask, parse_call, parse_metric
@@ -189,7 +188,7 @@ def prepare_program(request: ProgramSearchRequest) -> PreparedProgram:
         task=task,
         server=server,
         n_processes=sum(bool(process.sessions) for process in processes),
-        keeps_running=observed.keeps_running,
+        keeps_running=observed.n_calls >= FEW_CALLS,
         run_s=observed.run_s,
         spent_s=time.monotonic() - begin_s,
         models=models,
@@ -224,7 +223,7 @@ def describe_models(
         files = info.files if info else (ModelFile(name=each.name, size_bytes=each.size_bytes, sha256=each.sha256),)
         if fault:
             warnings.append(fault)
-        common, varied = compare_options(each)
+        common, varied = compare_options(each.options)
         if varied:
             names = ", ".join(sorted(varied))
             warnings.append(
@@ -277,12 +276,26 @@ def read_info(model: ObservedModel) -> tuple[ModelInfo | None, str]:
         return None, f"{model.name}: its graph is not known: {error.message}"
 
 
-def compare_options(model: ObservedModel) -> tuple[dict[str, Value | float], frozenset[str]]:
-    """Return the options that all sessions of a model have, and the names of settings in which they differ."""
-    first = model.options[0] if model.options else {}
-    common = {name: value for name, value in first.items() if all(each.get(name) == value for each in model.options)}
-    names = {name for each in model.options for name in each}
-    return common, frozenset(name for name in names - common.keys() if is_setting_of_sessions(name))
+def compare_options(
+    options: Sequence[Mapping[str, Value | float]],
+) -> tuple[dict[str, Value | float], dict[str, tuple[Value | float, ...]]]:
+    """Return the options that all sessions of a model have, and the settings in which they differ, with their values.
+
+    A session that sets ONNX Runtime's default does not differ from one that sets nothing.
+
+    Args:
+        options: The different options of its sessions.
+    """
+    common: dict[str, Value | float] = {}
+    varied: dict[str, tuple[Value | float, ...]] = {}
+    for name in sorted({name for each in options for name in each}):
+        default = KNOBS[name].default if name in KNOBS else ""
+        values = sorted({json.dumps(each.get(name, default)) for each in options})
+        if len(values) == 1:
+            common[name] = json.loads(values[0])
+        elif is_setting_of_sessions(name):
+            varied[name] = tuple(map(json.loads, values))
+    return common, varied
 
 
 def is_setting_of_sessions(name: str) -> bool:
@@ -408,12 +421,12 @@ class ObservedRun(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         reading: What its processes wrote.
-        keeps_running: Whether calls of the function that is timed can be measured while the program runs.
+        n_calls: Calls of the function that is timed, as far as they were waited for.
         run_s: Time that the program took until it ended; None if it did not end by itself.
     """
 
     reading: Reading
-    keeps_running: bool = False
+    n_calls: int = 0
     run_s: float | None = None
 
 
@@ -470,19 +483,9 @@ def _observe(
         )
     return ObservedRun(
         reading=read_processes(run.folder),
-        keeps_running=bool(task.call) and can_measure_inside(CallLog(run.folder).read(), has_ended=run_s is not None),
+        n_calls=len(CallLog(run.folder).read()) if task.call else 0,
         run_s=run_s,
     )
-
-
-def can_measure_inside(calls: NDArray[np.int64], *, has_ended: bool) -> bool:
-    """Return whether calls of a function can be measured while the program runs.
-
-    Args:
-        calls: Start and end of its calls, of shape (calls, 2).
-        has_ended: Whether the program ended by itself.
-    """
-    return len(calls) >= FEW_CALLS and not (has_ended and calls[:, 1].max() - calls[:, 0].min() < SHORTEST_STAY_NS)
 
 
 def has_calls(run: Run) -> bool:
@@ -546,7 +549,7 @@ def _request_some(
             while failure is None:
                 answer = load.fetch(n_requests % n_bodies) if n_requests else load.open(port, process.supervisor_pid)
                 failure = answer if isinstance(answer, Failure) else None
-                if not n_requests:  # what makes the requests has been started by now
+                if not n_requests:  # the load generator has started
                     start_s = time.monotonic()
                 n_requests += 1
                 taken_s = time.monotonic() - start_s

@@ -11,7 +11,6 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.compare.block_plan import SHORTEST_BLOCK_NS
 from ortune.interrupts import uninterrupted
 from ortune.knobs import Config
 from ortune.program.applied import find_others, find_untuned
@@ -35,9 +34,7 @@ LEAST_RUN_DEADLINE_S = 10.0
 """A run of a candidate times out after so many runs of the baseline, and this time at least."""
 
 FEW_CALLS = 8
-SHORTEST_STAY_NS = SHORTEST_BLOCK_NS
-"""A program that makes fewer calls in a run, or ends by itself after all of them within this time, is run to completion
-for each block."""
+"""A program that makes fewer calls in a run is run to completion for each block."""
 
 PAUSE_SHARE = 0.5
 LEAST_PAUSE_S = 0.2

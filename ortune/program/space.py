@@ -72,8 +72,8 @@ class ProgramModel(msgspec.Struct, frozen=True, kw_only=True):
         name: Its name in candidates.
         info: What was read from its file; None if it is not in a file that can be read.
         own: What the program sets for all of its sessions.
-        varied: Names of settings in which these sessions differ. They are the program's own as long as a candidate does
-            not set them.
+        varied: Settings in which these sessions differ, by name, with their different values. They are the program's
+            own as long as a candidate does not set them.
         share: Share of the time of all sessions.
         n_sessions: Number of its sessions in one process.
         shapes: The input shapes that occurred, the most frequent ones first.
@@ -83,7 +83,7 @@ class ProgramModel(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     info: ModelInfo | None
     own: Config
-    varied: frozenset[str] = frozenset()
+    varied: Mapping[str, tuple[Value | float, ...]] = {}
     share: float
     n_sessions: int = 1
     shapes: tuple[SeenShapes, ...] = ()

@@ -229,9 +229,10 @@ def find_base(records: Sequence[Record], models: Sequence[ProgramModel]) -> Conf
             before, now = getattr(record.base, field), getattr(model.own, field)
             tried = record.tried.session_options if field == "session_options" else record.tried.session_config
             # What was fixed at ONNX Runtime's default is not in the record.
+            fixed = now.keys() | (model.varied.keys() - getattr(record.config, field).keys())
             restored = {
                 name: KNOBS[name].default
-                for name in sorted(now.keys() - before.keys())
+                for name in sorted(fixed - before.keys())
                 if name in tried and name in KNOBS and KNOBS[name].default != ""
             }
             fields[field] = {**restored, **{name: value for name, value in before.items() if now.get(name) != value}}

@@ -24,7 +24,7 @@ class ProgramVerification(Verification, frozen=True, kw_only=True):
 
     Attributes:
         records: The records with this verification added; empty if it does not belong there, because nothing was
-            measured, or not on this class of host with this software.
+            measured, or not on this class of host with this software and background load.
         notes: What differs from the program that was tuned, as sentences.
     """
 

@@ -120,7 +120,7 @@ class OutputCheck(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class Occasion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A later comparison of the config with the same baseline, on this class of host with this software.
+    """A later comparison of the config with the same baseline, on this class of host with this software and load.
 
     Attributes:
         started: When it began, in ISO 8601 with the time zone.

@@ -194,7 +194,8 @@ class SharedResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     Attributes:
         node: Name of its host.
         worker: Identifier of the process.
-        number: Order in which it joined: of two results, that with the lower number counts.
+        number: Order in which it joined. Of several results, that with the lowest number counts, but those without
+            proof come last.
         verdict: Verdict of its record.
         config: The config that was compared with the baseline in the confirmation, or the baseline's.
         front: With several objectives: the configs that were compared.

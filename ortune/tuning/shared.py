@@ -143,7 +143,7 @@ class SharedExchange(Exchange):
         self._common_keys: set[str] = set()
         self._n_compared = 0
         self._results: dict[str, SharedResult] = {}
-        self._ended_before: frozenset[str] = frozenset()
+        self._beats_at_join: dict[str, int] = {}
         self._notes: list[str] = []
 
     # What happens in the storage.
@@ -327,7 +327,7 @@ class SharedExchange(Exchange):
                 "Stop what else uses its CPUs, and repeat the command.",
             )
         self.refresh()
-        self._ended_before = frozenset(state.worker for state in self._nodes.values() if state.stage in ENDED)
+        self._beats_at_join = {state.worker: state.beat for state in self._nodes.values()}
 
     def refresh(self) -> None:
         """Read what others wrote, and send what was not sent yet.
@@ -508,15 +508,21 @@ class SharedExchange(Exchange):
     def _find_result(self) -> SharedResult | None:
         """Return the result that counts: that of the worker that joined first.
 
-        One without proof does not count if its worker had ended before this one joined, which then goes on searching.
+        One without proof counts only if its worker has done something since this one joined, which goes on searching
+        where an earlier search has ended. The worker of an earlier search may have been killed, or have sent its result
+        without its end.
         """
         found = [
             each
             for each in self._results.values()
-            if self._counts(each.node, each.worker)
-            and not (each.verdict in WITHOUT_PROOF and each.worker in self._ended_before)
+            if self._counts(each.node, each.worker) and (each.verdict not in WITHOUT_PROOF or self._runs(each.worker))
         ]
         return min(found, key=lambda each: each.number, default=None)
+
+    def _runs(self, worker: str) -> bool:
+        """Return whether another worker has done something since this one joined."""
+        state = self._nodes.get(worker)
+        return state is not None and state.beat != self._beats_at_join.get(worker)
 
     def publish(self, result: SharedResult) -> None:
         """Write the result of this worker."""
