@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from ortune.apply.inside.returned import describe_returned
+from ortune.compare.block_plan import measure_pace
 from ortune.compare.open import OpenComparison, start_comparison
 from ortune.console.gate import describe_measurement
 from ortune.console.verdict import find_warnings
@@ -28,7 +29,7 @@ from ortune.program.candidates import CallCandidate
 from ortune.program.executor import ProgramExecutor
 from ortune.program.launcher import Run
 from ortune.program.outputs import OutputReference, read_returned
-from ortune.program.prepare import PreparedProgram, prepare_program
+from ortune.program.prepare import PreparedProgram, can_measure_inside, prepare_program
 from ortune.program.search import open_program, search_program
 from ortune.program.task import ProgramTask
 from ortune.program.text import compare_text
@@ -151,7 +152,18 @@ class TestCalls:
             assert not isinstance(live, Failure)
             block = live.measure(BlockPlan(duration_ns=1, lead_in_ns=0, min_calls=2, deadline_s=60))
         assert isinstance(block, Block)
-        assert (block.n_calls, len(block.samples_ns)) == (6, 4)
+        assert (block.n_calls, block.n_untimed, len(block.samples_ns)) == (6, 2, 4)
+        # As many durations are needed as the figures rest on.
+        pace = measure_pace(block, Goal(), n_cases=1, quota=False, load_ns=1)
+        assert pace.gap_ns == block.wall_ns / 4
+
+    def test_calls_that_end_soon_are_not_measured_inside(self) -> None:
+        starts_ns = np.arange(20) * 2_000_000
+        calls = np.stack([starts_ns, starts_ns + 1_000_000], axis=1)
+        assert not can_measure_inside(calls, has_ended=True)
+        assert can_measure_inside(calls, has_ended=False)
+        assert can_measure_inside(2 * calls, has_ended=True)
+        assert not can_measure_inside(100 * calls[:7], has_ended=True)
 
     def test_calls_that_end_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """The program has ended before the first block of each start."""

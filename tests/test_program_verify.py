@@ -238,6 +238,18 @@ def test_the_baseline_has_what_was_fixed() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("complete_runs", [True, False, None])
+def test_calls_are_measured_as_in_the_search(complete_runs: bool | None) -> None:
+    record = make_program_record()
+    assert record.workload.program
+    run = msgspec.structs.replace(record.workload.program, complete_runs=complete_runs)
+    record = msgspec.structs.replace(record, workload=msgspec.structs.replace(record.workload, program=run))
+    program = prepare_tuned([record], make_request_for(record)).program
+    assert program.keeps_running == (complete_runs is not True)
+    assert program.describe_run().complete_runs == (complete_runs is True)
+
+
+@pytest.mark.slow
 def test_a_gate_and_a_verification_measure_the_baseline_of_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
     base = msgspec.structs.replace(NO_ARENA, environment={"OMP_NUM_THREADS": "1"})
     config = msgspec.structs.replace(TUNED, environment={"OMP_NUM_THREADS": "1"})

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -242,6 +243,41 @@ def test_a_result_that_is_sent_after_its_worker_ended_does_not_end_the_search(tm
     again = open_exchange(tmp_path, "a", outbox=True)
     assert search(again, 1).evidence.verdict == "faster"
     assert again.result is None
+
+
+def test_a_lost_connection_at_the_start_does_not_bring_back_a_result_without_proof(tmp_path: Path) -> None:
+    first = open_exchange(tmp_path, "a")
+    join(first)
+    publish_without_proof(first)
+    first.close(completed=True)
+    n_left = 1
+
+    def fails(name: str) -> str:
+        nonlocal n_left
+        if name != "announce" or not n_left:
+            return ""
+        n_left -= 1
+        return "before"
+
+    clock = FakeClock()
+    late = open_exchange(tmp_path, "b", wrap=lambda study: Unreliable(study, fails), clock=clock)  # type: ignore[arg-type,return-value]
+    join(late)
+    clock.sleep(5.0)
+    late.refresh()
+    assert not n_left
+    assert not late.is_screened()
+
+
+def test_of_several_results_one_with_proof_counts(tmp_path: Path) -> None:
+    first, second, third = (open_exchange(tmp_path, node) for node in "abc")
+    for each in (first, second, third):
+        join(each)
+    publish_without_proof(first)
+    first.close(completed=True)
+    result = msgspec.structs.replace(make_result_without_proof(second), verdict="faster")
+    second.publish(result)
+    third.refresh()
+    assert third.wait_for_result(lambda note: None, lambda race: False) == result
 
 
 def test_nodes_that_take_part_end_with_a_result_without_proof(tmp_path: Path) -> None:

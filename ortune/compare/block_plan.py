@@ -86,7 +86,7 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         load: The load.
-        gap_ns: Time per completed call, over all callers together.
+        gap_ns: Time per completed call whose duration is measured, over all callers together.
         call_ns: Duration of one call.
         growth: How many times as long the calls of a candidate may take: those of the largest batch that can keep the
             limits, if time grows with the number of items.
@@ -139,13 +139,11 @@ def is_long(pace: Pace) -> bool:
 def measure_pace(block: Block, goal: Goal, *, n_cases: int, quota: bool, load_ns: int) -> Pace:
     """Return the pace seen in a first block; `load_ns` is the time that creating the session took."""
     rate = goal.load.rate_per_s
-    # Figures rest on durations. Of the first call of a program's run, there is none.
-    n_calls = min(block.n_calls, len(block.samples_ns)) if goal.load.n_callers == 1 else block.n_calls
     growth = estimate_growth(goal, block.service_ns)
     needs_creations = "load-time" in goal.figures
     return Pace(
         load=goal.load,
-        gap_ns=1e9 / rate if rate else block.wall_ns / max(n_calls, 1e-9),
+        gap_ns=1e9 / rate if rate else block.wall_ns / max(block.n_calls - block.n_untimed, 1e-9),
         call_ns=block.service_ns,
         growth=growth,
         gap_growth=growth if any(map(is_latency, goal.limits)) else 1.0,

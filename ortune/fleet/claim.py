@@ -12,7 +12,7 @@ from ortune.record.schema import Record
 def digest_claim(record: Record) -> str:
     """Return a SHA-256 of what a record claims: config, baseline, model, workload, class of host and version.
 
-    Claims without a background load are those of versions in which it was no part of a claim.
+    Without a background load, the digest is the same as in versions that did not include it.
     """
     workload = record.workload
     claim = {

@@ -75,6 +75,7 @@ class RunCandidate:
         return Block(
             samples_ns=np.concatenate(calls) if calls else walls,
             n_calls=float(n_calls or len(results)),
+            n_untimed=max(n_calls - sum(map(len, calls)), 0),
             wall_ns=wall_ns,
             service_ns=float(walls.mean()),
             cpu_ns=sum(result.ended.cpu_ns for result in results),

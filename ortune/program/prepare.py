@@ -15,6 +15,8 @@ from contextlib import closing
 from pathlib import Path
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from ortune import __version__
 from ortune.apply.exec import find_program
@@ -40,7 +42,7 @@ from ortune.program.observation import (
     sum_models,
 )
 from ortune.program.process import SUPERVISOR_ENDED, ProgramProcess
-from ortune.program.runner import FEW_CALLS, FIRST_DEADLINE_S
+from ortune.program.runner import FEW_CALLS, FIRST_DEADLINE_S, SHORTEST_STAY_NS
 from ortune.program.server import Server, ServerLoad
 from ortune.program.space import NOT_OFFERED, OF_SESSIONS, ProgramModel, ProgramSpace, build_program_space, is_default
 from ortune.program.task import ProgramTask, parse_call, parse_metric
@@ -131,6 +133,7 @@ class PreparedProgram(msgspec.Struct, frozen=True, kw_only=True):
             sha256=digest_command(self.task.command),
             kind=kind,
             call=self.task.call,
+            complete_runs=not self.keeps_running if self.task.call else None,
             metric=self.task.metric,
             maximize=self.task.maximize,
             url=self.server.url.partition("?")[0] if self.server else "",
@@ -188,7 +191,7 @@ def prepare_program(request: ProgramSearchRequest) -> PreparedProgram:
         task=task,
         server=server,
         n_processes=sum(bool(process.sessions) for process in processes),
-        keeps_running=observed.n_calls >= FEW_CALLS,
+        keeps_running=observed.keeps_running,
         run_s=observed.run_s,
         spent_s=time.monotonic() - begin_s,
         models=models,
@@ -300,7 +303,10 @@ def compare_options(
 
 def is_setting_of_sessions(name: str) -> bool:
     """Return whether a search can change an option of a session, as far as its name says."""
-    return name in KNOBS and KNOBS[name].where in OF_SESSIONS and name not in NOT_OFFERED
+    if name not in KNOBS or name in NOT_OFFERED:
+        return False
+    knob = KNOBS[name]
+    return knob.where in OF_SESSIONS and not (knob.unsafe or knob.not_tunable)
 
 
 def make_own_config(options: Mapping[str, Value | float]) -> Config:
@@ -421,12 +427,12 @@ class ObservedRun(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         reading: What its processes wrote.
-        n_calls: Calls of the function that is timed, as far as they were waited for.
+        keeps_running: Whether calls of the function that is timed can be measured while the program runs.
         run_s: Time that the program took until it ended; None if it did not end by itself.
     """
 
     reading: Reading
-    n_calls: int = 0
+    keeps_running: bool = False
     run_s: float | None = None
 
 
@@ -483,9 +489,19 @@ def _observe(
         )
     return ObservedRun(
         reading=read_processes(run.folder),
-        n_calls=len(CallLog(run.folder).read()) if task.call else 0,
+        keeps_running=bool(task.call) and can_measure_inside(CallLog(run.folder).read(), has_ended=run_s is not None),
         run_s=run_s,
     )
+
+
+def can_measure_inside(calls: NDArray[np.int64], *, has_ended: bool) -> bool:
+    """Return whether calls of a function can be measured while the program runs.
+
+    Args:
+        calls: Start and end of its calls in ns, of shape (calls, 2).
+        has_ended: Whether the program ended by itself.
+    """
+    return len(calls) >= FEW_CALLS and not (has_ended and calls[:, 1].max() - calls[:, 0].min() < SHORTEST_STAY_NS)
 
 
 def has_calls(run: Run) -> bool:

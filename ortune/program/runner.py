@@ -34,7 +34,9 @@ LEAST_RUN_DEADLINE_S = 10.0
 """A run of a candidate times out after so many runs of the baseline, and this time at least."""
 
 FEW_CALLS = 8
-"""A program that makes fewer calls in a run is run to completion for each block."""
+SHORTEST_STAY_NS = 50_000_000
+"""A program that makes fewer calls in a run, or ends by itself after making all of them within this time, is run to
+completion."""
 
 PAUSE_SHARE = 0.5
 LEAST_PAUSE_S = 0.2

@@ -273,7 +273,7 @@ def make_record(prepared: PreparedProgram, outcome: Outcome, search: Search, num
         return resolve(config, model)
 
     changed = outcome.config.of_model(model.name)
-    kept = model.varied - changed.session_options.keys() - changed.session_config.keys()
+    kept = model.varied.keys() - changed.session_options.keys() - changed.session_config.keys()
     return round_record(
         Record(
             schema=SCHEMA,

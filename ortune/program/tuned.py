@@ -120,6 +120,10 @@ def prepare_tuned(records: Sequence[Record], request: RecordedProgramOptions) ->
         OrtuneError: An option does not fit the records, the program does not work, or it does not call their models.
     """
     prepared = prepare_program(make_search_request(records[0], request))
+    run = records[0].workload.program
+    if run and run.complete_runs is not None:
+        # How it was measured decides what its throughput and CPU time mean.
+        prepared = msgspec.structs.replace(prepared, keeps_running=not run.complete_runs)
     pairs = [(record, find_place(record, prepared)) for record in records]
     places = [place for _, place in pairs]
     program = msgspec.structs.replace(

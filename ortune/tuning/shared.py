@@ -143,7 +143,7 @@ class SharedExchange(Exchange):
         self._common_keys: set[str] = set()
         self._n_compared = 0
         self._results: dict[str, SharedResult] = {}
-        self._beats_at_join: dict[str, int] = {}
+        self._first_beats: dict[str, int] = {}
         self._notes: list[str] = []
 
     # What happens in the storage.
@@ -220,6 +220,7 @@ class SharedExchange(Exchange):
         now_s = self._clock()
         self._nodes = {each.worker: each for each in nodes if each.worker != self.worker}
         for each in self._nodes.values():
+            self._first_beats.setdefault(each.worker, each.beat)
             beat, _ = self._changes.get(each.worker, (-1, 0.0))
             if beat != each.beat:
                 self._changes[each.worker] = (each.beat, now_s)
@@ -327,7 +328,6 @@ class SharedExchange(Exchange):
                 "Stop what else uses its CPUs, and repeat the command.",
             )
         self.refresh()
-        self._beats_at_join = {state.worker: state.beat for state in self._nodes.values()}
 
     def refresh(self) -> None:
         """Read what others wrote, and send what was not sent yet.
@@ -506,7 +506,7 @@ class SharedExchange(Exchange):
         return self._clock() - begin_s
 
     def _find_result(self) -> SharedResult | None:
-        """Return the result that counts: that of the worker that joined first.
+        """Return the result that counts: that of the worker that joined first, if it has a proof.
 
         One without proof counts only if its worker has done something since this one joined, which goes on searching
         where an earlier search has ended. The worker of an earlier search may have been killed, or have sent its result
@@ -517,12 +517,14 @@ class SharedExchange(Exchange):
             for each in self._results.values()
             if self._counts(each.node, each.worker) and (each.verdict not in WITHOUT_PROOF or self._runs(each.worker))
         ]
-        return min(found, key=lambda each: each.number, default=None)
+        return min(found, key=lambda each: (each.verdict in WITHOUT_PROOF, each.number), default=None)
 
     def _runs(self, worker: str) -> bool:
-        """Return whether another worker has done something since this one joined."""
+        """Return whether another worker joined later, or has done something since this one saw it first."""
         state = self._nodes.get(worker)
-        return state is not None and state.beat != self._beats_at_join.get(worker)
+        if state is None:
+            return False
+        return state.number > self.state.number or state.beat != self._first_beats[worker]
 
     def publish(self, result: SharedResult) -> None:
         """Write the result of this worker."""

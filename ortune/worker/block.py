@@ -137,6 +137,7 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
         processes: Process of the group that served each call, counted from 0; None for a single process.
         n_calls: Amount of work done in `wall_ns`, in calls. Where calls overlap the ends of the window, they count
             in part.
+        n_untimed: Calls among them whose durations are not measured: the first one of each run of a program.
         batch: Number of items in each call.
         wall_ns: Duration of the window.
         lead_in_ns: Duration of the unmeasured calls before it.
@@ -164,6 +165,7 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
     cases: NDArray[np.int64] | None = None
     processes: NDArray[np.int64] | None = None
     n_calls: float
+    n_untimed: int = 0
     batch: int = 1
     wall_ns: int
     lead_in_ns: int = 0

@@ -109,6 +109,7 @@ class BlockReply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     cases: bytes | None
     processes: bytes | None = None
     n_calls: float
+    n_untimed: int = 0
     batch: int = 1
     wall_ns: int
     lead_in_ns: int
@@ -135,6 +136,7 @@ class BlockReply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
             cases=None if block.cases is None else _bytes(block.cases),
             processes=None if block.processes is None else _bytes(block.processes),
             n_calls=block.n_calls,
+            n_untimed=block.n_untimed,
             batch=block.batch,
             wall_ns=block.wall_ns,
             lead_in_ns=block.lead_in_ns,
@@ -165,6 +167,7 @@ class BlockReply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
             cases=None if self.cases is None else _integers(self.cases),
             processes=None if self.processes is None else _integers(self.processes),
             n_calls=self.n_calls,
+            n_untimed=self.n_untimed,
             batch=self.batch,
             wall_ns=self.wall_ns,
             lead_in_ns=self.lead_in_ns,

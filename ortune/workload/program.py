@@ -23,6 +23,8 @@ class ProgramRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         sha256: SHA-256 of the whole command, as hexadecimal digits.
         kind: What is measured.
         call: For calls: the function, as `package.module:function`.
+        complete_runs: For calls: whether the program is run to completion, and not measured while it stays alive. None
+            if that is not known.
         metric: For a number that the program prints: the regular expression that finds it.
         maximize: Whether a larger number is better.
         url: For a server: the URL of the requests, without user name, password and query.
@@ -35,6 +37,7 @@ class ProgramRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     sha256: str
     kind: MeasureKind = "run"
     call: str = ""
+    complete_runs: bool | None = None
     metric: str = ""
     maximize: bool = False
     url: str = ""
