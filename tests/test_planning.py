@@ -33,18 +33,19 @@ from ortune.planning.capacity import estimate_utilization, find_launch_error, pr
 from ortune.planning.choose import add_cost, correct_predictions, explain_choice, find_best, rank_rows
 from ortune.planning.deployment import Batching, Deployment
 from ortune.planning.files import decode_plan, encode_plan, read_plan
+from ortune.planning.measured_capacity import FEWEST_MEASUREMENTS
 from ortune.planning.measuring import DeploymentRunner
 from ortune.planning.memory import MemoryNeeds
 from ortune.planning.options import PlanOptions
 from ortune.planning.prepare import prepare_plan
-from ortune.planning.result import SCHEMA, AtRate, Estimate, Plan
-from ortune.planning.run import Outcome, mark_proven, run_stages
+from ortune.planning.result import SCHEMA, AtRate, Estimate, Plan, PlannedDeployment
+from ortune.planning.run import Outcome, _Planning, mark_proven, run_stages
 from ortune.planning.screening import screen_deployments
 from ortune.planning.space import make_deployment_space
 from ortune.queueing.theory import ConstantQueue, find_known_capacity
 from ortune.requests import PlanRequest
 from ortune.worker import BlockPlan, Failure
-from ortune.workload import Goal, Load, Workload, parse_limit
+from ortune.workload import Goal, Limit, Load, Workload, parse_limit
 from ortune.workload.workload import Tolerance
 from tests.budgets import scale_budget
 from tests.conftest import TINY_CNN, run_ortune
@@ -337,6 +338,21 @@ class TestStages:
             found = outcome.rows[place].capacity
             assert found
             assert found.source == "measured"
+
+    def test_it_is_extended_again_if_capacities_are_lower_than_expected(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The capacity of the default would not be known well enough to prove anything."""
+
+        def extend_too_little(self: _Planning, rows: Sequence[PlannedDeployment], slo: Limit) -> None:
+            self.extension_s = 30.0
+
+        monkeypatch.setattr(_Planning, "extend_budget", extend_too_little)
+        outcome, spent_s = self.plan_slow_calls(6, "p90<300ms")
+        assert 30 < outcome.extension_s <= 240
+        assert spent_s < 500
+        default = outcome.rows[0].capacity
+        assert default and default.n_measurements
+        assert default.source == "measured"
+        assert default.n_measurements >= FEWEST_MEASUREMENTS
 
     def test_the_usual_budget_is_not_extended_if_it_is_enough(self) -> None:
         outcome, spent_s = self.plan_slow_calls(0.5, "p90<25ms")

@@ -331,6 +331,25 @@ class _Planning:
             needed_s = sum(USUAL_MEASUREMENTS * each.find_time_s(each.start_per_s) for each in compared)
             self.extension_s = min(max(needed_s - left_s, 0.0), self.options.longest_extension_s)
 
+    def extend_for_default(self, default: PlannedDeployment, first: PlannedDeployment, slo: Limit) -> None:
+        """Plan more time for the capacity of the default, if the one to be recommended can take less than was expected.
+
+        Fewer requests arrive at a lower rate, so that measurements take longer. Without time for them, the interval of
+        the default's capacity is so wide that nothing is proven.
+
+        Args:
+            default: The default deployment.
+            first: The deployment that is to be recommended.
+            slo: The target.
+        """
+        known = first.capacity
+        if not self.options.longest_extension_s or not known or known.source != "measured" or known.estimate <= 0:
+            return
+        measurement = self.start_measurement(default, slo)
+        needed_s = USUAL_MEASUREMENTS * measurement.find_time_s(min(measurement.start_per_s, known.estimate))
+        missing_s = max(needed_s - (self.end_of(1.0) - self.runner.now_s()), 0.0)
+        self.extension_s = min(self.extension_s + missing_s, self.options.longest_extension_s)
+
     def start_measurement(self, row: PlannedDeployment, slo: Limit) -> CapacityMeasurement:
         """Return the measurement of the capacity of a row, which has not begun."""
         return CapacityMeasurement(self.runner, row, self.make_model(row.deployment, slo), slo)
@@ -426,6 +445,8 @@ class _Planning:
                 default = self.start_measurement(rows[DEFAULT_POSITION], slo)
                 # One more than needed, as measurements may take longer than planned.
                 reserved_s = (FEWEST_MEASUREMENTS + 1) * default.find_time_s(default.start_per_s)
+            if place == DEFAULT_POSITION:
+                self.extend_for_default(rows[place], rows[first], slo)
             if (found := self.measure_capacity(rows[place], slo, reserved_s)) is None:
                 if place == DEFAULT_POSITION:
                     self.check_default(rows[first], slo)
