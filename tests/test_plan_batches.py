@@ -55,8 +55,9 @@ from ortune.planning.measured_capacity import CapacityMeasurement
 from ortune.planning.measuring import DeploymentRunner, Screened
 from ortune.planning.options import PlanOptions
 from ortune.planning.prepare import prepare_plan
+from ortune.planning.proof import mark_proven
 from ortune.planning.result import Estimate, LengthPlan, LengthPolicy
-from ortune.planning.run import Outcome, mark_proven, run_stages
+from ortune.planning.run import Outcome, run_stages
 from ortune.planning.space import make_deployment_space
 from ortune.queueing.batching import make_batch_times
 from ortune.queueing.interpolation import make_call_times

@@ -38,8 +38,9 @@ from ortune.planning.measuring import DeploymentRunner
 from ortune.planning.memory import MemoryNeeds
 from ortune.planning.options import PlanOptions
 from ortune.planning.prepare import prepare_plan
+from ortune.planning.proof import mark_proven
 from ortune.planning.result import SCHEMA, AtRate, Estimate, Plan, PlannedDeployment
-from ortune.planning.run import Outcome, _Planning, mark_proven, run_stages
+from ortune.planning.run import Outcome, _Planning, run_stages
 from ortune.planning.screening import screen_deployments
 from ortune.planning.space import make_deployment_space
 from ortune.queueing.theory import ConstantQueue, find_known_capacity
