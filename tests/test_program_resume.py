@@ -7,7 +7,6 @@ import functools
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -32,7 +31,7 @@ from ortune.record.schema import SCHEMA, Bundle
 from ortune.requests import ProgramSearchRequest
 from tests.budgets import scale_budget
 from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
-from tests.journals import scan
+from tests.journals import count_blocks, scan, suspended_search, wait_for_blocks
 from tests.simulation import SimulatedPrograms, is_one_thread
 
 PROGRAM = Path(__file__).parent / "programs" / "worker.py"
@@ -271,13 +270,6 @@ def test_the_command_that_goes_on(arguments: str, again: str) -> None:
     assert make_resume_command(route(arguments.split())) == again
 
 
-def count_blocks(path: Path) -> int:
-    try:
-        return scan(path.read_bytes()).n_blocks
-    except FileNotFoundError:
-        return 0
-
-
 class TestWriting:
     def test_a_record_that_proves_more_is_kept(self, searches: Searches) -> None:
         proven = searches.run()
@@ -332,19 +324,10 @@ def test_a_search_that_was_killed_goes_on(measure: Sequence[str], arguments: Seq
     options = ("search", "-o", "c.json", "--budget", budget, *measure, "--only", "intra_op_num_threads")
     program = ("--", sys.executable, str(PROGRAM), str(TINY_CNN), *arguments)
     command = [sys.executable, "-P", "-m", "ortune", *options, *program]
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    end_s = time.monotonic() + 60
-    try:
-        while count_blocks(journal) < 4 and time.monotonic() < end_s:
-            time.sleep(0.05)
-        process.send_signal(signal.SIGSTOP)  # so that it does not end in the meantime
-        assert process.poll() is None and count_blocks(journal) >= 4
+    with suspended_search(command, journal, 4) as process:
         refused = run_ortune(*options, *program, cwd=tmp_path)
-    finally:
-        process.kill()
-        process.wait()
-    assert refused.returncode == 2
-    assert f"Process {process.pid} is running a search" in refused.stderr
+        assert refused.returncode == 2
+        assert f"Process {process.pid} is running a search" in refused.stderr
     n_kept = count_blocks(journal)
     assert n_kept >= 4
     refused = run_ortune(*options, *program, cwd=tmp_path)
@@ -371,9 +354,7 @@ def test_an_interrupted_search_says_how_to_go_on(tmp_path: Path) -> None:
         text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    end_s = time.monotonic() + 60
-    while count_blocks(tmp_path / "c.unfinished.jsonl") < 5 and time.monotonic() < end_s:
-        time.sleep(0.05)
+    wait_for_blocks(tmp_path / "c.unfinished.jsonl", 5)
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate()
     assert process.returncode == 130

@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -49,7 +48,7 @@ from ortune.worker import Block, BlockPlan, Failure, Memory, SessionInfo
 from ortune.workload import InputOptions, Tolerance, Workload, make_feed
 from tests.budgets import scale_budget
 from tests.conftest import TINY_CNN, run_ortune
-from tests.journals import list_events, scan
+from tests.journals import count_blocks, list_events, scan, suspended_search, wait_for_blocks
 from tests.records import ONE_THREAD
 from tests.simulation import RUNTIME, SimulatedExecutor, make_host, make_model, open_with_journal
 from tests.test_tuning import one_thread_wins
@@ -573,13 +572,6 @@ class TestRequest:
             self.request(tmp_path, resume=True, restart=True).check()
 
 
-def count_blocks(path: Path) -> int:
-    try:
-        return scan(path.read_bytes()).n_blocks
-    except FileNotFoundError:
-        return 0
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 def test_a_search_that_was_killed_goes_on(tmp_path: Path) -> None:
@@ -587,19 +579,10 @@ def test_a_search_that_was_killed_goes_on(tmp_path: Path) -> None:
     options = ["search", TINY_CNN, "-o", "c.json", "--budget", f"{scale_budget(10)}s", "--study", study.name]
     only = ["--only", "intra_op_num_threads"]
     command = [sys.executable, "-P", "-m", "ortune", *map(str, options), *only]
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    end_s = time.monotonic() + 60
-    try:
-        while count_blocks(journal) < 8 and time.monotonic() < end_s:
-            time.sleep(0.05)
-        process.send_signal(signal.SIGSTOP)  # so that it does not end in the meantime
-        assert process.poll() is None and count_blocks(journal) >= 8
+    with suspended_search(command, journal, 8) as process:
         refused = run_ortune(*options, *only, cwd=tmp_path)
         assert refused.returncode == 2
         assert f"Process {process.pid} is running a search" in refused.stderr
-    finally:
-        process.kill()
-        process.wait()
     assert not (tmp_path / "c.json").exists()
     n_kept = count_blocks(journal)
     assert n_kept >= 8
@@ -638,9 +621,7 @@ def test_an_interrupted_search_says_how_to_go_on(tmp_path: Path, number: signal.
         # Under nohup or in the background of a shell, signals are ignored, which processes inherit.
         preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),
     )
-    end_s = time.monotonic() + 60
-    while count_blocks(tmp_path / "c.unfinished.jsonl") < 5 and time.monotonic() < end_s:
-        time.sleep(0.05)
+    wait_for_blocks(tmp_path / "c.unfinished.jsonl", 5)
     process.send_signal(number)
     output, _ = process.communicate()
     assert process.returncode == 130
@@ -669,9 +650,7 @@ def test_where_temporary_files_are_removed_the_search_fails_and_keeps_what_it_ha
         stderr=subprocess.STDOUT,
         text=True,
     )
-    end_s = time.monotonic() + 60
-    while count_blocks(journal) < 8 and time.monotonic() < end_s:
-        time.sleep(0.05)
+    wait_for_blocks(journal, 8)
     shutil.rmtree(temporary, ignore_errors=True)
     output, _ = process.communicate()
     assert process.returncode == 2, output

@@ -82,6 +82,11 @@ def find_mismatches(record: Record, host: Host, runtime: Runtime) -> tuple[Misma
     return tuple(mismatches)
 
 
+def find_all_mismatches(record: Record, host: Host, runtime: Runtime, beside: str | None) -> tuple[Mismatch, ...]:
+    """Return the same, and the difference between background loads, for what is measured; see `find_load_mismatch`."""
+    return (*find_mismatches(record, host, runtime), *find_load_mismatch(record, beside))
+
+
 def find_load_mismatch(record: Record, beside: str | None) -> tuple[Mismatch, ...]:
     """Return how the background load of a record differs from that of a verification, in a tuple.
 

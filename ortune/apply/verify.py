@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from ortune.apply.fit import Mismatch, find_load_mismatch, find_mismatches
+from ortune.apply.fit import Mismatch, find_all_mismatches
 from ortune.compare.bench import BenchResult, Observe, bench
 from ortune.compare.comparison import Comparison, Row, Speedup
 from ortune.compare.interval import Interval
@@ -162,10 +162,7 @@ def verify(
     recorded = record.gain
     answer, reason = judge_comparison(record, comparison, recorded)
     here = comparison.rows[1].speedup
-    mismatches = (
-        *find_mismatches(record, setup.host, comparison.runtime),
-        *find_load_mismatch(record, setup.beside),
-    )
+    mismatches = find_all_mismatches(record, setup.host, comparison.runtime, setup.beside)
     added = add_occasion(record, Occasion(started=started, speedup=here)) if here and not mismatches else None
     return Verification(
         answer=answer,

@@ -12,10 +12,10 @@ from ortune.knobs.catalogue import KNOBS, knob_of
 from ortune.knobs.config import CPU, DEFAULT, Config, Provider
 from ortune.knobs.default_dimensions import (
     batch_dimension,
-    is_newer,
     level_dimension,
     minor_dimensions,
     provider_dimensions,
+    skip_newer,
 )
 from ortune.knobs.dimension import DEFAULT_CHOICE, Choice, Dimension, Skipped
 from ortune.knobs.knob import Value
@@ -73,12 +73,9 @@ def _cpu_dimensions(host: Host, model: ModelInfo, options: SpaceOptions) -> list
     pool: Dimension | None = None
     found: list[Dimension | Skipped] = []
     if options.sessions > 1:
-        knob = KNOBS[ids.GLOBAL_THREAD_POOL]
-        if is_newer(knob.since, options.onnxruntime):
-            found.append(Skipped(knob=knob, why=f"it requires onnxruntime {knob.since}"))
-        else:
-            pool = pool_dimension(host, options)
-            found.append(pool)
+        skipped = skip_newer(KNOBS[ids.GLOBAL_THREAD_POOL], options)
+        pool = None if skipped else pool_dimension(host, options)
+        found += [each for each in (skipped, pool) if each]
     found += [*execution_dimensions(host, model), *thread_dimensions(host, options, pool)]
     return [
         *(only_under(each, CPU, options) for each in found if isinstance(each, Dimension)),

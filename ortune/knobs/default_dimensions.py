@@ -12,6 +12,7 @@ from ortune.knobs.catalogue import KNOBS
 from ortune.knobs.config import CPU
 from ortune.knobs.data_files import CapturedGraph, ExecutionProvider
 from ortune.knobs.dimension import DEFAULT_CHOICE, DEFAULT_LABEL, Choice, Dimension, Skipped, make_dimension
+from ortune.knobs.knob import Knob
 from ortune.knobs.space_options import SpaceOptions
 from ortune.knobs.thread_dimensions import PARALLEL, SPINNING_OFF, one_thread
 from ortune.model import ModelInfo
@@ -87,10 +88,7 @@ def minor_dimensions(host: Host, model: ModelInfo, options: SpaceOptions) -> Ite
     if options.approximate:
         made += _approximate_dimensions(ops)
     for dimension in made:
-        if is_newer(dimension.knob.since, options.onnxruntime):
-            yield Skipped(knob=dimension.knob, why=f"it requires onnxruntime {dimension.knob.since}")
-        else:
-            yield msgspec.structs.replace(dimension, alone=True)
+        yield skip_newer(dimension.knob, options) or msgspec.structs.replace(dimension, alone=True)
 
 
 def provider_dimensions(
@@ -121,6 +119,13 @@ def provider_dimensions(
     if provider.streams and not options.has_one_caller:
         streams = sorted({min(options.clients, MAX_STREAMS), min(max(2, n_cores), MAX_STREAMS)})
         yield make_dimension(f"{prefix}.{provider.streams}", *((str(n), f"{n} calls in parallel") for n in streams))
+
+
+def skip_newer(knob: Knob, options: SpaceOptions) -> Skipped | None:
+    """Return why a knob is skipped that the installed onnxruntime does not have, or None if it has it."""
+    if is_newer(knob.since, options.onnxruntime):
+        return Skipped(knob=knob, why=f"it requires onnxruntime {knob.since}")
+    return None
 
 
 def is_newer(since: str, installed: str) -> bool:

@@ -110,10 +110,10 @@ def check_versions(options: SpaceOptions) -> None:
     Raises:
         UsageError: It does not.
     """
+    upgrade = "It requires onnxruntime {}. Upgrade the package, such as onnxruntime or onnxruntime-gpu."
     given = {"tune": options.tune, "fix": {name: (value,) for name, value in options.fix.items()}}
     for option, name, values in ((option, *each) for option, knobs in given.items() for each in knobs.items()):
         knob = knob_of(name)
-        upgrade = "It requires onnxruntime {}. Upgrade the package, such as onnxruntime or onnxruntime-gpu."
         if is_newer(knob.since, options.onnxruntime):
             raise UsageError(
                 f"{name}: onnxruntime {options.onnxruntime} does not support this knob and would silently ignore it.",

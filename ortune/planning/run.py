@@ -328,8 +328,7 @@ class _Planning:
         compared = [self.start_measurement(rows[place], slo) for place in dict.fromkeys((first, DEFAULT_POSITION))]
         left_s = self.end_of(1.0) - self.runner.now_s()
         if compared[0].fit_into(left_s + self.options.longest_extension_s):
-            needed_s = sum(USUAL_MEASUREMENTS * each.find_time_s(each.start_per_s) for each in compared)
-            self.extension_s = min(max(needed_s - left_s, 0.0), self.options.longest_extension_s)
+            self.plan_time(sum(USUAL_MEASUREMENTS * each.find_time_s(each.start_per_s) for each in compared))
 
     def extend_for_default(self, default: PlannedDeployment, first: PlannedDeployment, slo: Limit) -> None:
         """Plan more time for the capacity of the default, if the one to be recommended can take less than was expected.
@@ -346,7 +345,10 @@ class _Planning:
         if not self.options.longest_extension_s or not known or known.source != "measured" or known.estimate <= 0:
             return
         measurement = self.start_measurement(default, slo)
-        needed_s = USUAL_MEASUREMENTS * measurement.find_time_s(min(measurement.start_per_s, known.estimate))
+        self.plan_time(USUAL_MEASUREMENTS * measurement.find_time_s(min(measurement.start_per_s, known.estimate)))
+
+    def plan_time(self, needed_s: float) -> None:
+        """Add what is missing of a time to the budget, as far as it may be extended."""
         missing_s = max(needed_s - (self.end_of(1.0) - self.runner.now_s()), 0.0)
         self.extension_s = min(self.extension_s + missing_s, self.options.longest_extension_s)
 

@@ -147,11 +147,10 @@ def read_clocks() -> tuple[int, int]:
     If the thread was suspended between the two, they are read again.
     """
     for _ in range(CLOCK_ATTEMPTS):
-        unix_ns, begin_ns = time.time_ns(), time.perf_counter_ns()
-        after_ns = time.time_ns()
-        if after_ns - unix_ns < SAME_MOMENT_NS:
+        unix_ns, now_ns = time.time_ns(), time.perf_counter_ns()
+        if time.time_ns() - unix_ns < SAME_MOMENT_NS:
             break
-    return begin_ns, unix_ns
+    return now_ns, unix_ns
 
 
 def read_stamp_ns(messages: Sequence[tuple[int, int, bytes]]) -> int:

@@ -499,7 +499,7 @@ def can_measure_inside(calls: NDArray[np.int64], *, has_ended: bool) -> bool:
 
     Args:
         calls: Start and end of its calls in ns, of shape (calls, 2).
-        has_ended: Whether the program ended by itself.
+        has_ended: Whether the program has ended, and ortune did not end it.
     """
     return len(calls) >= FEW_CALLS and not (has_ended and calls[:, 1].max() - calls[:, 0].min() < SHORTEST_STAY_NS)
 

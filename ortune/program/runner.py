@@ -35,8 +35,7 @@ LEAST_RUN_DEADLINE_S = 10.0
 
 FEW_CALLS = 8
 SHORTEST_STAY_NS = 50_000_000
-"""A program that makes fewer calls in a run, or ends by itself after making all of them within this time, is run to
-completion."""
+"""A program whose run has fewer calls, or calls that all end within this time, is run to completion."""
 
 PAUSE_SHARE = 0.5
 LEAST_PAUSE_S = 0.2

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from ortune.apply.fit import find_load_mismatch, find_mismatches
+from ortune.apply.fit import find_all_mismatches
 from ortune.apply.verify import Verification, add_occasion, judge_comparison, list_speedups, pool_occasions
 from ortune.compare.bench import BenchResult, Observe, compare
 from ortune.compare.paired_run import Side
@@ -67,10 +67,7 @@ def verify_program(
     )
     answer, reason = judge_comparison(record, result, record.gain)
     here = result.rows[1].speedup
-    mismatches = (
-        *find_mismatches(record, program.host, program.runtime),
-        *find_load_mismatch(record, program.request.beside),
-    )
+    mismatches = find_all_mismatches(record, program.host, program.runtime, program.request.beside)
     added: tuple[Record, ...] = ()
     if here and not mismatches:
         added = tuple(add_occasion(each, Occasion(started=started, speedup=here)) for each in tuned.records)

@@ -333,7 +333,7 @@ class Observer:
         if not self._has_news() or not self._writing.acquire(blocking=False):
             return
         try:
-            start_ns, cpu_ns = time.perf_counter_ns(), time.thread_time_ns()
+            start_ns, cpu_start_ns = time.perf_counter_ns(), time.thread_time_ns()
             data = json.dumps(self._describe(start_ns), ensure_ascii=False).encode(errors="replace")
             path = self._folder / f"process-{self._pid}.json"
             new = path.with_suffix(".new")
@@ -343,7 +343,7 @@ class Observer:
             self.work_ns += end_ns - start_ns
             # A disk or a CPU that is busy for a moment does not postpone the next one for long.
             wait_ns = min(WRITE_SHARE * (end_ns - start_ns), LONGEST_POSTPONED_NS)
-            cpu_ns = time.thread_time_ns() - cpu_ns
+            cpu_ns = time.thread_time_ns() - cpu_start_ns
             self.next_write_ns = end_ns + max(WRITE_INTERVAL_NS, WRITE_SHARE * cpu_ns, wait_ns)
         except FileNotFoundError:  # ortune has ended, and the program continues
             self._gave_up = True
