@@ -265,7 +265,26 @@ GENERATED: dict[str, Callable[[Path], None]] = {
     "encoder_int8": make_int8_encoder,
 }
 
-ON_REQUEST: dict[str, Callable[[Path], None]] = {"trees_200mb": make_huge_trees}
+
+def make_random_resnet50(path: Path) -> None:
+    """Write an image classifier of the size of ResNet-50, of 102 MB."""
+    from models.make_resnet import make_resnet
+
+    make_resnet(path)
+
+
+def make_random_bert_base(path: Path) -> None:
+    """Write a text encoder of the size of BERT base, of 440 MB."""
+    from models.make_transformer import BERT_BASE, make_transformer
+
+    make_transformer(path, BERT_BASE)
+
+
+ON_REQUEST: dict[str, Callable[[Path], None]] = {
+    "trees_200mb": make_huge_trees,
+    "resnet50_random": make_random_resnet50,
+    "bert_base_random": make_random_bert_base,
+}
 """Large models, which are built only if they are named."""
 
 

@@ -32,6 +32,9 @@ class Size(NamedTuple):
 MINILM_L3 = Size(width=384, heads=12, layers=3, vocabulary=30522)
 """The size of paraphrase-MiniLM-L3-v2."""
 
+BERT_BASE = Size(width=768, heads=12, layers=12, vocabulary=30522)
+"""The size of BERT base."""
+
 
 def make_transformer(path: Path, size: Size = Size(), *, pooled: bool = True) -> None:  # noqa: B008  (immutable)
     """Write an encoder of token ids and a mask, with symbolic batch and sequence.

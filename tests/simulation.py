@@ -209,8 +209,6 @@ class SimulatedLive:
             return None
         return GpuState(
             used_bytes=used_bytes if executor.knows_gpu_use else None,
-            utilization=1.0,
-            clock_mhz=1,
             free_bytes=executor.gpu_free_bytes,
             free_before_bytes=self._gpu_free_before_bytes,
         )

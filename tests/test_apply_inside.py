@@ -21,7 +21,7 @@ from ortune.apply.plan import encode_plan, environment_of
 from ortune.errors import RecordError, UsageError
 from ortune.gates.sides import check_python
 from ortune.knobs import DEFAULT, Config
-from ortune.knobs.config import ALIASES
+from ortune.knobs.config import ALIASES, CUDA_BASED
 from ortune.program_options import LoadOptions
 from ortune.record.files import read_record
 from ortune.record.select import Choice
@@ -168,7 +168,7 @@ class TestPieces:
         from ortune.worker import session
 
         assert settings.ENUMS == session.ENUMS
-        assert set(providers.CUDA_BASED) == session.CUDA_BASED
+        assert set(providers.CUDA_BASED) == CUDA_BASED
         assert set(providers.REMOTE) == NOT_FOR_SEARCHES
         assert providers.ALIASES == ALIASES
         assert hook.hash_file(TINY_CNN) == hash_file(TINY_CNN.parent, TINY_CNN.name).sha256

@@ -534,7 +534,10 @@ def test_what_prevents_cuda_graphs() -> None:
     capturable = check_cuda_graphs(facts_on_cuda(("CUDA", "Conv")))
     assert capturable is not None
     assert capturable.severity == "ok"
-    blocked = check_cuda_graphs(facts_on_cuda(("CUDA", "If"), ("CPU", "Shape")))
+    with_shapes = check_cuda_graphs(facts_on_cuda(("CUDA", "Conv"), ("CPU", "Shape"), ("CPU", "Gather")))
+    assert with_shapes is not None
+    assert with_shapes.severity == "ok"
+    blocked = check_cuda_graphs(facts_on_cuda(("CUDA", "If"), ("CPU", "NonMaxSuppression")))
     assert blocked is not None
     assert blocked.what.endswith("control flow and nodes on the CPU")
     assert check_cuda_graphs(facts_on_cuda(("CPU", "If"), providers=())) is None

@@ -12,9 +12,10 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
+import numpy as np
 import onnxruntime
 import pytest
 import yaml
@@ -125,18 +126,54 @@ class TestNamesOfTheLibrary:
 
 
 class TestCapturedGraphs:
-    """Exported code does not keep inputs in fixed buffers, so a replay would compute with those of the first call."""
+    """A replay computes with the inputs in the buffers of the first call. Python code with CUDA keeps them there."""
 
     @pytest.mark.parametrize("target", [name for name, each in TARGETS.items() if not each.binary])
     @pytest.mark.parametrize("option", sorted(CAPTURES))
     def test_no_target_writes_them(self, target: str, option: str) -> None:
         providers = [each.provider for each in KNOBS.values() if each.name == option and each.provider]
         for provider in providers or ["CUDAExecutionProvider"]:
+            if (target, provider, option) == ("python", "CUDAExecutionProvider", "enable_cuda_graph"):
+                continue
             done = export_for(target, provider, {option: "1", "other": "2"}, io_binding=True)
             setting = f"{alias_of(provider)}.{option}=1 ("
             assert option not in "\n".join(line for line in done.text.splitlines() if setting not in line)
             (line,) = [each for each in done.unsupported if each.startswith(setting)]
             assert "buffers of the first call" in line
+
+    CUDA_GRAPH: ClassVar = {"enable_cuda_graph": "1", "prefer_nhwc": "1"}
+
+    @pytest.mark.parametrize(
+        ("target", "options", "settings"),
+        [
+            ("python", CUDA_GRAPH, {}),  # without IO binding, inputs are copied to other buffers in each call
+            ("python", CUDA_GRAPH | {"enable_cuda_graph": "yes"}, {"io_binding": True}),
+            ("cpp", CUDA_GRAPH, {"io_binding": True}),
+        ],
+    )
+    def test_others_leave_it_out(self, target: str, options: dict[str, str], settings: dict[str, Any]) -> None:
+        done = export_for(target, "CUDAExecutionProvider", options, **settings)
+        assert [line.split("=")[0] for line in done.unsupported if "captur" in line or "replay" in line]
+        assert "prefer_nhwc" in done.text
+
+    def test_python_code_captures_with_cuda(self) -> None:
+        done = export_for("python", "CUDAExecutionProvider", self.CUDA_GRAPH, io_binding=True)
+        assert not done.unsupported
+        assert '"enable_cuda_graph": "1", "prefer_nhwc": "1"' in done.text
+        # The same code on the CPU, where each call reads the same buffers, too.
+        code = re.sub(r"providers=\[.*?\n    \]", 'providers=["CPUExecutionProvider"]', done.text, flags=re.DOTALL)
+        code = code.replace('"cuda"', '"cpu"').replace('"m.onnx"', repr(str(TINY_CNN)))
+        rng = np.random.default_rng(0)
+        first, second = (rng.random((1, 3, 32, 32), np.float32) for _ in range(2))
+        scope: dict[str, Any] = {"inputs": {"image": first}}
+        exec(code, scope)
+        plain = onnxruntime.InferenceSession(str(TINY_CNN), providers=["CPUExecutionProvider"])
+        np.testing.assert_allclose(scope["outputs"], plain.run(None, {"image": first}), rtol=1e-5)
+        for given in (second, first, np.asfortranarray(second)):
+            np.testing.assert_allclose(scope["run"]({"image": given}), plain.run(None, {"image": given}), rtol=1e-5)
+        assert len(scope["buffers"]) == 1
+        with pytest.raises(ValueError, match=r"image: shape \(2, 3, 32, 32\) instead of \(1, 3, 32, 32\)"):
+            scope["run"]({"image": np.concatenate([first, second])})
 
 
 REGISTERING = {"python", "cpp", "csharp", "java", "kotlin", "ray-serve", "bentoml"}

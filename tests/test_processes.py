@@ -225,10 +225,8 @@ class TestMergedBlocks:
 
     def test_a_gpu_is_shared(self) -> None:
         states = [
-            GpuState(used_bytes=10, utilization=1, clock_mhz=5, free_bytes=70, free_before_bytes=100),
-            GpuState(
-                used_bytes=10, utilization=1, clock_mhz=5, free_bytes=60, free_before_bytes=90, slowdowns=("hot",)
-            ),
+            GpuState(used_bytes=10, clock_mhz=5, free_bytes=70, free_before_bytes=100),
+            GpuState(used_bytes=10, clock_mhz=5, free_bytes=60, free_before_bytes=90, slowdowns=("hot",)),
         ]
         merged = merge_blocks([make_block([1], gpu=each) for each in states]).gpu
         assert merged is not None

@@ -4,20 +4,31 @@ from __future__ import annotations
 
 import base64
 import importlib.util
+import io
 import json
 import os
 import subprocess
 import sys
 import types
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from ortune.apply.fit import find_mismatches
+from ortune.compare.block_runner import BlockRunner
+from ortune.compare.calibrate import OTHER_LOAD_DEADLINE_S, extend_load_deadline
+from ortune.compare.open import allow_tf32
+from ortune.console.host import show_host
+from ortune.console.safe_console import SafeConsole
+from ortune.console.verdict import find_config_warnings
 from ortune.errors import UsageError
+from ortune.host import read_host
+from ortune.host.conditions import read_conditions
+from ortune.host.default_pool import find_default_pool
 from ortune.knobs import CPU, DEFAULT, KNOBS, Config, SearchSpace, SpaceOptions, build_space
 from ortune.knobs.config import alias_of
 from ortune.knobs.parse_config import set_knob
@@ -26,9 +37,11 @@ from ortune.knobs.providers import PROVIDERS, chain_of, find_provider
 from ortune.model import read_model
 from ortune.record.files import read_record, read_trials
 from ortune.record.schema import Record, Tried
-from ortune.worker import Failure, SessionInfo
+from ortune.worker import BlockPlan, Failure, Runtime, SessionInfo
+from ortune.worker.block import GpuState
+from ortune.worker.devices import Devices
 from ortune.worker.executor import ProcessExecutor, launch_reference
-from ortune.worker.gpu import GpuReader, find_physical_number
+from ortune.worker.gpu import GpuReader, find_device, find_number, list_gpus
 from ortune.worker.installed import find_installed_version
 from ortune.worker.providers import choose_providers
 from ortune.worker.readback import find_unapplied, is_same_value
@@ -38,7 +51,8 @@ from ortune.worker.runtime import (
     find_provider_fault,
     read_installed_runtime,
 )
-from ortune.workload import Feed, InputOptions, Tolerance, make_feed
+from ortune.workload import QUANTIZED_TOLERANCE, TF32_TOLERANCE, Feed, InputOptions, Tolerance, make_feed
+from ortune.workload.load import make_load
 from tests.applying import run as run_program
 from tests.binary_keys import (
     NOT_OPTIONS,
@@ -292,6 +306,7 @@ class TestSpace:
             ({}, True, "If, Loop or Scan"),
             ({"clients": 2}, False, "callers"),
             ({"sessions": 2}, False, "callers"),
+            ({"has_rate": True}, False, "threads"),
             ({"n_cases": 2}, False, "shapes"),
         ],
     )
@@ -304,6 +319,21 @@ class TestSpace:
         space = build_space(make_host(4), model, SpaceOptions(providers=(CUDA,), **options))
         assert "cuda.enable_cuda_graph" not in names(space)
         assert any(why in skipped.why for skipped in space.skipped if skipped.knob.id == "cuda.enable_cuda_graph")
+
+    def test_convolutions_of_cuda(self) -> None:
+        """What is slow or wrong in ONNX Runtime 1.31 on an H100 is tried only if it is named."""
+        model = make_model()
+        space = build_space(make_host(4), model, SpaceOptions(providers=(CUDA,)))
+        (algorithm,) = [each for each in space.dimensions if each.name == "cuda.cudnn_conv_algo_search"]
+        assert [choice.value for choice in algorithm.choices[1:]] == ["HEURISTIC"]
+        assert "cuda.prefer_nhwc" in names(space)
+        assert "cuda.fuse_conv_bias" not in names(space)
+        named = SpaceOptions(providers=(CUDA,), tune={"cuda.fuse_conv_bias": ("1",)})
+        assert "cuda.fuse_conv_bias" in names(build_space(make_host(4), model, named))
+
+    def test_float32_can_be_asked_for(self) -> None:
+        assert check_fix({"cuda.use_tf32": "0"}) == {"cuda.use_tf32": "0"}
+        assert check_tune({"cuda.use_tf32": ("0",)}) == {"cuda.use_tf32": ("0",)}
 
     def test_half_precision_is_tried_only_when_it_is_allowed(self) -> None:
         assert "tensorrt.trt_fp16_enable" not in names(self.space(TENSORRT))
@@ -511,6 +541,28 @@ class TestBuilds:
             assert not isinstance(again, Failure)
 
     @pytest.mark.slow
+    def test_outputs_that_are_wrong_in_some_calls_are_found(self) -> None:
+        model = read_model(TINY_CNN)
+        feed = make_feed(model, InputOptions())
+        with self.executor(model, feed) as executor:
+            launch_reference(executor, model, feed).close()
+            soon, later, never = executor.launch([self.config(level) for level in "243"], deadline_s=60)
+            assert isinstance(soon, Failure)
+            assert (soon.kind, soon.stage) == ("wrong_output", "check")
+            assert soon.message.endswith(", in a repeated call")
+            plan = BlockPlan(load=make_load(), duration_ns=20_000_000, lead_in_ns=0, min_calls=300, deadline_s=30)
+            assert not isinstance(later, Failure), later
+            assert not isinstance(later.measure(plan), Failure)
+            found = later.measure(plan)
+            assert isinstance(found, Failure)
+            assert (found.kind, found.stage) == ("wrong_output", "measure")
+            assert found.message.endswith(", in a repeated call")
+            assert not isinstance(never, Failure), never
+            assert not any(isinstance(never.measure(plan), Failure) for _ in range(2))
+            later.close()
+            never.close()
+
+    @pytest.mark.slow
     def test_exhausted_gpu_memory_is_reported(self) -> None:
         model = read_model(TINY_CNN)
         feed = make_feed(model, InputOptions())
@@ -519,6 +571,85 @@ class TestBuilds:
             (answer,) = executor.launch([self.config("0")], deadline_s=60)
         assert isinstance(answer, Failure)
         assert answer.kind == "out_of_memory"
+
+
+class TestTolerance:
+    """Outputs may differ as much as TF32 makes them differ, if a GPU multiplies in it."""
+
+    @pytest.mark.parametrize(
+        ("providers", "fix", "expected"),
+        [
+            ((CPU,), {}, Tolerance()),
+            ((CUDA,), {}, TF32_TOLERANCE),
+            ((CPU, CUDA), {}, TF32_TOLERANCE),
+            ((TENSORRT, CPU), {"cuda.use_tf32": "0"}, TF32_TOLERANCE),
+            ((CUDA, CPU), {"cuda.use_tf32": "0"}, Tolerance()),
+            ((OPENVINO,), {}, Tolerance()),
+        ],
+    )
+    def test_of_a_search(self, providers: tuple[str, ...], fix: dict[str, str], expected: Tolerance) -> None:
+        space = build_space(make_host(4), make_model(), SpaceOptions(providers=providers, fix=fix))
+        assert space.providers == providers
+        assert allow_tf32(Tolerance(), space.chains) == expected
+
+    def test_a_larger_tolerance_stays(self) -> None:
+        allowed = allow_tf32(QUANTIZED_TOLERANCE, [chain_of(CUDA)])
+        assert (allowed.relative, allowed.absolute) == (TF32_TOLERANCE.relative, QUANTIZED_TOLERANCE.absolute)
+
+    def test_the_difference_is_reported(self) -> None:
+        record = make_record(TINY_CNN, Config(providers=chain_of(CUDA)))
+        check = msgspec.structs.replace(record.evidence.output_check, max_error=0.0018)
+        evidence = msgspec.structs.replace(record.evidence, verdict="faster", output_check=check)
+        record = msgspec.structs.replace(record, evidence=evidence)
+        (text,) = [each for each in find_config_warnings(record) if "TF32" in each]
+        assert "by up to 0.0018 of the largest value" in text
+        of_gpu = msgspec.structs.replace(record, base=Config(providers=chain_of(CUDA)))
+        assert not [each for each in find_config_warnings(of_gpu) if "TF32" in each]
+
+
+def test_launches_of_other_providers_have_more_time() -> None:
+    runner = types.SimpleNamespace(load_deadline_s=9.0)
+    cuda = Config(providers=chain_of(CUDA))
+    for base, providers, expected_s in [
+        (DEFAULT, (CPU,), 9.0),
+        (cuda, (CUDA, CPU), 9.0),
+        (DEFAULT, (CPU, CUDA), OTHER_LOAD_DEADLINE_S),
+    ]:
+        extend_load_deadline(cast(BlockRunner, runner), base, providers)
+        assert runner.load_deadline_s == expected_s
+
+
+class TestGpu:
+    """The GPU is part of what a record is valid for."""
+
+    def test_another_gpu_does_not_fit(self) -> None:
+        def on(*gpus: str) -> Runtime:
+            return Runtime(onnxruntime="1", providers=(CUDA, CPU), python="3", ortune="0", gpus=gpus, gpu_driver="580")
+
+        one, host = Config(providers=((CUDA, {"device_id": "1"}), (CPU, {}))), read_host(memory=False)
+        record = msgspec.structs.replace(make_record(TINY_CNN, one), runtime=on("T4", "H100"))
+        assert not find_mismatches(record, host, on("A100", "H100"))
+        assert not find_mismatches(record, host, on())
+        (mismatch,) = find_mismatches(record, host, on("H100", "T4"))
+        assert (mismatch.what, mismatch.recorded, mismatch.here) == ("GPU", "H100", "T4")
+        of_cpu = msgspec.structs.replace(record, config=DEFAULT)
+        assert not find_mismatches(of_cpu, host, on("H100", "T4"))
+
+    def test_gpus_are_shown(self, tmp_path: Path) -> None:
+        runtime = Runtime(
+            onnxruntime="1.31.1",
+            providers=(CUDA, CPU),
+            python="3",
+            ortune="0",
+            gpus=("NVIDIA H100", "NVIDIA T4"),
+            gpu_driver="580.1",
+        )
+        host = read_host()
+        console = SafeConsole(width=100, record=True, file=io.StringIO())
+        show_host(console, host, find_default_pool(host), runtime, (), Devices(), read_conditions(tmp_path))
+        lines = [line.strip() for line in console.export_text().splitlines()]
+        assert "GPU  NVIDIA H100  NVIDIA's driver 580.1" in lines
+        assert "NVIDIA T4" in lines
 
 
 class TestGpuReader:
@@ -535,7 +666,6 @@ class TestGpuReader:
             nvmlDeviceGetHandleByIndex=lambda number: number,
             nvmlDeviceGetComputeRunningProcesses=lambda device: [process, other],
             nvmlDeviceGetCurrentClocksThrottleReasons=lambda device: 0x1 | 0x40,
-            nvmlDeviceGetUtilizationRates=lambda device: types.SimpleNamespace(gpu=40),
             nvmlDeviceGetClockInfo=lambda device, kind: 1980,
         )
         monkeypatch.setitem(sys.modules, "pynvml", nvml)
@@ -547,12 +677,54 @@ class TestGpuReader:
         gpu = GpuReader().read()
         assert gpu
         assert (gpu.free_before_bytes, gpu.free_bytes) == (30_000_000, 20_000_000)
-        assert (gpu.used_bytes, gpu.utilization, gpu.clock_mhz) == (5_000_000, 0.4, 1980)
+        assert (gpu.used_bytes, gpu.clock_mhz) == (5_000_000, 1980)
         assert gpu.slowdowns == ("hardware thermal slowdown",)
 
-    def test_the_number_is_the_one_that_the_provider_means(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
-        assert [find_physical_number(number) for number in (0, 1, 2)] == [3, 1, 2]
+    def test_a_query_that_the_gpu_lacks_hides_no_other(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def fail(*arguments: Any) -> Any:
+            raise RuntimeError("Not Supported")
+
+        nvml = types.SimpleNamespace(
+            NVML_CLOCK_SM=1,
+            nvmlInit=lambda: None,
+            nvmlDeviceGetHandleByIndex=lambda number: number,
+            nvmlDeviceGetComputeRunningProcesses=fail,
+            nvmlDeviceGetClockInfo=fail,
+            nvmlDeviceGetMemoryInfo=lambda device: types.SimpleNamespace(free=7),
+        )
+        monkeypatch.setitem(sys.modules, "pynvml", nvml)
+        assert GpuReader().read() == GpuState(free_bytes=7, free_before_bytes=7)
+
+    def test_the_device_is_the_one_that_the_provider_means(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        nvml = types.SimpleNamespace(
+            nvmlDeviceGetHandleByIndex=lambda number: number, nvmlDeviceGetHandleByUUID=lambda text: text
+        )
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1,GPU-8932f937")
+        assert [find_device(nvml, number) for number in (0, 1, 2, 3)] == [3, 1, "GPU-8932f937", 3]
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+        assert find_device(nvml, 1) == 1
+
+    @pytest.mark.parametrize(("text", "number"), [("1", 1), ("", 0), ("x", 0), ("-1", 0)])
+    def test_the_number_in_a_config(self, text: str, number: int) -> None:
+        assert find_number(Config(providers=((CUDA, {"device_id": text} if text else {}), (CPU, {})))) == number
+
+    def test_gpus_are_listed_as_providers_see_them(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        nvml = types.SimpleNamespace(
+            nvmlInit=lambda: None,
+            nvmlDeviceGetCount=lambda: 2,
+            nvmlDeviceGetHandleByIndex=lambda number: number,
+            nvmlDeviceGetName=lambda device: f"NVIDIA GPU {device}",
+            nvmlSystemGetDriverVersion=lambda: "580.1",
+        )
+        monkeypatch.setitem(sys.modules, "pynvml", nvml)
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        assert list_gpus() == (("NVIDIA GPU 0", "NVIDIA GPU 1"), "580.1")
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+        assert list_gpus() == (("NVIDIA GPU 1",), "580.1")
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+        assert list_gpus() == ((), "580.1")
+        monkeypatch.setitem(sys.modules, "pynvml", None)
+        assert list_gpus() == ((), "")
 
 
 @needs_gpu_wheel

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from ortune.compare.bench import BASELINE
-from ortune.compare.open import ComparisonSetup, prepare_comparison
+from ortune.compare.open import ComparisonSetup, allow_tf32, prepare_comparison
 from ortune.compare.paired_run import Side
 from ortune.errors import UsageError
 from ortune.knobs import DEFAULT, Config
@@ -43,7 +43,8 @@ def prepare_bench(request: BenchRequest) -> tuple[ComparisonSetup, tuple[Side, .
         beside=request.beside,
         seed=request.seed,
     )
-    return msgspec.structs.replace(setup, base=base), sides
+    tolerance = allow_tf32(setup.tolerance, [base.providers, *(side.config.providers for side in sides)])
+    return msgspec.structs.replace(setup, base=base, tolerance=tolerance), sides
 
 
 def cross_with_batches(sides: Sequence[Side], batches: Sequence[int]) -> tuple[Config, tuple[Side, ...]]:

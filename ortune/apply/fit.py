@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterator
 
 import msgspec
 
 from ortune.host import Host, HostClass
 from ortune.host.host_class import PROPERTY_NAMES, format_difference
+from ortune.knobs.config import CUDA_BASED
 from ortune.record.schema import Record
 from ortune.worker import Runtime
+from ortune.worker.gpu import find_number
 from ortune.worker.installed import name_package
 from ortune.workload.workload import BackgroundProgram
 
@@ -79,7 +82,17 @@ def find_mismatches(record: Record, host: Host, runtime: Runtime) -> tuple[Misma
                     hint=f"Install an onnxruntime package that has {name}.",
                 )
             )
-    return tuple(mismatches)
+    return (*mismatches, *_find_gpu_mismatch(record, runtime, search))
+
+
+def _find_gpu_mismatch(record: Record, runtime: Runtime, hint: str) -> Iterator[Mismatch]:
+    """Yield the difference between the GPU of the record's config and the one here, if both are known."""
+    if record.config.provider not in CUDA_BASED:
+        return
+    number = find_number(record.config)
+    recorded, here = (each.gpus[number : number + 1] for each in (record.runtime, runtime))
+    if recorded and here and recorded != here:
+        yield Mismatch(what="GPU", recorded=recorded[0], here=here[0], hint=hint)
 
 
 def find_all_mismatches(record: Record, host: Host, runtime: Runtime, beside: str | None) -> tuple[Mismatch, ...]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from ortune.compare.block_plan import plan_paired_run, required_run_s
+from ortune.compare.calibrate import extend_load_deadline
 from ortune.compare.comparison import Comparison
 from ortune.compare.evaluate import evaluate
 from ortune.compare.open import ComparisonSetup, OpenComparison, open_comparison
@@ -99,6 +100,7 @@ def compare(
         MeasureError: The baseline fails, or the background load ends.
     """
     runner, goal, calibration = opened.runner, opened.goal, opened.calibration
+    extend_load_deadline(runner, sides[0].config, [side.config.provider for side in sides])
     needed_s = required_run_s(goal, calibration.pace, calibration.launch_s, len(sides))
     time_s = budget_s or max(USUAL_BUDGET_S, needed_s)
     spent_s = runner.now_s() - opened.start_s

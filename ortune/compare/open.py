@@ -6,7 +6,7 @@ All commands that measure go through `open_comparison`: search, bench, verify an
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -19,6 +19,8 @@ from ortune.compare.memory import MEMORY_SHARE, count_fitting, is_memory_unknown
 from ortune.errors import UsageError
 from ortune.host import Cpus, Host, place_processes, read_host
 from ortune.knobs import DEFAULT, Config
+from ortune.knobs.config import Provider
+from ortune.knobs.providers import multiplies_in_tf32
 from ortune.model import ModelInfo, compute_digest, read_model
 from ortune.model.identity import ModelIdentity
 from ortune.steps import enter_step
@@ -35,6 +37,7 @@ from ortune.worker.memory_plan import MemoryPlan
 from ortune.workload import (
     APPROXIMATE_TOLERANCE,
     QUANTIZED_TOLERANCE,
+    TF32_TOLERANCE,
     Feed,
     Goal,
     InputOptions,
@@ -246,6 +249,21 @@ def choose_tolerance(model: ModelInfo, *, approximate: bool = False) -> Toleranc
     if approximate:
         return APPROXIMATE_TOLERANCE
     return QUANTIZED_TOLERANCE if model.traits.quantized else Tolerance()
+
+
+def allow_tf32(tolerance: Tolerance, chains: Iterable[Sequence[Provider]]) -> Tolerance:
+    """Return a default tolerance that also allows for TF32, if execution providers multiply in it.
+
+    Args:
+        tolerance: The tolerance.
+        chains: The execution providers of each config that is compared.
+    """
+    if not any(map(multiplies_in_tf32, chains)):
+        return tolerance
+    return Tolerance(
+        relative=max(tolerance.relative, TF32_TOLERANCE.relative),
+        absolute=max(tolerance.absolute, TF32_TOLERANCE.absolute),
+    )
 
 
 Launch = Callable[[], LiveCandidate]

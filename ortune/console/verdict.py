@@ -31,6 +31,7 @@ from ortune.console.warnings import (
     warn_relaunched,
     warn_requirements,
     warn_slow_gpu,
+    warn_tf32,
     warn_two_speeds,
     warn_unstable_outputs,
 )
@@ -54,8 +55,9 @@ from ortune.console.widgets import (
     show_warning,
 )
 from ortune.knobs import KNOBS, describe
+from ortune.knobs.providers import multiplies_in_tf32
 from ortune.record.schema import Record
-from ortune.workload import Workload
+from ortune.workload import Tolerance, Workload
 
 NEXT_COLUMN = 10
 """Where values of the last lines begin."""
@@ -317,6 +319,10 @@ def find_config_warnings(record: Record) -> list[str]:
         nodes = winner.nodes
         if any(name != config.provider for name in nodes):
             warnings.append(warn_other_nodes(config.provider, nodes))
+    max_error = record.evidence.output_check.max_error
+    tf32 = {multiplies_in_tf32(each.providers) for each in (config, record.base)}
+    if recommended and len(tf32) > 1 and max_error is not None and max_error > Tolerance().absolute:
+        warnings.append(warn_tf32(max_error))
     if any(is_approximate(name) for name in config.settings):
         known = recommended and not any(is_approximate(name) for name in record.base.settings)
         warnings.append(warn_approximate(record.evidence.output_check.max_error if known else None))

@@ -10,6 +10,7 @@ from ortune.console.widgets import format_count, format_number
 from ortune.errors import spell_as_flag
 from ortune.host.host_class import COARSE_NOTE
 from ortune.knobs import Config
+from ortune.knobs.config import CUDA
 from ortune.knobs.environment import variables_of
 from ortune.record.trials import Trial
 from ortune.worker import Failure
@@ -266,7 +267,11 @@ def warn_broken_line(path: str, number: int) -> str:
 def warn_requirements(config: Config) -> tuple[str, ...]:
     """Return what a program must do, beyond setting session options, to get the effect of a config."""
     texts = []
-    if config.io_binding:
+    if config.without_captures() != config:
+        # Only this export keeps inputs and outputs in place.
+        code = " ortune apply --to python writes a function that does this." if config.provider == CUDA else ""
+        texts.append(f"This config captures calls: inputs and outputs must stay in the same buffers on the GPU.{code}")
+    elif config.io_binding:
         texts.append("This config needs I/O binding: call session.run_with_iobinding() instead of session.run().")
     if config.batch > 1:
         texts.append(f"This config is for calls with {config.batch} items each: the program must put them together.")
@@ -313,6 +318,18 @@ def warn_other_nodes(provider: str, nodes: dict[str, int]) -> str:
     n_others = sum(count for name, count in nodes.items() if name != provider)
     where = ", ".join(f"{count} on {name}" for name, count in nodes.items())
     return f"{n_others} of {sum(nodes.values())} nodes do not run on {provider}: {where}."
+
+
+def warn_tf32(max_error: float) -> str:
+    """Warn that only one of the default and the config multiplies in TF32.
+
+    Args:
+        max_error: Largest difference seen, as a share of the output's largest value.
+    """
+    return (
+        f"The GPU multiplies float32 in TF32: outputs differ from those of the CPU by up to {max_error:.2g} of the "
+        "largest value. To multiply in float32, add --fix cuda.use_tf32=0."
+    )
 
 
 def warn_approximate(max_error: float | None) -> str:

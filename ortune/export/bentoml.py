@@ -16,7 +16,7 @@ from ortune.export.serving import (
     report_sharing,
 )
 from ortune.export.target import Job, Target
-from ortune.worker.session import CUDA_BASED
+from ortune.knobs.config import CUDA_BASED
 
 PREDICT = """\
     @bentoml.api

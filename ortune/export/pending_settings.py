@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from ortune.host.allocators import LD_PRELOAD, SONAMES
-from ortune.knobs.config import CPU, CPU_PROVIDER, OF_BOTH, PLUGIN, Config, Plugin, Provider, ThreadPool, alias_of
+from ortune.knobs.config import CPU, CPU_PROVIDER, CUDA, OF_BOTH, PLUGIN, Config, Plugin, Provider, ThreadPool, alias_of
 from ortune.knobs.ids import ALLOCATOR, BATCH
 from ortune.knobs.plugin_options import spell_for_plugins
 
 Value = int | bool | str
 
 CAPTURED = "a replay reads its inputs from the buffers of the first call; see docs/providers.md"
-"""Why captured graphs are not written: exported code does not keep its inputs in fixed buffers on the device."""
+"""Why captured graphs are not written: except for `python` with CUDA, exported code does not keep its inputs in fixed
+buffers on the device."""
+
+CUDA_GRAPH = "enable_cuda_graph"
+"""The option of CUDA with which exported code can capture calls."""
 
 LEFT_TO_PROGRAMS = (BATCH, "io_binding")
 """Settings of calls, which only the program itself can make."""
@@ -21,8 +25,8 @@ LEFT_TO_PROGRAMS = (BATCH, "io_binding")
 class PendingSettings:
     """The settings of a config that a target has not written yet.
 
-    Each `take_...` method returns settings and removes them, so that no setting can be forgotten. Captured graphs are
-    never returned.
+    Each `take_...` method returns settings and removes them, so that no setting can be forgotten. Only `take_capture`
+    returns captured graphs.
 
     Args:
         config: The config.
@@ -31,6 +35,7 @@ class PendingSettings:
     def __init__(self, config: Config) -> None:
         config = spell_for_plugins(config)
         self.config = config.without_captures()
+        self._captured = config
         self._left = dict(config.settings)
         self._captures = self._left.keys() - self.config.settings.keys()
         if config.provider == CPU:
@@ -140,6 +145,21 @@ class PendingSettings:
         """Take whether calls use IO binding."""
         self._left.pop("io_binding", None)
         return self.config.io_binding
+
+    def take_capture(self) -> bool:
+        """Take whether CUDA captures calls, for a target whose code keeps all inputs and outputs in fixed buffers.
+
+        The option is then one of the provider's; call it before `take_providers`.
+        """
+        capture = f"{alias_of(CUDA)}.{CUDA_GRAPH}"
+        if self._captures != {capture} or self.config.provider != CUDA or not self.config.io_binding:
+            return False
+        value = self._captured.settings[capture]
+        if value != "1":
+            return False
+        self._left.pop(capture)
+        self.config = self._captured
+        return True
 
     def take_workers(self) -> None:
         """Take the number of worker processes, which exports of servers have as that of the deployment."""

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from ortune.export.literals import PYTHON
 from ortune.export.target import Job, Target
-from ortune.knobs.config import CPU, Provider
+from ortune.knobs.config import CPU, CUDA_BASED, Provider
 from ortune.knobs.plugins import PLUGIN_MODULES
 from ortune.worker.calls import DEVICES
-from ortune.worker.session import CUDA_BASED, ENUMS
+from ortune.worker.session import ENUMS
 
 MAX_LINE = 110
 """Length from which a call is written over several lines."""
@@ -146,7 +146,8 @@ def indent(lines: list[str], depth: int = 1) -> list[str]:
 def write(job: Job) -> str:
     """Return the code."""
     pending = job.pending
-    imports = ["import numpy as np"] if pending.config.batch > 1 else []
+    captures = pending.take_capture()
+    imports = ["import numpy as np"] if pending.config.batch > 1 or captures else []
     lines = [*session_options_lines(job, imports), *make_provider_lines(job)]
     lines.append(call("session = ort.InferenceSession", session_arguments(job)))
     lines += session_comments(job)
@@ -162,7 +163,10 @@ def write(job: Job) -> str:
             "inputs = {name: np.concatenate([item[name] for item in items]) for name in items[0]}",
             "outputs = session.run(None, inputs)  # the first axis of each output is that of the items",
         ]
-    if pending.take_io_binding():
+    is_bound = pending.take_io_binding()
+    if captures:
+        lines += ["", *make_captured_call_lines("binding, run_options" if run_options or run_entries else "binding")]
+    elif is_bound:
         device = DEVICES.get(pending.config.provider, "cpu")
         # onnxruntime allocates values from Python only on the CPU and with CUDA.
         bind = "bind_cpu_input(name, array)"
@@ -182,6 +186,43 @@ def write(job: Job) -> str:
             "outputs = binding.copy_outputs_to_cpu()",
         ]
     return "\n".join(lines)
+
+
+def make_captured_call_lines(bound: str) -> list[str]:
+    """Return code of a function that calls a session of CUDA which captures the first call and replays it.
+
+    A replay uses the buffers of the first call, so that the function keeps all inputs and outputs where they are.
+
+    Args:
+        bound: Arguments of `run_with_iobinding`.
+    """
+    return [
+        "binding = session.io_binding()",
+        "buffers = {}",
+        "",
+        "",
+        "def run(inputs):",
+        '    """Return the outputs for inputs that are NumPy arrays by name, of the same shapes in each call.',
+        "",
+        "    The first call captures a CUDA graph, which later calls replay. Call it from one thread only: each thread",
+        "    would capture a graph of its own.",
+        '    """',
+        "    if not buffers:",
+        "        for name, array in inputs.items():",
+        '            buffers[name] = ort.OrtValue.ortvalue_from_numpy(array, "cuda")',
+        "            binding.bind_ortvalue_input(name, buffers[name])",
+        "        for output in session.get_outputs():",
+        '            binding.bind_output(output.name, "cuda")',
+        "    for name, array in inputs.items():",
+        "        if tuple(buffers[name].shape()) != array.shape:",
+        '            raise ValueError(f"{name}: shape {array.shape} instead of {tuple(buffers[name].shape())}")',
+        "        buffers[name].update_inplace(np.ascontiguousarray(array))",
+        f"    session.run_with_iobinding({bound})",
+        "    return binding.copy_outputs_to_cpu()",
+        "",
+        "",
+        "outputs = run(inputs)",
+    ]
 
 
 TARGET = Target(name="python", summary="Python code with onnxruntime only", write=write)

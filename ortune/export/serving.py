@@ -12,7 +12,7 @@ from ortune.export.selection import CACHE_DIR
 from ortune.export.target import PORT, Job
 from ortune.host import Cpus
 from ortune.knobs import ids
-from ortune.worker.session import CUDA_BASED
+from ortune.knobs.config import CUDA_BASED
 
 APP = "app:app"
 """The application in commands: module and name."""

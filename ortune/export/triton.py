@@ -19,7 +19,7 @@ from ortune.export.serving import (
     report_sharing,
 )
 from ortune.export.target import Job, Target
-from ortune.knobs.config import CPU, alias_of
+from ortune.knobs.config import CPU, CUDA, alias_of
 
 PARAMETERS = {
     "intra_op_num_threads": "intra_op_thread_count",
@@ -35,7 +35,6 @@ RUN_ENTRIES = ("memory.enable_memory_arena_shrinkage",)
 LEVELS = {"ORT_ENABLE_BASIC": -1, "ORT_ENABLE_EXTENDED": 1, "ORT_DISABLE_ALL": 2}
 """Values of optimization.graph.level. Any other value means ORT_ENABLE_ALL."""
 
-CUDA = "CUDAExecutionProvider"
 TENSORRT = "TensorrtExecutionProvider"
 OPENVINO = "OpenVINOExecutionProvider"
 

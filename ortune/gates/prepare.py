@@ -10,7 +10,7 @@ import msgspec
 
 from ortune.apply.verify import HELD_SHARE, check_alone, recorded_inputs
 from ortune.compare.comparison import Speedup
-from ortune.compare.open import ComparisonSetup, Program, check_processes, choose_tolerance
+from ortune.compare.open import ComparisonSetup, Program, allow_tf32, check_processes, choose_tolerance
 from ortune.errors import UsageError
 from ortune.gates.results import USUAL_SLOWDOWN, Gate, GateSide
 from ortune.gates.sides import NamedSide, check_inputs, check_outputs, make_side, read_side
@@ -200,12 +200,13 @@ def prepare_gate(gate: Gate) -> ComparisonSetup:
     check_inputs(base, head, gate.base.text, gate.head.text)
     if gate.same_outputs:
         check_outputs(base, head, gate.base.text, gate.head.text)
+    chains = [gate.base.config.providers, gate.head.config.providers]
     return ComparisonSetup(
         program=Program(model=base, path=gate.base.model),
         other=Program(model=head, path=gate.head.model),
         feed=make_feed(base, gate.inputs, gate.goal.batches),
         goal=gate.goal,
-        tolerance=gate.tolerance or choose_tolerance(base),
+        tolerance=gate.tolerance or allow_tf32(choose_tolerance(base), chains),
         host=host,
         base=gate.base.config,
         beside=gate.beside,

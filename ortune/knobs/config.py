@@ -15,9 +15,13 @@ Provider = tuple[str, dict[str, str]]
 CPU = "CPUExecutionProvider"
 CPU_PROVIDER: Provider = (CPU, {})
 
+CUDA = "CUDAExecutionProvider"
+CUDA_BASED = frozenset({CUDA, "TensorrtExecutionProvider", "NvTensorRTRTXExecutionProvider"})
+"""Providers of NVIDIA's GPUs. If the libraries that they need come from NVIDIA's wheels, onnxruntime must load them."""
+
 ALIASES: Mapping[str, str] = {
     CPU: "cpu",
-    "CUDAExecutionProvider": "cuda",
+    CUDA: "cuda",
     "TensorrtExecutionProvider": "tensorrt",
     "NvTensorRTRTXExecutionProvider": "nv_tensorrt_rtx",
     "OpenVINOExecutionProvider": "openvino",

@@ -147,6 +147,8 @@ def _captured_graph_dimension(
         obstacle = "the graph has an If, Loop or Scan"
     elif not options.has_one_caller:
         obstacle = "several callers would share its buffers"
+    elif options.has_rate:
+        obstacle = "requests come from several threads, each of which captures the graph again and keeps its memory"
     elif options.n_cases > 1:
         obstacle = "the shapes of the inputs change"
     if obstacle:

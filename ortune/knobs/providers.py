@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ortune.errors import UsageError
-from ortune.knobs.config import CPU, CPU_PROVIDER, Provider, alias_of
+from ortune.knobs.config import CPU, CPU_PROVIDER, CUDA_BASED, Provider, alias_of
 from ortune.knobs.data_files import PROVIDER_FILES, ExecutionProvider, read_file
 from ortune.knobs.plugins import PLUGIN_OF
 
@@ -65,3 +65,10 @@ def chain_of(name: str) -> tuple[Provider, ...]:
     if name == CPU:
         return (CPU_PROVIDER,)
     return (name, {}), *((each, {}) for each in find_provider(name).fallback), CPU_PROVIDER
+
+
+def multiplies_in_tf32(providers: Iterable[Provider]) -> bool:
+    """Return whether one of these providers multiplies float32 matrices in TF32, which NVIDIA's do by default."""
+    return any(
+        name in CUDA_BASED and options.get("use_tf32", "1").lower() not in {"0", "false"} for name, options in providers
+    )

@@ -13,7 +13,7 @@ import msgspec
 
 from ortune.knobs import ids
 from ortune.knobs.canonical import canonical, in_order
-from ortune.knobs.config import DEFAULT, Config, Plugin
+from ortune.knobs.config import DEFAULT, Config, Plugin, Provider
 from ortune.knobs.dimension import DEFAULT_LABEL, Choice, Dimension, Rule, Skipped
 from ortune.knobs.titles import describe
 
@@ -86,8 +86,13 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @property
     def providers(self) -> tuple[str, ...]:
         """The execution providers to choose from."""
-        chains = [choice.value for each in self.dimensions if each.name == ids.PROVIDERS for choice in each.choices[1:]]
-        return (self.base.provider, *(chain[0][0] for chain in chains if isinstance(chain, tuple)))
+        return tuple(chain[0][0] for chain in self.chains)
+
+    @property
+    def chains(self) -> tuple[tuple[Provider, ...], ...]:
+        """The same, each with its options and its fallbacks."""
+        others = [choice.value for each in self.dimensions if each.name == ids.PROVIDERS for choice in each.choices[1:]]
+        return (self.base.providers, *(chain for chain in others if isinstance(chain, tuple)))
 
     def draw(self, choose: Choose, *, listed: bool = False) -> Candidate:
         """Make a candidate by calling `choose` for each dimension that has an effect, in order.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ortune.compare.open import ComparisonSetup, check_processes, prepare_comparison
+from ortune.compare.open import ComparisonSetup, allow_tf32, check_processes, prepare_comparison
 from ortune.errors import UsageError
 from ortune.knobs import CPU, SpaceOptions, build_space, ids
 from ortune.knobs.build import fixed_options
@@ -83,7 +83,7 @@ def prepare_plan(request: PlanRequest) -> PreparedPlan:
         batches=request.batch,
     )
     return PreparedPlan(
-        setup=msgspec.structs.replace(setup, base=base),
+        setup=msgspec.structs.replace(setup, base=base, tolerance=allow_tf32(setup.tolerance, [base.providers])),
         space=space,
         options=PlanOptions(
             slo=request.slo,

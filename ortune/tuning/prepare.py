@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from ortune.compare.open import ComparisonSetup, prepare_comparison
+from ortune.compare.open import ComparisonSetup, allow_tf32, prepare_comparison
 from ortune.errors import UsageError
 from ortune.host import HostClass
 from ortune.host.allocators import find_allocators
@@ -93,7 +93,7 @@ def prepare(request: SearchRequest) -> PreparedSearch:
         program=msgspec.structs.replace(setup.program, command=request.worker_command or WORKER_COMMAND),
         feed=setup.feed,
         goal=setup.goal,
-        tolerance=setup.tolerance,
+        tolerance=request.tolerance or allow_tf32(setup.tolerance, space.chains),
         host=setup.host,
         base=space.base,
         beside=setup.beside,

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 import optuna
 
+from ortune.compare.calibrate import extend_load_deadline
 from ortune.compare.comparison import Comparison, Row
 from ortune.compare.figures import is_pooled
 from ortune.compare.interval import DEFAULT_CONFIDENCE
@@ -143,6 +144,7 @@ def run_search(
         search_id=settings.study_id,
         replaced_id=settings.replaced_study_id,
     )
+    extend_load_deadline(runner, space.base, space.providers)
     budget_s = settings.budget_s or usual_budget_s(goal, calibration.pace, calibration.launch_s)
     end_s = opened.start_s + budget_s
     left_s = end_s - runner.now_s()

@@ -99,16 +99,14 @@ class GpuState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     Attributes:
         used_bytes: GPU memory in use by this process; None if unknown.
-        utilization: Fraction of the last sampling period in which the GPU computed, 0 to 1.
-        clock_mhz: Clock frequency of the streaming multiprocessors.
+        clock_mhz: Clock frequency of the streaming multiprocessors; None if unknown.
         slowdowns: Why the GPU runs below its full clock frequency; empty if it does not.
         free_bytes: GPU memory that is free; None if unknown.
         free_before_bytes: The same before this process created its session.
     """
 
-    used_bytes: int | None
-    utilization: float
-    clock_mhz: int
+    used_bytes: int | None = None
+    clock_mhz: int | None = None
     slowdowns: tuple[str, ...] = ()
     free_bytes: int | None = None
     free_before_bytes: int | None = None

@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ortune.knobs.config import CAPTURES, Config
-from ortune.worker.session import CUDA_BASED, make_run_options, make_session
+from ortune.knobs.config import CAPTURES, CUDA_BASED, Config
+from ortune.worker.session import make_run_options, make_session
 
 if TYPE_CHECKING:
     import numpy as np

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ortune.knobs.config import CPU, Config
+from ortune.knobs.config import CPU, CUDA_BASED, Config
 from ortune.worker import cpu, protocol
 from ortune.worker.barrier import Exchange
 from ortune.worker.block import BlockPlan, Job, Memory
 from ortune.worker.failure import Failure
-from ortune.worker.gpu import GpuReader
+from ortune.worker.gpu import GpuReader, find_number
 from ortune.worker.places import PlaceReader
 from ortune.worker.readback import find_unapplied, read_pool, read_preloaded, read_settings
-from ortune.worker.session import CUDA_BASED, MISCOUNTED
+from ortune.worker.session import MISCOUNTED
 from ortune.worker.session_info import SessionInfo
 
 if TYPE_CHECKING:
@@ -31,6 +31,13 @@ SEED_STEP = 0x9E3779B1
 
 MOST_CHECKED = 8
 """Number of samples whose outputs are compared, in addition to the first sample of each case."""
+
+
+MOST_REPEATED = 20
+"""Number of times that the compared samples are run again on other providers than the CPU, at most."""
+
+REPEATED_S = 0.5
+"""Time from which on they are not run again."""
 
 
 class CandidateSession:
@@ -58,6 +65,8 @@ class CandidateSession:
         self.batches: Batches | None = None
         self.jobs: JobPreparation | None = None
         self.largest_checked = 1
+        self.reference: list[list[Any]] | None = None
+        self.n_blocks = 0
 
     def load(self) -> SessionInfo:
         """Create the sessions, without running them.
@@ -139,7 +148,7 @@ class CandidateSession:
             message = f"the session has {len(self.names)} outputs instead of {len(reference[0])}"
             return Failure(kind="wrong_output", stage="check", message=message)
         differences = []
-        for expected, actual in zip(reference, outputs, strict=True):
+        for expected, actual, repeated in self.repeat_checked_samples(reference, outputs):
             wanted, found = describe_outputs(self.names, expected), describe_outputs(self.names, actual)
             if found != wanted:
                 name = next(name for name in wanted if found[name] != wanted[name])
@@ -149,7 +158,7 @@ class CandidateSession:
                 difference = compare_outputs(self.names, expected, actual, request.tolerance, request.quanta)
                 if difference.fault and not request.is_reference:
                     where = f", in a batch of {self.batches.size}" if self.batches else ""
-                    return Failure(kind="wrong_output", stage="check", message=f"{difference.fault}{where}")
+                    return Failure(kind="wrong_output", stage="check", message=f"{difference.fault}{where}{repeated}")
                 differences.append(difference)
         session_info = msgspec.structs.replace(session_info, outputs=describe_outputs(self.names, outputs[0]))
         if not request.compare_values:
@@ -197,6 +206,50 @@ class CandidateSession:
         if self.batches:
             return self.batches.run_items(self.call_for_arrays, positions)
         return [self.call_for_arrays(self.samples[position]) for position in positions]
+
+    def repeat_checked_samples(
+        self, reference: list[list[Any]], outputs: list[list[Any]]
+    ) -> Iterator[tuple[list[Any], list[Any], str]]:
+        """Yield the reference and the outputs of each sample, and what to add to a message about them.
+
+        Samples are run again on other providers than the CPU, as often as there is time for: kernels of a GPU that do
+        not wait for each other return right outputs in some calls, and wrong ones in others.
+
+        Args:
+            reference: The outputs of the reference.
+            outputs: The outputs of the first run.
+        """
+        for expected, actual in zip(reference, outputs, strict=True):
+            yield expected, actual, ""
+        if self.request.config.provider == CPU:
+            return
+        end_s = time.monotonic() + REPEATED_S
+        for _ in range(MOST_REPEATED):
+            if time.monotonic() > end_s:
+                return
+            for expected, actual in zip(reference, self.run_checked_samples(), strict=True):
+                yield expected, actual, ", in a repeated call"
+
+    def check_again(self) -> Failure | None:
+        """Check, between two blocks, that the outputs of one sample are still those of the reference.
+
+        Only other providers than the CPU are checked; see `repeat_checked_samples`.
+        """
+        from ortune.worker.outputs import compare_outputs, load_outputs
+
+        request = self.request
+        if request.config.provider == CPU or request.is_reference or self.batches or not request.compare_values:
+            return None
+        if self.reference is None:
+            self.reference = load_outputs(Path(request.reference_path))
+        positions = choose_checked(self.cases)
+        number = self.n_blocks % len(positions)
+        self.n_blocks += 1
+        outputs = self.call_for_arrays(self.samples[positions[number]])
+        difference = compare_outputs(self.names, self.reference[number], outputs, request.tolerance, request.quanta)
+        if not difference.fault:
+            return None
+        return Failure(kind="wrong_output", stage="measure", message=f"{difference.fault}, in a repeated call")
 
     def check_served(self, size: int) -> Failure | None:
         """Check that the batching server gives each of so many requests the outputs that the reference has."""
@@ -284,6 +337,8 @@ class CandidateSession:
         is_first = request.number == 0
         self.places = self.places or PlaceReader(self.pool)
         clock = RealClock()
+        if not job and (failure := self.check_again()):
+            return failure
         window = generate_load(
             call,
             samples,
@@ -354,7 +409,7 @@ def open_gpu(config: Config) -> GpuReader | None:
     """Return a reader of the GPU that a config uses; None if it uses none."""
     if config.provider not in CUDA_BASED:
         return None
-    return GpuReader(int(dict(config.providers)[config.provider].get("device_id", "0")))
+    return GpuReader(find_number(config))
 
 
 def choose_checked(cases: list[int]) -> list[int]:

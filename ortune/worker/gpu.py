@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from ortune.knobs.config import Config
 from ortune.worker.block import GpuState
 
 SLOWDOWNS = {
@@ -34,7 +35,7 @@ class GpuReader:
             import pynvml
 
             pynvml.nvmlInit()
-            self._device = pynvml.nvmlDeviceGetHandleByIndex(find_physical_number(number))
+            self._device = find_device(pynvml, number)
             self._nvml = pynvml
         except Exception:  # noqa: BLE001  (NVML is missing or does not work: there is nothing to read)
             self._nvml = None
@@ -43,35 +44,66 @@ class GpuReader:
 
     def read(self) -> GpuState | None:
         """Return the current state of the GPU, or None if NVML does not work."""
-        nvml = self._nvml
-        if nvml is None:
+        if self._nvml is None:
             return None
+        reasons = self._query("nvmlDeviceGetCurrentClocksThrottleReasons") or 0
+        return GpuState(
+            used_bytes=self._read_used_bytes(),
+            clock_mhz=self._query("nvmlDeviceGetClockInfo", self._nvml.NVML_CLOCK_SM),
+            slowdowns=tuple(name for bit, name in SLOWDOWNS.items() if reasons & bit),
+            free_bytes=self._read_free_bytes(),
+            free_before_bytes=self._free_before_bytes,
+        )
+
+    def _query(self, name: str, *arguments: Any) -> Any:
+        """Return the answer to a query; None if this GPU, driver or user lacks it, which must fail no candidate."""
         try:
-            device = self._device
-            used = {
-                process.pid: process.usedGpuMemory or 0 for process in nvml.nvmlDeviceGetComputeRunningProcesses(device)
-            }
-            reasons = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(device)
-            return GpuState(
-                # In a container, NVML reports process ids of the host, so that this process is not found.
-                used_bytes=used.get(os.getpid()),
-                utilization=nvml.nvmlDeviceGetUtilizationRates(device).gpu / 100,
-                clock_mhz=nvml.nvmlDeviceGetClockInfo(device, nvml.NVML_CLOCK_SM),
-                slowdowns=tuple(name for bit, name in SLOWDOWNS.items() if reasons & bit),
-                free_bytes=self._read_free_bytes(),
-                free_before_bytes=self._free_before_bytes,
-            )
-        except Exception:  # noqa: BLE001  (some GPUs and users lack a query; that must not fail the candidate)
+            return getattr(self._nvml, name)(self._device, *arguments)
+        except Exception:  # noqa: BLE001
             return None
+
+    def _read_used_bytes(self) -> int | None:
+        processes = self._query("nvmlDeviceGetComputeRunningProcesses") or ()
+        # In a container, NVML reports process ids of the host, so that this process is not found.
+        return next((each.usedGpuMemory or 0 for each in processes if each.pid == os.getpid()), None)
 
     def _read_free_bytes(self) -> int | None:
-        try:
-            return int(self._nvml.nvmlDeviceGetMemoryInfo(self._device).free)
-        except Exception:  # noqa: BLE001  (GPUs that share the memory of the host have no such query)
-            return None
+        memory = self._query("nvmlDeviceGetMemoryInfo")  # GPUs that share the memory of the host lack it
+        return int(memory.free) if memory else None
 
 
-def find_physical_number(number: int) -> int:
-    """Return NVML's number of a GPU. Unlike providers, NVML ignores CUDA_VISIBLE_DEVICES."""
+def find_number(config: Config) -> int:
+    """Return the device id of the GPU that a config uses, as its provider counts."""
+    device = dict(config.providers)[config.provider].get("device_id", "")
+    return int(device) if device.isdecimal() else 0
+
+
+def find_device(nvml: Any, number: int) -> Any:
+    """Return NVML's handle of a GPU. Unlike providers, NVML ignores CUDA_VISIBLE_DEVICES.
+
+    Args:
+        nvml: The module pynvml, initialized.
+        number: Device id of the GPU, as the provider counts.
+    """
     visible = [part.strip() for part in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
-    return int(visible[number]) if number < len(visible) and visible[number].isdigit() else number
+    name = visible[number] if number < len(visible) else ""
+    if name.startswith(("GPU-", "MIG-")):
+        return nvml.nvmlDeviceGetHandleByUUID(name)
+    return nvml.nvmlDeviceGetHandleByIndex(int(name) if name.isdigit() else number)
+
+
+def list_gpus() -> tuple[tuple[str, ...], str]:
+    """Return the names of the NVIDIA GPUs that providers see, in their order, and the version of the driver.
+
+    Both are empty if NVML does not work.
+    """
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        n_gpus = pynvml.nvmlDeviceGetCount() if visible is None else len([each for each in visible.split(",") if each])
+        names = tuple(str(pynvml.nvmlDeviceGetName(find_device(pynvml, number))) for number in range(n_gpus))
+        return names, str(pynvml.nvmlSystemGetDriverVersion())
+    except Exception:  # noqa: BLE001  (there is no GPU, or no NVML)
+        return (), ""

@@ -16,7 +16,7 @@ import sys
 import msgspec
 
 from ortune.errors import HostError
-from ortune.knobs.config import Config
+from ortune.knobs.config import CUDA_BASED, PROVIDER_OF, Config
 from ortune.sanitize import printable
 from ortune.worker.child_process import TELEMETRY_OFF, make_environment
 from ortune.worker.owned_folder import OwnedFolder
@@ -63,13 +63,19 @@ def read_runtime() -> Runtime:
     import onnxruntime
 
     from ortune import __version__
+    from ortune.worker.gpu import list_gpus
 
+    providers, plugins = list_built_in(), find_plugin_versions()
+    known = {*providers, *(PROVIDER_OF[package] for package in plugins)}
+    gpus, driver = list_gpus() if CUDA_BASED & known else ((), "")
     return Runtime(
         onnxruntime=onnxruntime.__version__,
-        providers=tuple(list_built_in()),
+        providers=tuple(providers),
         python=platform.python_version(),
         ortune=__version__,
-        plugins=find_plugin_versions(),
+        plugins=plugins,
+        gpus=gpus,
+        gpu_driver=driver,
     )
 
 

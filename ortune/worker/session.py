@@ -5,7 +5,9 @@ onnxruntime is imported by the functions, so that importing this module is cheap
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -15,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ortune.errors import UsageError
-from ortune.knobs.config import CPU, Config, ThreadPool
+from ortune.knobs.config import CPU, CUDA_BASED, Config, ThreadPool
 from ortune.worker.plugins import add_providers, list_built_in
 
 if TYPE_CHECKING:
@@ -37,9 +39,6 @@ MOST_SHOWN = 200
 """Number of characters of a setting that a message shows."""
 
 ASSIGNMENT_ENTRY = "session.record_ep_graph_assignment_info"
-
-CUDA_BASED = frozenset({"CUDAExecutionProvider", "TensorrtExecutionProvider", "NvTensorRTRTXExecutionProvider"})
-"""Providers that need NVIDIA libraries. If these come from NVIDIA's wheels, onnxruntime must load them explicitly."""
 
 
 def make_session(
@@ -71,7 +70,9 @@ def make_session(
                 f"This onnxruntime ({onnxruntime.__version__}) does not have {name}. It has {', '.join(known)}.",
             )
     if config.provider in CUDA_BASED and hasattr(onnxruntime, "preload_dlls"):
-        onnxruntime.preload_dlls()
+        # It prints what is missing to stdout.
+        with contextlib.redirect_stdout(sys.stderr):
+            onnxruntime.preload_dlls()
     options = make_session_options(config)
     if record_assignment:
         options.add_session_config_entry(ASSIGNMENT_ENTRY, "1")

@@ -59,6 +59,9 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         python: Version of Python.
         ortune: Version of ortune.
         plugins: Versions of the installed plugin packages.
+        gpus: Names of the NVIDIA GPUs that execution providers see, in their order; empty if there is none, if NVML
+            does not work, or if ONNX Runtime has no provider for them.
+        gpu_driver: Version of NVIDIA's driver; empty without GPUs.
     """
 
     onnxruntime: str
@@ -66,3 +69,5 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     python: str
     ortune: str
     plugins: dict[PluginPackage, str] = {}
+    gpus: tuple[str, ...] = ()
+    gpu_driver: str = ""

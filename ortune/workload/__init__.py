@@ -14,6 +14,7 @@ from ortune.workload.objectives import FIGURES, Objective, parse_objective
 from ortune.workload.workload import (
     APPROXIMATE_TOLERANCE,
     QUANTIZED_TOLERANCE,
+    TF32_TOLERANCE,
     InputData,
     Tolerance,
     Workload,
@@ -27,6 +28,7 @@ __all__ = [
     "APPROXIMATE_TOLERANCE",
     "FIGURES",
     "QUANTIZED_TOLERANCE",
+    "TF32_TOLERANCE",
     "Feed",
     "Goal",
     "InputData",

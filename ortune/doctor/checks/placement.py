@@ -6,9 +6,9 @@ from ortune.doctor.checks.graph import FOLLOWS_SHAPE, SHAPE_OPS
 from ortune.doctor.checks.text import list_ops, plural, shorten
 from ortune.doctor.facts import ModelFacts
 from ortune.doctor.findings import DoctorFinding, advise, ok, warn
+from ortune.knobs.config import CUDA_BASED
 from ortune.model.graph import Node
 from ortune.model.info import CONTROL_FLOW
-from ortune.worker.session import CUDA_BASED
 
 SHAPE_WORK = SHAPE_OPS | FOLLOWS_SHAPE | {"Constant", "Expand", "Identity", "NonZero", "Reshape", "Tile"}
 """Operators that ONNX Runtime leaves to the CPU on purpose: the sizes are needed there."""
@@ -64,7 +64,8 @@ def check_cuda_graphs(facts: ModelFacts) -> DoctorFinding | None:
     graph = facts.optimized or facts.original
     if graph.select(*CONTROL_FLOW):
         obstacles.append("control flow")
-    if any(node.provider == "CPUExecutionProvider" for node in facts.assigned):
+    # ONNX Runtime computes shapes on the CPU. That is no obstacle: the sizes are constant.
+    if any(node.provider == "CPUExecutionProvider" and node.op not in SHAPE_WORK for node in facts.assigned):
         obstacles.append("nodes on the CPU")
     if any(not info.dtype for info in facts.original.inputs):
         obstacles.append("inputs that are not tensors")
