@@ -51,7 +51,7 @@ def avoid_children() -> None:
     runtime = read_installed_runtime()
     for module in [*sys.modules.values()]:
         for name in ("read_installed_runtime", "require_installed_runtime"):
-            if module.__name__.startswith(("ortune.", "tests.")) and name in vars(module):
+            if str(getattr(module, "__name__", "")).startswith(("ortune.", "tests.")) and name in vars(module):
                 vars(module)[name] = lambda: runtime
 
 

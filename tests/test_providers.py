@@ -21,10 +21,11 @@ from onnx import TensorProto, helper
 from ortune.apply.fit import find_mismatches
 from ortune.compare.block_runner import BlockRunner
 from ortune.compare.calibrate import OTHER_LOAD_DEADLINE_S, extend_load_deadline
-from ortune.compare.open import allow_tf32
+from ortune.compare.open import allow_tf32, start_comparison
 from ortune.console.host import show_host
 from ortune.console.safe_console import SafeConsole
 from ortune.console.verdict import find_config_warnings
+from ortune.console.warnings import warn_tf32_differences
 from ortune.errors import UsageError
 from ortune.host import read_host
 from ortune.host.conditions import read_conditions
@@ -37,6 +38,9 @@ from ortune.knobs.providers import PROVIDERS, chain_of, find_provider
 from ortune.model import read_model
 from ortune.record.files import read_record, read_trials
 from ortune.record.schema import Record, Tried
+from ortune.record.trials import Trial
+from ortune.tuning.plan import BATCH
+from ortune.tuning.stages import SearchSettings, run_search
 from ortune.worker import BlockPlan, Failure, Runtime, SessionInfo
 from ortune.worker.block import GpuState
 from ortune.worker.devices import Devices
@@ -51,7 +55,7 @@ from ortune.worker.runtime import (
     find_provider_fault,
     read_installed_runtime,
 )
-from ortune.workload import QUANTIZED_TOLERANCE, TF32_TOLERANCE, Feed, InputOptions, Tolerance, make_feed
+from ortune.workload import QUANTIZED_TOLERANCE, TF32_TOLERANCE, Feed, Goal, InputOptions, Tolerance, make_feed
 from ortune.workload.load import make_load
 from tests.applying import run as run_program
 from tests.binary_keys import (
@@ -64,7 +68,7 @@ from tests.binary_keys import (
 )
 from tests.conftest import FAULTY_WORKER, TINY_CNN, TINY_ENCODER, run_ortune
 from tests.records import make_record, write
-from tests.simulation import make_host, make_model
+from tests.simulation import SimulatedExecutor, make_host, make_model
 
 CUDA = "CUDAExecutionProvider"
 TENSORRT = "TensorrtExecutionProvider"
@@ -605,6 +609,67 @@ class TestTolerance:
         assert "by up to 0.0018 of the largest value" in text
         of_gpu = msgspec.structs.replace(record, base=Config(providers=chain_of(CUDA)))
         assert not [each for each in find_config_warnings(of_gpu) if "TF32" in each]
+
+
+def test_rejections_because_of_tf32_are_explained() -> None:
+    wrong = Failure(kind="wrong_output", stage="check", message="output y: 7 of 1000 values differ too much")
+    cuda = Config(providers=chain_of(CUDA))
+    exact = cuda.with_setting("provider_options", "use_tf32", "0", CUDA)
+    trials = [
+        Trial(number=1, config=cuda, stage="screening", failure=wrong),
+        Trial(number=2, config=DEFAULT, stage="screening", failure=wrong),
+        Trial(number=3, config=exact, stage="screening", failure=wrong),
+        Trial(number=4, config=cuda, stage="screening", speedups=(2.0,)),
+    ]
+    (of_cpu,) = warn_tf32_differences(DEFAULT, trials)
+    assert of_cpu.startswith("1 candidate was rejected because float32 and TF32 differ too much")
+    assert "--fix cuda.use_tf32=0" in of_cpu
+    (of_cuda,) = warn_tf32_differences(cuda, trials)
+    assert of_cuda.startswith("2 candidates were")
+    assert warn_tf32_differences(DEFAULT, trials[1:]) == []
+
+
+class TestOrder:
+    """A search of several providers learns first which of them are fast, and then tries their knobs."""
+
+    def launched(self, *providers: str, cpu_ns: float, fails: str = "") -> list[Config]:
+        """Return the distinct configs with one choice alone that a search launches, in their order."""
+        space = build_space(make_host(16), make_model(2), SpaceOptions(providers=providers))
+
+        def fail(config: Config) -> Failure | None:
+            failure = Failure(kind="wrong_output", stage="check", message="output y differs")
+            return failure if config.provider == fails and config != space.base else None
+
+        executor = SimulatedExecutor(
+            lambda config: cpu_ns if config.provider == CPU else 1e6, fails_to_launch=fail, launch_s=0.5
+        )
+        (first,) = executor.launch([space.base], deadline_s=9)
+        assert not isinstance(first, Failure)
+        opened = start_comparison(executor, first, Goal(), first_launch_s=0.5, seed=0, free_bytes=8_000_000_000)
+        run_search(space, opened, SearchSettings(budget_s=60))
+        alone = {space.select(labels).config.key for labels in space.one_factor()} - {space.base.key}
+        return list({each.key: each for each in executor.launched if each.key in alone}.values())
+
+    @pytest.mark.parametrize(
+        ("providers", "cpu_ns", "fails", "last"),
+        [
+            ((CUDA, CPU), 7e6, "", CPU),
+            ((CPU, CUDA), 7e6, "", CPU),
+            ((CPU, CUDA), 0.2e6, "", CUDA),
+            ((CPU, CUDA), 7e6, CUDA, CUDA),
+        ],
+    )
+    @pytest.mark.slow
+    def test_knobs_of_a_provider_that_is_far_behind_come_last(
+        self, providers: tuple[str, ...], cpu_ns: float, fails: str, last: str
+    ) -> None:
+        configs = self.launched(*providers, cpu_ns=cpu_ns, fails=fails)
+        other = next(each for each in providers if each != last)
+        assert configs[0].provider == providers[1]
+        # The rest of the first batch has knobs of the baseline's provider: nothing else is known then.
+        chosen = [config.provider for config in configs[1 + BATCH :]]
+        assert chosen == sorted(chosen, key=(other, last).index)
+        assert set(chosen) == {other, last}
 
 
 def test_launches_of_other_providers_have_more_time() -> None:

@@ -34,7 +34,7 @@ def search(values: Values, console_options: SearchOutputOptions) -> None:
     from ortune.console.progress import SearchProgress
     from ortune.console.search import show_resume, show_search
     from ortune.console.verdict import show_verdict
-    from ortune.console.warnings import warn_idle_providers, warn_sessions
+    from ortune.console.warnings import warn_idle_providers, warn_sessions, warn_tf32_differences
     from ortune.console.widgets import make_console
     from ortune.limited import STANDARD_STREAM
     from ortune.record.files import encode_record
@@ -62,6 +62,7 @@ def search(values: Values, console_options: SearchOutputOptions) -> None:
         written = None if to_stdout or result.fault else path
         session_warnings = [
             *warn_idle_providers(result.outcome.trials),
+            *warn_tf32_differences(result.record.base, result.outcome.trials),
             *warn_sessions(result.warnings, result.n_sessions),
             *result.storage_notes,
         ]

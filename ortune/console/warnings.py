@@ -12,6 +12,7 @@ from ortune.host.host_class import COARSE_NOTE
 from ortune.knobs import Config
 from ortune.knobs.config import CUDA
 from ortune.knobs.environment import variables_of
+from ortune.knobs.providers import multiplies_in_tf32
 from ortune.record.trials import Trial
 from ortune.worker import Failure
 from ortune.worker.installed import RuntimePackage
@@ -192,6 +193,29 @@ def warn_failures(n_failed: int, n_tried: int, kinds: Iterable[str], trials: str
     return f"{n_failed} of {format_count(n_tried, 'candidate')} failed ({named}).{where}"
 
 
+def warn_tf32_differences(base: Config, trials: Iterable[Trial]) -> list[str]:
+    """Warn that candidates were rejected because either they or the baseline multiply in TF32, and the other does not.
+
+    Args:
+        base: The config of the baseline.
+        trials: The candidates.
+    """
+    n = sum(
+        1
+        for trial in trials
+        if trial.failure
+        and trial.failure.kind == "wrong_output"
+        and multiplies_in_tf32(trial.config.providers) != multiplies_in_tf32(base.providers)
+    )
+    if not n:
+        return []
+    how = f"To multiply in float32 on the GPU, add {spell_as_flag('fix', 'cuda.use_tf32=0')}."
+    return [
+        f"{format_count(n, 'candidate')} {'was' if n == 1 else 'were'} rejected because float32 and TF32 differ too "
+        f"much for this model: the GPU multiplies in TF32 by default. {how}"
+    ]
+
+
 def warn_idle_providers(trials: Iterable[Trial]) -> list[str]:
     """Warn of each execution provider of which no candidate could be measured because the provider was not applied."""
     by_provider: dict[str, list[Trial]] = {}
@@ -328,7 +352,7 @@ def warn_tf32(max_error: float) -> str:
     """
     return (
         f"The GPU multiplies float32 in TF32: outputs differ from those of the CPU by up to {max_error:.2g} of the "
-        "largest value. To multiply in float32, add --fix cuda.use_tf32=0."
+        f"largest value. To multiply in float32, add {spell_as_flag('fix', 'cuda.use_tf32=0')}."
     )
 
 

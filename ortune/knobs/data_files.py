@@ -45,6 +45,7 @@ class Suggestion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         values: Reason to try each value, by value.
         if_operators: Tried only if the graph has one of these operators; empty for any graph.
         if_memory: Tried only if memory or session creation is an objective or has a limit.
+        if_compared: Tried only if another provider is the baseline.
         alone: Whether it is tried one at a time; see `Dimension`.
     """
 
@@ -52,6 +53,7 @@ class Suggestion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     values: Mapping[str, str]
     if_operators: frozenset[str] = frozenset()
     if_memory: bool = False
+    if_compared: bool = False
     alone: bool = False
 
 

@@ -106,6 +106,7 @@ def provider_dimensions(
         if (
             (not each.if_operators or each.if_operators & set(model.traits.ops))
             and (options.memory_matters or not each.if_memory)
+            and (options.providers[0] != provider.name or not each.if_compared)
             and (options.approximate or not KNOBS[knob].numerics)
         ):
             yield make_dimension(knob, *each.values.items(), alone=each.alone)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import numpy as np
 import optuna
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ortune.compare.block_plan import block_wall_s, launch_sides_s
 from ortune.knobs import Candidate, SearchSpace
+from ortune.tuning.first_candidates import FirstCandidates
 from ortune.tuning.merge import Merger, send_launches
 from ortune.tuning.noise import MEDIAN_VARIANCE
 from ortune.tuning.pairs import list_pairs
@@ -71,26 +72,6 @@ in standard errors of one launch, the leaders are launched again until each has 
 launches the best ones again. If their gain is luck, screening then ends."""
 
 
-def first_selections(state: SearchState) -> Iterator[dict[str, str]]:
-    """Yield the labels of candidates to screen before the sampler proposes any. Missing labels mean the default.
-
-    "random" and "exhaustive" start with the baseline only, to be comparable with other tuners. "adaptive" starts with
-    the best of earlier searches, the advice of the documentation, and each choice alone, to learn the effects.
-    """
-    yield {}
-    if state.strategy in {"random", "exhaustive"}:
-        return
-    space = state.space
-    if state.strategy == "adaptive":
-        for config in state.hints:
-            number = space.numbers.get(config.key)
-            if number is not None:
-                yield dict(space.candidates[number].labels)
-        for rule in space.rules:
-            yield dict(rule.labels)
-    yield from space.one_factor()
-
-
 class Screening:
     """The screening of one search.
 
@@ -100,7 +81,7 @@ class Screening:
         noise: Noise of the rounds: that of the state.
         merger: Merges what other nodes measured.
         postponed: Candidates of the queue that other nodes measure, by the key of their config.
-        n_first: Candidates that are screened before the sampler proposes any.
+        first: Candidates that are screened before the sampler proposes any.
         has_paired: Whether the pairs of the best choices are in the queue.
         n_batches: Batches so far.
         n_done: Candidates of all batches that are complete.
@@ -125,14 +106,9 @@ class Screening:
         self.end_s = state.end_s
         if self.sampler:
             self.extend(each for config in state.hints if (each := self.space.find(config)))
-        # Two rules, or a rule and a hint, may give the same candidate.
-        chosen = [self.space.select(selection) for selection in first_selections(state)]
-        first = list({each.config.key: each for each in chosen if each.config.key in self.space.numbers}.values())
-        self.n_first = len(first) - 1
+        self.first = FirstCandidates(state, self.space)
         self.has_paired = False
-        # Nodes that start at the same time begin in different places.
-        place = state.exchange.count_earlier() * state.plan.batch % max(self.n_first, 1)
-        for candidate in (first[0], *first[1 + place :], *first[1 : 1 + place]):
+        for candidate in self.first.take():
             self.enqueue(candidate)
 
     def enqueue(self, candidate: Candidate) -> None:
@@ -159,6 +135,9 @@ class Screening:
             # A batch that would end long after the planned time would shorten racing and confirmation.
             if begin_s + batch_s / 2 >= end_s or state.exchange.is_screened() or self.is_complete():
                 break
+            if self.n_batches:
+                for candidate in self.first.take_waiting(self.find_known):
+                    self.enqueue(candidate)
             n = min(state.plan.batch, state.plan.max_live - 1)
             again = self.choose_relaunched() if n > 1 else []
             proposed = self.propose(min(n - len(again), left))
@@ -222,6 +201,10 @@ class Screening:
         """Return whether a candidate was measured, or is about to be."""
         return candidate in self.state.results and candidate.config.key not in self.merger.emptied
 
+    def find_known(self, candidate: Candidate) -> CandidateResult | None:
+        """Return what is known of a candidate, or None if it was not measured."""
+        return self.state.results[candidate] if self.is_known(candidate) else None
+
     @property
     def usual_error(self) -> float:
         """Standard error of a log-ratio in one launch due to the noise of its rounds."""
@@ -251,7 +234,7 @@ class Screening:
         # Most of the lead of a candidate that was measured while the host was busy is chance.
         leaders = sorted(leaders, key=state.is_doubtful)[:N_LEADERS]
         self.sampler.leaders = [self.space.numbers[result.candidate.config.key] for result in leaders]
-        if self.n_screened >= self.n_first:
+        if self.n_screened >= self.first.n:
             self.refine(expected)
             if not self.has_paired:
                 self.has_paired = True
@@ -328,7 +311,7 @@ class Screening:
     def explain_end(self) -> str:
         """Return why no further gain is expected, or "" if one may be."""
         state = self.state
-        if not self.sampler or self.n_screened < self.n_first:
+        if not self.sampler or self.n_screened < self.first.n:
             return ""
         if self.tried_all_pairs():
             return ALL_PAIRS_TRIED
@@ -370,7 +353,7 @@ class Screening:
 
     def choose_relaunched(self) -> list[CandidateResult]:
         """Return a leader to launch again in the next batch, or none."""
-        if not self.sampler or self.n_screened < self.n_first:
+        if not self.sampler or self.n_screened < self.first.n:
             return []
         leaders = [result for result in self.state.results.rank() if not result.excess and not result.failure]
         is_clear = self.expected_best >= max(DOUBTFUL, DOUBTFUL_ERRORS * self.usual_error)
