@@ -126,7 +126,7 @@ class SimulatedLive:
         level *= np.exp(executor.rng.normal(0, executor.block_sigma))
         if plan.job:
             level *= executor.find_job_ns(plan.job) / executor.find_level(self.config, plan.load)
-        n_calls = max(plan.min_calls, min(round(plan.duration_ns / level), 40))
+        n_calls = max(plan.min_calls, min(round(plan.duration_ns / level), executor.most_calls))
         samples = (level * np.exp(executor.rng.normal(0, 0.02, n_calls))).astype(np.int64)
         # The first calls after a resume take longer; those that begin within the lead-in are not measured.
         cold = list(executor.cold(self.config))
@@ -244,6 +244,7 @@ class SimulatedExecutor:
         find_job_bytes: Callable[[Job], int] = lambda job: 0,
         find_fault: Callable[[Job], str] = lambda job: "",
         cold: Callable[[Config], Sequence[float]] = lambda config: (),
+        most_calls: int = 40,
     ) -> None:
         self.runtime = RUNTIME
         self.n_cases = 1
@@ -269,6 +270,7 @@ class SimulatedExecutor:
         self.find_job_bytes = find_job_bytes
         self.find_fault = find_fault
         self.cold = cold
+        self.most_calls = most_calls
         self.most_live = 0
         self.n_starved = 0
         self.time_s = 0.0
