@@ -4,9 +4,10 @@
 
 CODE is a file with Python code that creates `session`, such as one that `ortune apply --to python` writes. If it also
 defines a function `run`, this function makes the calls. If it creates `binding`, calls use it: each one copies its
-inputs to the device and its outputs back. The inputs of a call are in `inputs`. Three samples of random inputs take
-turns. The output is one line of JSON: the median time of a call in milliseconds, the number of calls, the sum of the
-absolute values of all outputs, and the providers of the session.
+inputs to the device and its outputs back. The inputs of a call are in `inputs`. Calls cycle through three samples of
+inputs: random floats, and random zeros and ones for integers. The output is one line of JSON: the median time of a call
+in milliseconds in the second half of the calls, the number of calls, the sum of the absolute values of the outputs of
+one call with each sample, and the providers of the session.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def make_samples(model: str, sizes: dict[str, int]) -> list[dict[str, Any]]:
         for each in inputs:
             shape = [size if isinstance(size, int) else sizes.get(size, 1) for size in each.shape]
             # Token ids and masks: 0 and 1 are valid for both.
-            values = rng.random(shape) if each.type == "tensor(float)" else np.ones(shape)
+            values = rng.random(shape) if each.type == "tensor(float)" else rng.integers(0, 2, shape)
             sample[each.name] = values.astype(TYPES[each.type])
         samples.append(sample)
     return samples

@@ -1,7 +1,7 @@
 """Makes an image classifier of the size of ResNet-50. Weights are random, with a fixed seed.
 
 Source of the layers: He, Zhang, Ren and Sun, "Deep Residual Learning for Image Recognition" (2015), table 1. Batch
-normalizations are part of the convolutions, as in models that were exported for inference.
+normalizations are folded into the convolutions, as in models that were exported for inference.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 from models.make_tiny import GraphBuilder
 
 STAGES = ((64, 3), (128, 4), (256, 6), (512, 3))
-"""Inner channels and number of blocks of each stage. A block has four times as many channels outside."""
+"""Inner channels and number of blocks of each stage. The output of a block has four times as many channels."""
 
 
 def make_resnet(path: Path, *, batch: int = 1) -> None:

@@ -60,7 +60,7 @@ class FaultySession(CandidateSession):
         self.request = msgspec.structs.replace(self.request, config=DEFAULT)
         session_info = super().load()
         self.request = msgspec.structs.replace(self.request, config=config)
-        # Like kernels that do not wait for each other: the first calls are right.
+        # Like kernels with a race condition: the first calls are right.
         n_right = {"2": 3, "4": 200}.get(options.get("trt_builder_optimization_level", ""))
         if n_right is not None:
             self.call = self.return_other_outputs_after(n_right)

@@ -537,6 +537,9 @@ def test_what_prevents_cuda_graphs() -> None:
     with_shapes = check_cuda_graphs(facts_on_cuda(("CUDA", "Conv"), ("CPU", "Shape"), ("CPU", "Gather")))
     assert with_shapes is not None
     assert with_shapes.severity == "ok"
+    sized_by_data = check_cuda_graphs(facts_on_cuda(("CUDA", "Conv"), ("CPU", "NonZero")))
+    assert sized_by_data is not None
+    assert sized_by_data.severity == "advice"
     blocked = check_cuda_graphs(facts_on_cuda(("CUDA", "If"), ("CPU", "NonMaxSuppression")))
     assert blocked is not None
     assert blocked.what.endswith("control flow and nodes on the CPU")

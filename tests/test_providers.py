@@ -11,7 +11,7 @@ import subprocess
 import sys
 import types
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import onnx
@@ -19,9 +19,9 @@ import pytest
 from onnx import TensorProto, helper
 
 from ortune.apply.fit import find_mismatches
-from ortune.compare.block_runner import BlockRunner
-from ortune.compare.calibrate import OTHER_LOAD_DEADLINE_S, extend_load_deadline
 from ortune.compare.open import allow_tf32, start_comparison
+from ortune.compare.providers import OTHER_LOAD_DEADLINE_S, allow_for_providers
+from ortune.compare.settling import USUAL_SETTLING_NS
 from ortune.console.host import show_host
 from ortune.console.safe_console import SafeConsole
 from ortune.console.verdict import find_config_warnings
@@ -34,7 +34,7 @@ from ortune.knobs import CPU, DEFAULT, KNOBS, Config, SearchSpace, SpaceOptions,
 from ortune.knobs.config import alias_of
 from ortune.knobs.parse_config import set_knob
 from ortune.knobs.parse_knobs import check_fix, check_tune, split_fix, split_tune
-from ortune.knobs.providers import PROVIDERS, chain_of, find_provider
+from ortune.knobs.providers import PROVIDERS, chain_of, find_provider, multiplies_in_tf32
 from ortune.model import read_model
 from ortune.record.files import read_record, read_trials
 from ortune.record.schema import Record, Tried
@@ -45,7 +45,7 @@ from ortune.worker import BlockPlan, Failure, Runtime, SessionInfo
 from ortune.worker.block import GpuState
 from ortune.worker.devices import Devices
 from ortune.worker.executor import ProcessExecutor, launch_reference
-from ortune.worker.gpu import GpuReader, find_device, find_number, list_gpus
+from ortune.worker.gpu import GpuReader, find_device, find_number, list_gpus, list_visible
 from ortune.worker.installed import find_installed_version
 from ortune.worker.providers import choose_providers
 from ortune.worker.readback import find_unapplied, is_same_value
@@ -622,11 +622,17 @@ def test_rejections_because_of_tf32_are_explained() -> None:
         Trial(number=4, config=cuda, stage="screening", speedups=(2.0,)),
     ]
     (of_cpu,) = warn_tf32_differences(DEFAULT, trials)
-    assert of_cpu.startswith("1 candidate was rejected because float32 and TF32 differ too much")
+    assert of_cpu.startswith("The outputs of 1 candidate differed too much. The cause may be TF32")
     assert "--fix cuda.use_tf32=0" in of_cpu
     (of_cuda,) = warn_tf32_differences(cuda, trials)
-    assert of_cuda.startswith("2 candidates were")
+    assert of_cuda.startswith("The outputs of 2 candidates")
     assert warn_tf32_differences(DEFAULT, trials[1:]) == []
+    # No option of TensorRT turns it off.
+    (of_tensorrt,) = warn_tf32_differences(Config(providers=chain_of(TENSORRT)), trials[1:3])
+    assert "--fix" not in of_tensorrt
+
+
+IN_TF32 = "in TF32"
 
 
 class TestOrder:
@@ -638,7 +644,8 @@ class TestOrder:
 
         def fail(config: Config) -> Failure | None:
             failure = Failure(kind="wrong_output", stage="check", message="output y differs")
-            return failure if config.provider == fails and config != space.base else None
+            in_float32 = fails == IN_TF32 and not multiplies_in_tf32(config.providers)
+            return failure if fails and config.provider == CUDA and not in_float32 else None
 
         executor = SimulatedExecutor(
             lambda config: cpu_ns if config.provider == CPU else 1e6, fails_to_launch=fail, launch_s=0.5
@@ -656,7 +663,8 @@ class TestOrder:
             ((CUDA, CPU), 7e6, "", CPU),
             ((CPU, CUDA), 7e6, "", CPU),
             ((CPU, CUDA), 0.2e6, "", CUDA),
-            ((CPU, CUDA), 7e6, CUDA, CUDA),
+            ((CPU, CUDA), 7e6, "always", CUDA),
+            ((CPU, CUDA), 7e6, IN_TF32, CPU),
         ],
     )
     @pytest.mark.slow
@@ -666,22 +674,38 @@ class TestOrder:
         configs = self.launched(*providers, cpu_ns=cpu_ns, fails=fails)
         other = next(each for each in providers if each != last)
         assert configs[0].provider == providers[1]
-        # The rest of the first batch has knobs of the baseline's provider: nothing else is known then.
-        chosen = [config.provider for config in configs[1 + BATCH :]]
+        n_plain = 1 if providers[0] == CUDA else 2  # in float32, too
+        assert configs[n_plain - 1].provider == providers[1]
+        # The rest of the first batches has what rules advise, and knobs of the baseline's provider.
+        space = build_space(make_host(16), make_model(2), SpaceOptions(providers=providers))
+        n_known = len({space.select(rule.labels).config.key for rule in space.rules})
+        chosen = [config.provider for config in configs[n_plain + n_known + BATCH :]]
         assert chosen == sorted(chosen, key=(other, last).index)
         assert set(chosen) == {other, last}
 
 
-def test_launches_of_other_providers_have_more_time() -> None:
-    runner = types.SimpleNamespace(load_deadline_s=9.0)
-    cuda = Config(providers=chain_of(CUDA))
-    for base, providers, expected_s in [
-        (DEFAULT, (CPU,), 9.0),
-        (cuda, (CUDA, CPU), 9.0),
-        (DEFAULT, (CPU, CUDA), OTHER_LOAD_DEADLINE_S),
-    ]:
-        extend_load_deadline(cast(BlockRunner, runner), base, providers)
-        assert runner.load_deadline_s == expected_s
+@pytest.mark.parametrize(
+    ("base", "providers", "deadline_s", "settling_ns"),
+    [
+        (DEFAULT, (CPU,), 9.0, 0),
+        (Config(providers=chain_of(CUDA)), (CUDA, CPU), 9.0, 0),
+        (DEFAULT, (CPU, OPENVINO), OTHER_LOAD_DEADLINE_S, 0),
+        (DEFAULT, (CPU, CUDA), OTHER_LOAD_DEADLINE_S, USUAL_SETTLING_NS),
+        # The baseline shows how calls settle on a GPU.
+        (Config(providers=chain_of(CUDA)), (CUDA, TENSORRT), OTHER_LOAD_DEADLINE_S, 0),
+    ],
+)
+def test_candidates_of_other_providers_have_more_time(
+    base: Config, providers: tuple[str, ...], deadline_s: float, settling_ns: int
+) -> None:
+    executor = SimulatedExecutor(lambda config: 2e6)
+    (first,) = executor.launch([base], deadline_s=9)
+    assert not isinstance(first, Failure)
+    opened = start_comparison(executor, first, Goal(), first_launch_s=0.5, seed=0, free_bytes=8_000_000_000)
+    opened.runner.load_deadline_s = 9.0
+    allowed = allow_for_providers(opened, base, providers)
+    assert allowed.runner.load_deadline_s == deadline_s
+    assert allowed.calibration.pace.settling_ns == settling_ns
 
 
 class TestGpu:
@@ -713,7 +737,7 @@ class TestGpu:
         console = SafeConsole(width=100, record=True, file=io.StringIO())
         show_host(console, host, find_default_pool(host), runtime, (), Devices(), read_conditions(tmp_path))
         lines = [line.strip() for line in console.export_text().splitlines()]
-        assert "GPU  NVIDIA H100  NVIDIA's driver 580.1" in lines
+        assert "GPU  NVIDIA H100  NVIDIA driver 580.1" in lines
         assert "NVIDIA T4" in lines
 
 
@@ -728,6 +752,7 @@ class TestGpuReader:
         nvml = types.SimpleNamespace(
             NVML_CLOCK_SM=1,
             nvmlInit=lambda: None,
+            nvmlDeviceGetCount=lambda: 1,
             nvmlDeviceGetHandleByIndex=lambda number: number,
             nvmlDeviceGetComputeRunningProcesses=lambda device: [process, other],
             nvmlDeviceGetCurrentClocksThrottleReasons=lambda device: 0x1 | 0x40,
@@ -752,6 +777,7 @@ class TestGpuReader:
         nvml = types.SimpleNamespace(
             NVML_CLOCK_SM=1,
             nvmlInit=lambda: None,
+            nvmlDeviceGetCount=lambda: 1,
             nvmlDeviceGetHandleByIndex=lambda number: number,
             nvmlDeviceGetComputeRunningProcesses=fail,
             nvmlDeviceGetClockInfo=fail,
@@ -762,14 +788,30 @@ class TestGpuReader:
 
     def test_the_device_is_the_one_that_the_provider_means(self, monkeypatch: pytest.MonkeyPatch) -> None:
         nvml = types.SimpleNamespace(
-            nvmlDeviceGetHandleByIndex=lambda number: number, nvmlDeviceGetHandleByUUID=lambda text: text
+            nvmlDeviceGetCount=lambda: 4,
+            nvmlDeviceGetHandleByIndex=lambda number: number,
+            nvmlDeviceGetHandleByUUID=lambda text: text,
+            nvmlDeviceGetUUID=lambda number: f"GPU-8932f93{number}-d72c",
         )
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1,GPU-8932f937")
-        assert [find_device(nvml, number) for number in (0, 1, 2, 3)] == [3, 1, "GPU-8932f937", 3]
-        monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-        assert find_device(nvml, 1) == 1
 
-    @pytest.mark.parametrize(("text", "number"), [("1", 1), ("", 0), ("x", 0), ("-1", 0)])
+        def find(visible: str) -> list[Any]:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+            return [find_device(nvml, number) for number in range(len(list_visible(nvml)))]
+
+        assert find("3,1,GPU-8932f932") == [3, 1, 2]
+        assert find("2, 0") == [2, 0]
+        # Those after an invalid number are not seen.
+        assert find("1,-1,0") == [1]
+        assert find("1,9,0") == [1]
+        assert find("-1") == find("") == find("GPU-77") == []
+        with pytest.raises(LookupError):
+            find_device(nvml, 0)
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-41b3")
+        assert find_device(nvml, 0) == "MIG-41b3"
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+        assert [find_device(nvml, number) for number in (0, 3)] == [0, 3]
+
+    @pytest.mark.parametrize(("text", "number"), [("1", 1), ("", 0), ("x", 0), ("-1", 0), ("9" * 5000, 0)])
     def test_the_number_in_a_config(self, text: str, number: int) -> None:
         assert find_number(Config(providers=((CUDA, {"device_id": text} if text else {}), (CPU, {})))) == number
 
@@ -783,6 +825,9 @@ class TestGpuReader:
         )
         monkeypatch.setitem(sys.modules, "pynvml", nvml)
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        # CUDA numbers different GPUs by their speed, unless it is set otherwise.
+        assert list_gpus() == ((), "580.1")
+        monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
         assert list_gpus() == (("NVIDIA GPU 0", "NVIDIA GPU 1"), "580.1")
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
         assert list_gpus() == (("NVIDIA GPU 1",), "580.1")

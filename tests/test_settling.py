@@ -44,6 +44,13 @@ class TestSettling:
     def test_calls_that_do_not_settle_have_a_limit(self) -> None:
         assert find_settling_ns(draw((400, 1.5), (100, 1.4), (300, 1.0))) == LONGEST_SETTLING_NS
 
+    def test_calls_of_several_cases_are_compared_by_case(self) -> None:
+        cases = np.arange(400) % 2
+        durations = draw((400, 4.0)) * (1 + cases)
+        assert find_settling_ns(durations.astype(np.int64), cases) == 0
+        slow = np.where(np.arange(400) < 20, 1.5, 1.0)
+        assert find_settling_ns((durations * slow).astype(np.int64), cases) == pytest.approx(180e6, rel=0.3)
+
     def test_blocks_begin_after_it(self) -> None:
         pace = Pace(gap_ns=2e6, call_ns=2e6, settling_ns=150_000_000)
         assert plan_block(pace).lead_in_ns == 150_000_000

@@ -95,7 +95,7 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
         n_cases: Input cases, each of which a block must contain.
         quota: Whether a CPU quota applies.
         creations_ns: Time that each block spends on creating sessions.
-        settling_ns: How long calls take longer after a resume; see `ortune.compare.settling`.
+        settling_ns: How long calls are slower after a worker is resumed; see `ortune.compare.settling`.
     """
 
     load: Load = Load()

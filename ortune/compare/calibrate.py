@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import msgspec
 
 from ortune.compare.block_plan import Pace, is_long, measure_pace, plan_block
 from ortune.compare.block_runner import BASELINE_NAME, BlockRunner, raise_failure
 from ortune.compare.settling import observe_settling
-from ortune.knobs.config import CPU, Config
 from ortune.worker import Block, BlockPlan, Failure, LiveCandidate
 from ortune.worker.block import GpuState
 from ortune.workload import Goal
@@ -22,10 +19,6 @@ FIRST_DEADLINE_S = 300.0
 LEAST_LOAD_DEADLINE_S = 5.0
 LOAD_DEADLINE_FACTOR = 10
 """A candidate times out if it takes this time longer to load than so many loads of the baseline."""
-
-
-OTHER_LOAD_DEADLINE_S = 60.0
-"""The same for execution providers that the baseline does not use: their libraries may have gigabytes."""
 
 
 class Calibration(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,18 +35,6 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     launch_s: float
     peak_bytes: int
     gpu: GpuState | None = None
-
-
-def extend_load_deadline(runner: BlockRunner, base: Config, providers: Iterable[str]) -> None:
-    """Give launches more time if some use other execution providers than the baseline.
-
-    Args:
-        runner: Launches them.
-        base: The config of the baseline.
-        providers: The names of all execution providers.
-    """
-    if {*providers} - {base.provider, CPU}:
-        runner.load_deadline_s = max(runner.load_deadline_s, OTHER_LOAD_DEADLINE_S)
 
 
 def calibrate(

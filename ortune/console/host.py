@@ -162,7 +162,7 @@ def _make_runtime_rows(pool: DefaultPool, runtime: Runtime | None, packages: tup
         rows = [("ORT default", Text.assemble(f"{text}  ", ("fits this host", "green")))]
     if runtime:
         rows.append(("onnxruntime", add_note(runtime.onnxruntime, ", ".join(runtime.providers))))
-        driver = f"NVIDIA's driver {runtime.gpu_driver}"
+        driver = f"NVIDIA driver {runtime.gpu_driver}"
         for number, name in enumerate(runtime.gpus):
             rows.append(("" if number else "GPU", name if number else add_note(name, driver)))
     elif packages:

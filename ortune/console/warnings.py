@@ -194,25 +194,25 @@ def warn_failures(n_failed: int, n_tried: int, kinds: Iterable[str], trials: str
 
 
 def warn_tf32_differences(base: Config, trials: Iterable[Trial]) -> list[str]:
-    """Warn that candidates were rejected because either they or the baseline multiply in TF32, and the other does not.
+    """Warn of candidates that were rejected for their outputs if only they, or only the baseline, multiply in TF32.
 
     Args:
         base: The config of the baseline.
         trials: The candidates.
     """
-    n = sum(
-        1
+    differing = [
+        trial.config
         for trial in trials
         if trial.failure
         and trial.failure.kind == "wrong_output"
         and multiplies_in_tf32(trial.config.providers) != multiplies_in_tf32(base.providers)
-    )
-    if not n:
+    ]
+    if not differing:
         return []
-    how = f"To multiply in float32 on the GPU, add {spell_as_flag('fix', 'cuda.use_tf32=0')}."
+    in_tf32 = base if multiplies_in_tf32(base.providers) else differing[0]
     return [
-        f"{format_count(n, 'candidate')} {'was' if n == 1 else 'were'} rejected because float32 and TF32 differ too "
-        f"much for this model: the GPU multiplies in TF32 by default. {how}"
+        f"The outputs of {format_count(len(differing), 'candidate')} differed too much. The cause may be TF32, in "
+        f"which the GPU multiplies float32 by default.{explain_float32(in_tf32)}"
     ]
 
 
@@ -294,7 +294,9 @@ def warn_requirements(config: Config) -> tuple[str, ...]:
     if config.without_captures() != config:
         # Only this export keeps inputs and outputs in place.
         code = " ortune apply --to python writes a function that does this." if config.provider == CUDA else ""
-        texts.append(f"This config captures calls: inputs and outputs must stay in the same buffers on the GPU.{code}")
+        texts.append(
+            f"This config captures a graph: inputs and outputs must stay in the same buffers on the GPU.{code}"
+        )
     elif config.io_binding:
         texts.append("This config needs I/O binding: call session.run_with_iobinding() instead of session.run().")
     if config.batch > 1:
@@ -344,15 +346,21 @@ def warn_other_nodes(provider: str, nodes: dict[str, int]) -> str:
     return f"{n_others} of {sum(nodes.values())} nodes do not run on {provider}: {where}."
 
 
-def warn_tf32(max_error: float) -> str:
+def explain_float32(config: Config) -> str:
+    """Return how to multiply in float32 with a config that multiplies in TF32; "" if no option does that."""
+    return f" To compute in float32, add {spell_as_flag('fix', 'cuda.use_tf32=0')}." if config.provider == CUDA else ""
+
+
+def warn_tf32(max_error: float, config: Config) -> str:
     """Warn that only one of the default and the config multiplies in TF32.
 
     Args:
         max_error: Largest difference seen, as a share of the output's largest value.
+        config: The one that does.
     """
     return (
-        f"The GPU multiplies float32 in TF32: outputs differ from those of the CPU by up to {max_error:.2g} of the "
-        f"largest value. To multiply in float32, add {spell_as_flag('fix', 'cuda.use_tf32=0')}."
+        f"The GPU multiplies float32 in TF32: outputs differ from those in float32 by up to {max_error:.2g} of the "
+        f"largest value.{explain_float32(config)}"
     )
 
 

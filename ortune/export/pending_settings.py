@@ -25,8 +25,8 @@ LEFT_TO_PROGRAMS = (BATCH, "io_binding")
 class PendingSettings:
     """The settings of a config that a target has not written yet.
 
-    Each `take_...` method returns settings and removes them, so that no setting can be forgotten. Only `take_capture`
-    returns captured graphs.
+    Each `take_...` method returns settings and removes them, so that no setting can be forgotten. Captured graphs are
+    left out unless `take_capture` is called.
 
     Args:
         config: The config.
@@ -147,9 +147,9 @@ class PendingSettings:
         return self.config.io_binding
 
     def take_capture(self) -> bool:
-        """Take whether CUDA captures calls, for a target whose code keeps all inputs and outputs in fixed buffers.
+        """Return whether the config captures a CUDA graph, and keep the option among those of the provider.
 
-        The option is then one of the provider's; call it before `take_providers`.
+        It is for targets whose code keeps all inputs and outputs in fixed buffers. Call it before `take_providers`.
         """
         capture = f"{alias_of(CUDA)}.{CUDA_GRAPH}"
         if self._captures != {capture} or self.config.provider != CUDA or not self.config.io_binding:

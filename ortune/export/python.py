@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from ortune.export.literals import PYTHON
 from ortune.export.target import Job, Target
-from ortune.knobs.config import CPU, CUDA_BASED, Provider
+from ortune.knobs.config import CPU, CUDA_BASED, Config, Provider
 from ortune.knobs.plugins import PLUGIN_MODULES
 from ortune.worker.calls import DEVICES
+from ortune.worker.gpu import find_number
 from ortune.worker.session import ENUMS
 
 MAX_LINE = 110
@@ -151,9 +152,11 @@ def write(job: Job) -> str:
     lines = [*session_options_lines(job, imports), *make_provider_lines(job)]
     lines.append(call("session = ort.InferenceSession", session_arguments(job)))
     lines += session_comments(job)
+    is_bound = pending.take_io_binding()
     run_options, run_entries = pending.take_run_options(), pending.take_run_entries()
     if run_options or run_entries:
-        lines.append("run_options = ort.RunOptions()  # pass it to session.run(..., run_options)")
+        usage = "" if is_bound else "  # pass it to session.run(..., run_options)"
+        lines.append(f"run_options = ort.RunOptions(){usage}")
         lines += [f"run_options.{name} = {PYTHON.literal(value)}" for name, value in run_options.items()]
         lines += PYTHON.call_lines("run_options.add_run_config_entry", run_entries, "")
     if (batch := pending.take_batch()) > 1:
@@ -161,62 +164,87 @@ def write(job: Job) -> str:
             "",
             f"# Each call needs {batch} items. `items` holds their inputs: arrays by name, with a first axis of 1.",
             "inputs = {name: np.concatenate([item[name] for item in items]) for name in items[0]}",
-            "outputs = session.run(None, inputs)  # the first axis of each output is that of the items",
         ]
-    is_bound = pending.take_io_binding()
+        if not is_bound:
+            lines.append("outputs = session.run(None, inputs)  # the first axis of each output is that of the items")
+    bound = "binding, run_options" if run_options or run_entries else "binding"
     if captures:
-        lines += ["", *make_captured_call_lines("binding, run_options" if run_options or run_entries else "binding")]
+        lines += ["", *make_captured_call_lines(bound, find_place(pending.config))]
     elif is_bound:
-        device = DEVICES.get(pending.config.provider, "cpu")
-        # onnxruntime allocates values from Python only on the CPU and with CUDA.
-        bind = "bind_cpu_input(name, array)"
-        if device == "cuda":
-            bind = 'bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array, "cuda"))'
-        bound = "binding, run_options" if run_options or run_entries else "binding"
-        lines += [
-            "",
-            "# `inputs` holds NumPy arrays by name. Keep the binding for later calls, and bind the outputs again if",
-            "# their shapes change.",
-            "binding = session.io_binding()",
-            "for output in session.get_outputs():",
-            f'    binding.bind_output(output.name, "{device}")',
-            "for name, array in inputs.items():",
-            f"    binding.{bind}",
-            f"session.run_with_iobinding({bound})",
-            "outputs = binding.copy_outputs_to_cpu()",
-        ]
+        lines += ["", *make_bound_call_lines(bound, pending.config)]
     return "\n".join(lines)
 
 
-def make_captured_call_lines(bound: str) -> list[str]:
-    """Return code of a function that calls a session of CUDA which captures the first call and replays it.
+def find_place(config: Config) -> str:
+    """Return the arguments that say where values of calls with IO binding are."""
+    device = DEVICES.get(config.provider, "cpu")
+    number = find_number(config) if device == "cuda" else 0
+    return f'"{device}", {number}' if number else f'"{device}"'
 
-    A replay uses the buffers of the first call, so that the function keeps all inputs and outputs where they are.
+
+def make_bound_call_lines(bound: str, config: Config) -> list[str]:
+    """Return code of a call with IO binding.
 
     Args:
         bound: Arguments of `run_with_iobinding`.
+        config: The config.
+    """
+    place = find_place(config)
+    # onnxruntime allocates values from Python only on the CPU and with CUDA.
+    bind = "bind_cpu_input(name, array)"
+    if DEVICES.get(config.provider) == "cuda":
+        bind = f"bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array, {place}))"
+    return [
+        "# `inputs` holds NumPy arrays by name. Keep the binding for later calls, and bind the outputs again if",
+        "# their shapes change.",
+        "binding = session.io_binding()",
+        "for output in session.get_outputs():",
+        f"    binding.bind_output(output.name, {place})",
+        "for name, array in inputs.items():",
+        f"    binding.{bind}",
+        f"session.run_with_iobinding({bound})",
+        "outputs = binding.copy_outputs_to_cpu()",
+    ]
+
+
+def make_captured_call_lines(bound: str, place: str) -> list[str]:
+    """Return code of a function that calls a session of CUDA which captures the first call and replays it.
+
+    A replay uses the buffers of the first call, so that the function keeps all inputs and outputs where they are. ONNX
+    Runtime does not check the inputs of a replay.
+
+    Args:
+        bound: Arguments of `run_with_iobinding`.
+        place: Arguments that say where values are.
     """
     return [
-        "binding = session.io_binding()",
-        "buffers = {}",
+        "captured = {}",
         "",
         "",
         "def run(inputs):",
-        '    """Return the outputs for inputs that are NumPy arrays by name, of the same shapes in each call.',
+        '    """Return the outputs for inputs that are NumPy arrays by name.',
         "",
-        "    The first call captures a CUDA graph, which later calls replay. Call it from one thread only: each thread",
-        "    would capture a graph of its own.",
+        "    The first call captures a CUDA graph, which later calls replay: their inputs must have the same names,",
+        "    shapes and types. Call it from one thread only: each thread captures a graph of its own. What nodes on",
+        "    the CPU compute is not computed again in a replay.",
         '    """',
-        "    if not buffers:",
+        "    kinds = {name: (array.shape, array.dtype) for name, array in inputs.items()}",
+        "    if not captured:",
+        "        binding = session.io_binding()",
+        "        buffers = {}",
         "        for name, array in inputs.items():",
-        '            buffers[name] = ort.OrtValue.ortvalue_from_numpy(array, "cuda")',
+        f"            buffers[name] = ort.OrtValue.ortvalue_from_numpy(array, {place})",
         "            binding.bind_ortvalue_input(name, buffers[name])",
         "        for output in session.get_outputs():",
-        '            binding.bind_output(output.name, "cuda")',
+        f"            binding.bind_output(output.name, {place})",
+        f"        session.run_with_iobinding({bound})",
+        "        captured.update(binding=binding, buffers=buffers, kinds=kinds)",
+        "        return binding.copy_outputs_to_cpu()",
+        '    if kinds != captured["kinds"]:',
+        "        raise ValueError(f\"inputs are {kinds} instead of {captured['kinds']}\")",
         "    for name, array in inputs.items():",
-        "        if tuple(buffers[name].shape()) != array.shape:",
-        '            raise ValueError(f"{name}: shape {array.shape} instead of {tuple(buffers[name].shape())}")',
-        "        buffers[name].update_inplace(np.ascontiguousarray(array))",
+        '        captured["buffers"][name].update_inplace(np.ascontiguousarray(array))',
+        '    binding = captured["binding"]',
         f"    session.run_with_iobinding({bound})",
         "    return binding.copy_outputs_to_cpu()",
         "",

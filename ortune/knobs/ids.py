@@ -36,6 +36,7 @@ ARENA_SHRINKAGE = "memory.enable_memory_arena_shrinkage"
 ALLOCATOR = "allocator"
 
 PROVIDERS = "providers"
+USE_TF32 = "cuda.use_tf32"
 IO_BINDING = "io_binding"
 GLOBAL_THREAD_POOL = "global_thread_pool"
 WORKERS = "workers"

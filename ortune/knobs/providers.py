@@ -68,7 +68,7 @@ def chain_of(name: str) -> tuple[Provider, ...]:
 
 
 def multiplies_in_tf32(providers: Iterable[Provider]) -> bool:
-    """Return whether one of these providers multiplies float32 matrices in TF32, which NVIDIA's do by default."""
+    """Return whether one of these providers multiplies float32 in TF32, as those for NVIDIA GPUs do by default."""
     return any(
         name in CUDA_BASED and options.get("use_tf32", "1").lower() not in {"0", "false"} for name, options in providers
     )

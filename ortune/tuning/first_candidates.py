@@ -16,8 +16,8 @@ FAR_BEHIND = math.log(1.5)
 class FirstCandidates:
     """The baseline, then what is known to be good elsewhere, then each choice alone.
 
-    If there are several execution providers, each is tried without further settings in the first batch. The knobs of
-    one that is far behind another then come last.
+    If there are several execution providers, each is tried first without further settings, and in float32 if it
+    multiplies in TF32. Choices of a provider that is far behind another one then come last.
 
     Args:
         state: The state of the search.
@@ -28,63 +28,77 @@ class FirstCandidates:
     """
 
     def __init__(self, state: SearchState, space: SearchSpace) -> None:
-        selections = list(_list_selections(state, space))
-        chosen = [space.select(selection) for selection in selections]
+        known = [space.select(selection) for selection in _list_known(state, space)]
+        selections = list(space.one_factor()) if state.strategy not in {"random", "exhaustive"} else []
+        alone = [space.select(selection) for selection in selections]
         # Two rules, or a rule and a hint, may give the same candidate.
-        found = list({each.config.key: each for each in chosen if each.config.key in space.numbers}.values())
+        every = [space.select({}), *known, *alone]
+        found = list({each.config.key: each for each in every if each.config.key in space.numbers}.values())
         self.n = len(found) - 1
         # Nodes that start at the same time begin in different places.
         place = state.exchange.count_earlier() * state.plan.batch % max(self.n, 1)
         baseline, others = found[0], [*found[1 + place :], *found[1 : 1 + place]]
         plain = {
             each.config.key
-            for selection, each in zip(selections, chosen, strict=True)
-            if selection.keys() == {ids.PROVIDERS}
+            for selection, each in zip(selections, alone, strict=True)
+            if ids.PROVIDERS in selection and selection.keys() <= {ids.PROVIDERS, ids.USE_TF32}
         }
         self._own = space.base.provider
-        self._plain = {each.config.provider: each for each in others if each.config.key in plain}
+        self._plain = [each for each in others if each.config.key in plain]
         n_now = len(others)
         if self._plain:
-            others.sort(key=lambda each: (each.config.key not in plain, each.config.provider != self._own))
-            n_now = len(self._plain) + state.plan.batch
+            first = {each.config.key for each in known}
+
+            def order(each: Candidate) -> tuple[bool, bool, bool]:
+                return each.config.key not in plain, each.config.key not in first, each.config.provider != self._own
+
+            others.sort(key=order)
+            n_now = len(self._plain) + len(first - plain) + state.plan.batch
         self._now = [baseline, *others[:n_now]]
+        self._n_now = len(others[:n_now])
         self._waiting = others[n_now:]
 
     def take(self) -> list[Candidate]:
-        """Return the candidates of the first batch, or all of them if their order is known."""
+        """Return the candidates of the first batches, or all of them if their order is known."""
         now, self._now = self._now, []
         return now
 
-    def take_waiting(self, find: Callable[[Candidate], CandidateResult | None]) -> list[Candidate]:
-        """Return the other candidates, in an order that depends on the first results.
+    def take_waiting(self, find: Callable[[Candidate], CandidateResult | None], n_screened: int) -> list[Candidate]:
+        """Return the other candidates, in an order that depends on the first results, once these are known.
 
         Args:
             find: Returns the result of a candidate; None if there is none yet.
+            n_screened: Number of candidates with a result.
         """
+        if not self._waiting:
+            return []
         costs = {self._own: 0.0}
-        for provider, candidate in self._plain.items() if self._waiting else ():
-            if (result := find(candidate)) is not None:
-                costs[provider] = math.inf if result.log_ratio is None else result.log_ratio
+        unknown = False
+        for candidate in self._plain:
+            result, provider = find(candidate), candidate.config.provider
+            unknown |= result is None
+            ratio = result.log_ratio if result is not None else 0.0
+            costs[provider] = min(costs.get(provider, math.inf), math.inf if ratio is None else ratio)
+        # What another node measures is not waited for.
+        if unknown and n_screened < self._n_now:
+            return []
         latest = min(costs.values()) + FAR_BEHIND
         waiting = sorted(self._waiting, key=lambda each: costs.get(each.config.provider, 0.0) > latest)
         self._waiting = []
         return waiting
 
 
-def _list_selections(state: SearchState, space: SearchSpace) -> Iterator[dict[str, str]]:
-    """Yield the labels of the candidates. Missing labels mean the default.
+def _list_known(state: SearchState, space: SearchSpace) -> Iterator[dict[str, str]]:
+    """Yield the labels of candidates that are known to be good elsewhere. Missing labels mean the default.
 
-    "random" and "exhaustive" start with the baseline only, to be comparable with other tuners. "adaptive" starts with
-    the best of earlier searches, the advice of the documentation, and each choice alone, to learn the effects.
+    "adaptive" starts with the best of earlier searches and the advice of the documentation. "random" and "exhaustive"
+    have no first candidates but the baseline, to be comparable with other tuners.
     """
-    yield {}
-    if state.strategy in {"random", "exhaustive"}:
+    if state.strategy != "adaptive":
         return
-    if state.strategy == "adaptive":
-        for config in state.hints:
-            number = space.numbers.get(config.key)
-            if number is not None:
-                yield dict(space.candidates[number].labels)
-        for rule in space.rules:
-            yield dict(rule.labels)
-    yield from space.one_factor()
+    for config in state.hints:
+        number = space.numbers.get(config.key)
+        if number is not None:
+            yield dict(space.candidates[number].labels)
+    for rule in space.rules:
+        yield dict(rule.labels)

@@ -136,7 +136,7 @@ class Screening:
             if begin_s + batch_s / 2 >= end_s or state.exchange.is_screened() or self.is_complete():
                 break
             if self.n_batches:
-                for candidate in self.first.take_waiting(self.find_known):
+                for candidate in self.first.take_waiting(self.find_known, self.n_screened):
                     self.enqueue(candidate)
             n = min(state.plan.batch, state.plan.max_live - 1)
             again = self.choose_relaunched() if n > 1 else []

@@ -10,13 +10,13 @@ import msgspec
 import numpy as np
 import optuna
 
-from ortune.compare.calibrate import extend_load_deadline
 from ortune.compare.comparison import Comparison, Row
 from ortune.compare.figures import is_pooled
 from ortune.compare.interval import DEFAULT_CONFIDENCE
 from ortune.compare.limits import is_overloaded, kept_all, worst_excess
 from ortune.compare.open import OpenComparison
 from ortune.compare.paired_run import PairedRun
+from ortune.compare.providers import allow_for_providers
 from ortune.errors import MeasureError, OrtuneError, UsageError
 from ortune.knobs import Config, SearchSpace
 from ortune.knobs.providers import find_provider
@@ -131,6 +131,7 @@ def run_search(
     Raises:
         UsageError: The study's file cannot be used.
     """
+    opened = allow_for_providers(opened, space.base, space.providers)
     goal, runner, calibration = opened.goal, opened.runner, opened.calibration
     seed = opened.seed
     if settings.exchange:
@@ -144,7 +145,6 @@ def run_search(
         search_id=settings.study_id,
         replaced_id=settings.replaced_study_id,
     )
-    extend_load_deadline(runner, space.base, space.providers)
     budget_s = settings.budget_s or usual_budget_s(goal, calibration.pace, calibration.launch_s)
     end_s = opened.start_s + budget_s
     left_s = end_s - runner.now_s()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ortune.knobs.config import CAPTURES, CUDA_BASED, Config
+from ortune.worker.gpu import find_number
 from ortune.worker.session import make_run_options, make_session
 
 if TYPE_CHECKING:
@@ -99,6 +100,7 @@ class BoundCall:
         self._options = make_run_options(config)
         self._config = config
         self._device = DEVICES.get(config.provider, "cpu")
+        self._place = self._device, find_number(config) if self._device == "cuda" else 0
         captured = any(CAPTURES & options.keys() for _, options in config.providers)
         self._allocates = self._device != "gpu"  # whether onnxruntime can allocate values on the device
         self._copies = self._device == "cuda" or (captured and self._device != "cpu")
@@ -109,7 +111,7 @@ class BoundCall:
             import onnxruntime
 
             for name, array in zip(names, reference, strict=True):
-                fixed = onnxruntime.OrtValue.ortvalue_from_shape_and_type(array.shape, array.dtype, self._device)
+                fixed = onnxruntime.OrtValue.ortvalue_from_shape_and_type(array.shape, array.dtype, *self._place)
                 self._binding.bind_ortvalue_output(name, fixed)
         else:
             # ONNX Runtime reuses the output buffers of the previous call, and fails if the shape differs.
@@ -117,13 +119,13 @@ class BoundCall:
             if not has_fixed_shapes:
                 self._rebound = list(names)
             for name in names:
-                self._binding.bind_output(name, self._device)
+                self._binding.bind_output(name, *self._place)
 
     def __call__(self, sample: Mapping[str, NDArray[np.generic]]) -> list[Any]:
         """Make one call with one sample, and return its outputs."""
         binding = self._binding
         for name in self._rebound:
-            binding.bind_output(name, self._device)
+            binding.bind_output(name, *self._place)
         if self._copies:
             self._copy_inputs(sample)
         else:
@@ -144,7 +146,7 @@ class BoundCall:
                     onnxruntime.copy_tensors([onnxruntime.OrtValue.ortvalue_from_numpy(array)], [value])
                 continue
             if self._allocates:
-                value = onnxruntime.OrtValue.ortvalue_from_numpy(array, self._device)
+                value = onnxruntime.OrtValue.ortvalue_from_numpy(array, *self._place)
             else:
                 value, owner = make_device_value(array, self._config, self._device)
                 self._owners.append(owner)

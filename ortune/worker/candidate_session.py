@@ -33,11 +33,17 @@ MOST_CHECKED = 8
 """Number of samples whose outputs are compared, in addition to the first sample of each case."""
 
 
-MOST_REPEATED = 20
-"""Number of times that the compared samples are run again on other providers than the CPU, at most."""
-
 REPEATED_S = 0.5
-"""Time from which on they are not run again."""
+"""Time that samples may take that are run again at a launch."""
+
+LONGEST_PASS_S = 2.0
+"""If the first calls with all of them took longer, they are not run again."""
+
+LONGEST_CHECK_S = 0.05
+"""Before blocks, no sample is run again whose call takes longer: the block would take much longer than planned."""
+
+LARGEST_CHECK_BYTES = 16_000_000
+"""Nor if the file with the reference outputs is larger than this."""
 
 
 class CandidateSession:
@@ -65,7 +71,7 @@ class CandidateSession:
         self.batches: Batches | None = None
         self.jobs: JobPreparation | None = None
         self.largest_checked = 1
-        self.reference: list[list[Any]] | None = None
+        self.pass_s = 0.0
         self.n_blocks = 0
 
     def load(self) -> SessionInfo:
@@ -203,17 +209,21 @@ class CandidateSession:
     def run_checked_samples(self) -> list[list[Any]]:
         """Return the outputs of each sample whose outputs are compared."""
         positions = choose_checked(self.cases)
+        start_s = time.monotonic()
         if self.batches:
-            return self.batches.run_items(self.call_for_arrays, positions)
-        return [self.call_for_arrays(self.samples[position]) for position in positions]
+            outputs = self.batches.run_items(self.call_for_arrays, positions)
+        else:
+            outputs = [self.call_for_arrays(self.samples[position]) for position in positions]
+        self.pass_s = time.monotonic() - start_s
+        return outputs
 
     def repeat_checked_samples(
         self, reference: list[list[Any]], outputs: list[list[Any]]
     ) -> Iterator[tuple[list[Any], list[Any], str]]:
         """Yield the reference and the outputs of each sample, and what to add to a message about them.
 
-        Samples are run again on other providers than the CPU, as often as there is time for: kernels of a GPU that do
-        not wait for each other return right outputs in some calls, and wrong ones in others.
+        On other providers than the CPU, samples are run again as often as there is time for: a kernel with a race
+        condition returns wrong outputs only in some calls.
 
         Args:
             reference: The outputs of the reference.
@@ -221,11 +231,10 @@ class CandidateSession:
         """
         for expected, actual in zip(reference, outputs, strict=True):
             yield expected, actual, ""
-        if self.request.config.provider == CPU:
-            return
         end_s = time.monotonic() + REPEATED_S
-        for _ in range(MOST_REPEATED):
-            if time.monotonic() > end_s:
+        for number in range(self.request.repeats):
+            # The first calls of a session take longer: they load libraries and choose kernels.
+            if self.pass_s > LONGEST_PASS_S if number == 0 else time.monotonic() + self.pass_s > end_s:
                 return
             for expected, actual in zip(reference, self.run_checked_samples(), strict=True):
                 yield expected, actual, ", in a repeated call"
@@ -233,20 +242,22 @@ class CandidateSession:
     def check_again(self) -> Failure | None:
         """Check, between two blocks, that the outputs of one sample are still those of the reference.
 
-        Only other providers than the CPU are checked; see `repeat_checked_samples`.
+        This is for candidates whose outputs are run again at launch, and whose calls are short.
         """
         from ortune.worker.outputs import compare_outputs, load_outputs
 
         request = self.request
-        if request.config.provider == CPU or request.is_reference or self.batches or not request.compare_values:
+        if not request.repeats or not request.compare_values or request.is_reference or self.batches:
             return None
-        if self.reference is None:
-            self.reference = load_outputs(Path(request.reference_path))
-        positions = choose_checked(self.cases)
+        positions, path = choose_checked(self.cases), Path(request.reference_path)
+        if self.pass_s > LONGEST_CHECK_S * len(positions) or path.stat().st_size > LARGEST_CHECK_BYTES:
+            return None
         number = self.n_blocks % len(positions)
         self.n_blocks += 1
         outputs = self.call_for_arrays(self.samples[positions[number]])
-        difference = compare_outputs(self.names, self.reference[number], outputs, request.tolerance, request.quanta)
+        # The reference is read each time, because what is kept would count as memory of the candidate.
+        expected = load_outputs(path)[number]
+        difference = compare_outputs(self.names, expected, outputs, request.tolerance, request.quanta)
         if not difference.fault:
             return None
         return Failure(kind="wrong_output", stage="measure", message=f"{difference.fault}, in a repeated call")

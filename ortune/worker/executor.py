@@ -14,7 +14,7 @@ import msgspec
 
 from ortune.errors import HostError, ModelError, UsageError
 from ortune.interrupts import uninterrupted
-from ortune.knobs.config import DEFAULT, Config
+from ortune.knobs.config import CPU, DEFAULT, Config
 from ortune.knobs.titles import describe
 from ortune.model import ModelInfo
 from ortune.steps import enter_step
@@ -39,6 +39,9 @@ REFERENCE_TIMEOUTS = 2
 
 FIRST_LOAD_DEADLINE_S = 900.0
 """Maximum time for the baseline to load, and the same to run once. Nothing is known about the model at that point."""
+
+MOST_REPEATS = 20
+"""Number of times that a new config on another provider than the CPU runs the compared samples again."""
 
 BUILD_DEADLINE_S = 600.0
 """Maximum time for a provider to compile the model, if it compiles models."""
@@ -132,6 +135,7 @@ class ProcessExecutor:
         self._command = command
         self._environment = dict(environment or {})
         self._compare_values = reference.compare_values if reference else True
+        self._baseline_key: str | None = None
         self._live: set[WorkerProcess] = set()
         self._n_launched = 0
         feed.save(self._feed_path)
@@ -312,10 +316,22 @@ class ProcessExecutor:
                 return failure
         return workers
 
+    def _count_repeats(self, config: Config, *, is_reference: bool) -> int:
+        """Return how often the compared samples are run again at a launch: most often in the first one of a config.
+
+        On the CPU, outputs do not depend on chance. Those of the baseline are compared when they become the reference:
+        if they differ in a later call, that is no fault of a candidate.
+        """
+        if config.provider == CPU or (config.key == self._baseline_key and not is_reference):
+            return 0
+        return 1 if config.key in self._nodes else MOST_REPEATS
+
     def _start(
         self, config: Config, limit_bytes: int | None, *, is_reference: bool, number: int = 0
     ) -> WorkerProcess | Failure:
         self._n_launched += 1
+        if is_reference:
+            self._baseline_key = config.key
         request = protocol.LoadRequest(
             model_path=self._model.path,
             config=self._compiled.with_folder(config),
@@ -326,6 +342,7 @@ class ProcessExecutor:
             tolerance=self._tolerance,
             quanta={output.name: output.quantum for output in self._model.outputs if output.quantum},
             compare_values=self._compare_values,
+            repeats=self._count_repeats(config, is_reference=is_reference),
             memory_limit_bytes=limit_bytes if self._memory_limit_bytes is None else self._memory_limit_bytes,
             usable=self._usable,
             n_cores=self._n_cores,

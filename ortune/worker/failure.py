@@ -17,9 +17,9 @@ SUDDEN: tuple[FailureKind, ...] = ("crash", "exit", "timeout")
 
 OUT_OF_MEMORY = re.compile(
     r"bad_alloc|bad allocation|failed to allocate|cannot allocate memory|EAGAIN"
-    # Vulkan: VK_ERROR_OUT_OF_DEVICE_MEMORY; Direct3D: E_OUTOFMEMORY; CUDA: CUDA_ERROR_OUT_OF_MEMORY
-    # cuBLAS and cuDNN; the arena of CUDA with a limit
+    # cuBLAS and cuDNN; CUDA's arena with gpu_mem_limit
     r"|STATUS_ALLOC_FAILED|is smaller than requested bytes"
+    # Vulkan: VK_ERROR_OUT_OF_DEVICE_MEMORY; Direct3D: E_OUTOFMEMORY; CUDA: CUDA_ERROR_OUT_OF_MEMORY
     r"|out[ _]?of[ _]?(?:(?:device|host|pool)[ _])?memory"
     # Dawn, for a tensor that no buffer of the GPU can hold
     r"|exceeds the max buffer size limit",

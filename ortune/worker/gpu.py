@@ -21,6 +21,10 @@ SLOWDOWNS = {
 """Reasons for lower clocks that spoil a measurement, by bit. That the GPU is idle is not among them."""
 
 
+MOST_DIGITS = 4
+"""Digits of the number of a GPU. Records are untrusted, and int() rejects texts of thousands of digits."""
+
+
 class GpuReader:
     """Reads the state of one GPU. It is made before the session is created.
 
@@ -56,7 +60,10 @@ class GpuReader:
         )
 
     def _query(self, name: str, *arguments: Any) -> Any:
-        """Return the answer to a query; None if this GPU, driver or user lacks it, which must fail no candidate."""
+        """Return the answer to a query; None if the GPU, the driver or the user's rights do not allow it.
+
+        A candidate must not fail because of that.
+        """
         try:
             return getattr(self._nvml, name)(self._device, *arguments)
         except Exception:  # noqa: BLE001
@@ -75,7 +82,7 @@ class GpuReader:
 def find_number(config: Config) -> int:
     """Return the device id of the GPU that a config uses, as its provider counts."""
     device = dict(config.providers)[config.provider].get("device_id", "")
-    return int(device) if device.isdecimal() else 0
+    return int(device) if device.isdecimal() and len(device) <= MOST_DIGITS else 0
 
 
 def find_device(nvml: Any, number: int) -> Any:
@@ -84,26 +91,52 @@ def find_device(nvml: Any, number: int) -> Any:
     Args:
         nvml: The module pynvml, initialized.
         number: Device id of the GPU, as the provider counts.
+
+    Raises:
+        LookupError: Providers see no such GPU.
+        Exception: Any exception of NVML.
     """
-    visible = [part.strip() for part in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
-    name = visible[number] if number < len(visible) else ""
-    if name.startswith(("GPU-", "MIG-")):
-        return nvml.nvmlDeviceGetHandleByUUID(name)
-    return nvml.nvmlDeviceGetHandleByIndex(int(name) if name.isdigit() else number)
+    parts = [part.strip() for part in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
+    if number < len(parts) and parts[number].startswith("MIG-"):
+        return nvml.nvmlDeviceGetHandleByUUID(parts[number])
+    return nvml.nvmlDeviceGetHandleByIndex(list_visible(nvml)[number])
+
+
+def list_visible(nvml: Any) -> list[int]:
+    """Return NVML's numbers of the GPUs that providers see, in their order. Those after an invalid one are not seen.
+
+    Source: NVIDIA, "CUDA C++ Programming Guide", environment variables. CUDA numbers different GPUs by their speed,
+    NVML by the bus, unless CUDA_DEVICE_ORDER is PCI_BUS_ID.
+    """
+    n_gpus = nvml.nvmlDeviceGetCount()
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return list(range(n_gpus))
+    found: list[int] = []
+    for part in map(str.strip, visible.split(",")):
+        number = int(part) if part.isdecimal() and len(part) <= MOST_DIGITS else n_gpus
+        if part.startswith("GPU-"):
+            uuids = [str(nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetHandleByIndex(each))) for each in range(n_gpus)]
+            number = next((each for each, uuid in enumerate(uuids) if uuid.startswith(part)), n_gpus)
+        if number >= n_gpus:
+            break
+        found.append(number)
+    return found
 
 
 def list_gpus() -> tuple[tuple[str, ...], str]:
     """Return the names of the NVIDIA GPUs that providers see, in their order, and the version of the driver.
 
-    Both are empty if NVML does not work.
+    The names are empty if GPUs differ and their order is not known, and both if NVML does not work.
     """
     try:
         import pynvml
 
         pynvml.nvmlInit()
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        n_gpus = pynvml.nvmlDeviceGetCount() if visible is None else len([each for each in visible.split(",") if each])
-        names = tuple(str(pynvml.nvmlDeviceGetName(find_device(pynvml, number))) for number in range(n_gpus))
+        numbers = list_visible(pynvml)
+        names = tuple(str(pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(each))) for each in numbers)
+        if len({*names}) > 1 and os.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
+            names = ()
         return names, str(pynvml.nvmlSystemGetDriverVersion())
     except Exception:  # noqa: BLE001  (there is no GPU, or no NVML)
         return (), ""

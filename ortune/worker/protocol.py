@@ -40,6 +40,8 @@ class LoadRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
         tolerance: Tolerance for differences in outputs.
         quanta: For each output that is dequantized at the end: the step between two adjacent values.
         compare_values: Whether to compare values. If not, only types and shapes are compared.
+        repeats: Number of times that the compared samples are run again at launch, at most. If it is not 0, one of them
+            is also run again before each block.
         memory_limit_bytes: Maximum private memory of the worker; None for no limit.
         usable: CPUs on which the use by other processes is monitored.
         n_cores: Number of physical cores that these CPUs belong to; 0 if unknown.
@@ -59,6 +61,7 @@ class LoadRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     tolerance: Tolerance
     quanta: dict[str, float]
     compare_values: bool
+    repeats: int = 0
     memory_limit_bytes: int | None
     usable: tuple[int, ...]
     n_cores: int = 0

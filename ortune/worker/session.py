@@ -5,7 +5,7 @@ onnxruntime is imported by the functions, so that importing this module is cheap
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import os
 import sys
 import time
@@ -70,9 +70,12 @@ def make_session(
                 f"This onnxruntime ({onnxruntime.__version__}) does not have {name}. It has {', '.join(known)}.",
             )
     if config.provider in CUDA_BASED and hasattr(onnxruntime, "preload_dlls"):
-        # It prints what is missing to stdout.
-        with contextlib.redirect_stdout(sys.stderr):
+        # It prints what is missing to stdout. Redirecting that would affect other threads.
+        vars(onnxruntime)["print"] = functools.partial(print, file=sys.stderr)
+        try:
             onnxruntime.preload_dlls()
+        finally:
+            del vars(onnxruntime)["print"]
     options = make_session_options(config)
     if record_assignment:
         options.add_session_config_entry(ASSIGNMENT_ENTRY, "1")

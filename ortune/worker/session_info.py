@@ -61,7 +61,8 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         plugins: Versions of the installed plugin packages.
         gpus: Names of the NVIDIA GPUs that execution providers see, in their order; empty if there is none, if NVML
             does not work, or if ONNX Runtime has no provider for them.
-        gpu_driver: Version of NVIDIA's driver; empty without GPUs.
+        gpu_driver: Version of the NVIDIA driver; empty if NVML does not work, or if ONNX Runtime has no provider for
+            NVIDIA GPUs.
     """
 
     onnxruntime: str

@@ -352,8 +352,11 @@ class Hook:
             )
         if provider in CUDA_BASED and hasattr(onnxruntime, "preload_dlls"):
             # It prints what is missing to stdout, where only the program's own output belongs.
-            with contextlib.redirect_stdout(sys.stderr):
+            onnxruntime.print = functools.partial(print, file=sys.stderr)
+            try:
                 onnxruntime.preload_dlls()
+            finally:
+                del onnxruntime.print
         pool = config["global_thread_pool"]
         if pool and pool not in self._pools:
             onnxruntime.set_global_thread_pool_sizes(pool["intra_op_num_threads"], pool["inter_op_num_threads"])

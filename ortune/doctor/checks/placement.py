@@ -13,6 +13,9 @@ from ortune.model.info import CONTROL_FLOW
 SHAPE_WORK = SHAPE_OPS | FOLLOWS_SHAPE | {"Constant", "Expand", "Identity", "NonZero", "Reshape", "Tile"}
 """Operators that ONNX Runtime leaves to the CPU on purpose: the sizes are needed there."""
 
+FIXED_WORK = SHAPE_WORK - {"NonZero"}
+"""Those whose outputs have the same size in each call."""
+
 INSTALL_LIBRARIES = "Install the libraries that the provider needs, in the versions that its documentation names"
 
 
@@ -64,8 +67,8 @@ def check_cuda_graphs(facts: ModelFacts) -> DoctorFinding | None:
     graph = facts.optimized or facts.original
     if graph.select(*CONTROL_FLOW):
         obstacles.append("control flow")
-    # ONNX Runtime computes shapes on the CPU. That is no obstacle: the sizes are constant.
-    if any(node.provider == "CPUExecutionProvider" and node.op not in SHAPE_WORK for node in facts.assigned):
+    # Nodes that compute shapes on the CPU do not prevent capture, because shapes are fixed.
+    if any(node.provider == "CPUExecutionProvider" and node.op not in FIXED_WORK for node in facts.assigned):
         obstacles.append("nodes on the CPU")
     if any(not info.dtype for info in facts.original.inputs):
         obstacles.append("inputs that are not tensors")
