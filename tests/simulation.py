@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -20,6 +21,7 @@ from ortune.record.journal import Journal
 from ortune.tuning.resume import JournaledExecutor
 from ortune.worker import Block, BlockPlan, Failure, LiveCandidate, Memory, Runtime, SessionInfo
 from ortune.worker.block import GpuState, Job
+from ortune.worker.executor import ReferenceOutputs
 from ortune.worker.open_loop import draw_arrivals
 from ortune.worker.runtime import read_installed_runtime
 from ortune.workload import Feed, Goal, Load
@@ -342,7 +344,7 @@ class SimulatedProcesses(SimulatedExecutor):
         )
         self.n_cases = next((each.n_cases for each in arguments if isinstance(each, Feed)), 1)
         self.runtime = read_installed_runtime() or RUNTIME
-        self.reference = None
+        self.reference = ReferenceOutputs(path=Path(), compare_values=True)
 
     def __enter__(self) -> Self:
         return self

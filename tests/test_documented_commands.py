@@ -5,6 +5,7 @@ Commands that measure a model do so on a simulated host. The others run as they 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
@@ -86,44 +87,47 @@ for _ in range(3):
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(shared_folder: Path, tmp_path: Path) -> Path:
     """A folder of its own for each test, with the files that the commands of the documentation name."""
-    return fill(tmp_path)
+    return shutil.copytree(shared_folder, tmp_path, dirs_exist_ok=True)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Such a folder for tests that change nothing."""
-    return fill(tmp_path_factory.mktemp("documented"))
+    """Such a folder for tests that change nothing. It takes seconds to make."""
+    folder = tmp_path_factory.mktemp("documented")
+    # Records and plans name their models relative to the folder.
+    with contextlib.chdir(folder):
+        fill(Path())
+    return folder
 
 
-def fill(tmp_path: Path) -> Path:
+def fill(folder: Path) -> None:
     """Write the files that the commands of the documentation name."""
     for name in MODELS:
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        shutil.copy(TINY_CNN, tmp_path / name)
-    record = make_local_record(tmp_path / "model.onnx", ONE_THREAD)
+        (folder / name).parent.mkdir(exist_ok=True)
+        shutil.copy(TINY_CNN, folder / name)
+    record = make_local_record(folder / "model.onnx", ONE_THREAD)
     # The gain of one thread on the simulated host is 2.
     evidence = msgspec.structs.replace(record.evidence, speedup=GAIN)
     for name in RECORDS:
-        write(msgspec.structs.replace(record, evidence=evidence), tmp_path / f"{name}.json")
+        write(msgspec.structs.replace(record, evidence=evidence), folder / f"{name}.json")
     for name in ("app.py", "server.py"):
-        (tmp_path / name).write_text(PROGRAM)
-    plan = make_plan(DEPLOYMENTS["processes"], tmp_path / "model.onnx")
-    write_plan(plan, tmp_path / "plan.json")
-    other = onnx.load(tmp_path / "b.onnx")
+        (folder / name).write_text(PROGRAM)
+    plan = make_plan(DEPLOYMENTS["processes"], folder / "model.onnx")
+    write_plan(plan, folder / "plan.json")
+    other = onnx.load(folder / "b.onnx")
     other.doc_string = "another model"
-    onnx.save(other, tmp_path / "b.onnx")
-    write_plan(make_host_plan([tmp_path / "a.onnx", tmp_path / "b.onnx"]), tmp_path / "host.json")
-    write_metrics(tmp_path / "metrics", *make_rollout(0.8, luck=0.01))
-    (tmp_path / "lengths.txt").write_text("8\n29\n256\n")
-    (tmp_path / "ortune.toml").write_text(GATES)
-    shutil.copytree(ROOT / "examples", tmp_path / "examples")
-    (tmp_path / "new" / "bin").mkdir(parents=True)
-    python = tmp_path / "new" / "bin" / "python"
+    onnx.save(other, folder / "b.onnx")
+    write_plan(make_host_plan([folder / "a.onnx", folder / "b.onnx"]), folder / "host.json")
+    write_metrics(folder / "metrics", *make_rollout(0.8, luck=0.01))
+    (folder / "lengths.txt").write_text("8\n29\n256\n")
+    (folder / "ortune.toml").write_text(GATES)
+    shutil.copytree(ROOT / "examples", folder / "examples")
+    (folder / "new" / "bin").mkdir(parents=True)
+    python = folder / "new" / "bin" / "python"
     python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     python.chmod(0o755)
-    return tmp_path
 
 
 @pytest.mark.slow

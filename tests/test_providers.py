@@ -9,6 +9,8 @@ import json
 import os
 import subprocess
 import sys
+import threading
+import time
 import types
 from pathlib import Path
 from typing import Any
@@ -44,7 +46,7 @@ from ortune.tuning.stages import SearchSettings, run_search
 from ortune.worker import BlockPlan, Failure, Runtime, SessionInfo
 from ortune.worker.block import GpuState
 from ortune.worker.devices import Devices
-from ortune.worker.executor import ProcessExecutor, launch_reference
+from ortune.worker.executor import MOST_REPEATS, ProcessExecutor, launch_reference
 from ortune.worker.gpu import GpuReader, find_device, find_number, list_gpus, list_visible
 from ortune.worker.installed import find_installed_version
 from ortune.worker.providers import choose_providers
@@ -55,6 +57,7 @@ from ortune.worker.runtime import (
     find_provider_fault,
     read_installed_runtime,
 )
+from ortune.worker.session import make_session
 from ortune.workload import QUANTIZED_TOLERANCE, TF32_TOLERANCE, Feed, Goal, InputOptions, Tolerance, make_feed
 from ortune.workload.load import make_load
 from tests.applying import run as run_program
@@ -567,6 +570,30 @@ class TestBuilds:
             never.close()
 
     @pytest.mark.slow
+    def test_the_baseline_is_not_blamed_for_a_later_call(self) -> None:
+        model = read_model(TINY_CNN)
+        feed = make_feed(model, InputOptions())
+        with self.executor(model, feed) as executor:
+            base = self.config("4")
+            launch_reference(executor, model, feed, base).close()
+            assert executor.reference.baseline_key == base.key
+            (again,) = executor.launch([base], deadline_s=60)
+            assert not isinstance(again, Failure), again
+            assert again.session_info.deterministic
+            plan = BlockPlan(load=make_load(), duration_ns=20_000_000, lead_in_ns=0, min_calls=300, deadline_s=30)
+            assert not any(isinstance(again.measure(plan), Failure) for _ in range(2))
+            again.close()
+
+    def test_how_often_outputs_are_compared(self) -> None:
+        model = read_model(TINY_CNN)
+        with self.executor(model, make_feed(model, InputOptions())) as executor:
+            config = self.config("3")
+            assert executor._count_repeats(DEFAULT) == 0
+            assert executor._count_repeats(config) == MOST_REPEATS
+            executor._nodes[config.key] = {}
+            assert executor._count_repeats(config) == 1
+
+    @pytest.mark.slow
     def test_exhausted_gpu_memory_is_reported(self) -> None:
         model = read_model(TINY_CNN)
         feed = make_feed(model, InputOptions())
@@ -741,6 +768,40 @@ class TestGpu:
         assert "NVIDIA T4" in lines
 
 
+class TestPreloading:
+    """onnxruntime prints to stdout which libraries of CUDA are missing."""
+
+    def test_it_goes_to_stderr(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        import onnxruntime
+
+        def preload() -> None:
+            time.sleep(0.01)
+            vars(onnxruntime).get("print", print)("Failed to load libcublas.so.13")
+            print("the program's own output")
+
+        monkeypatch.setattr(onnxruntime, "preload_dlls", preload)
+        monkeypatch.setattr("ortune.worker.session.list_built_in", lambda: [CUDA, CPU])
+        failed: list[Exception] = []
+
+        def create() -> None:
+            try:
+                make_session(str(TINY_CNN.with_name("missing.onnx")), Config(providers=chain_of(CUDA)))
+            except Exception as error:  # noqa: BLE001
+                failed.append(error)
+
+        threads = [threading.Thread(target=create) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not any(isinstance(error, KeyError) for error in failed)
+        assert len(failed) == 4
+        shown = capsys.readouterr()
+        assert shown.out.splitlines() == 4 * ["the program's own output"]
+        assert shown.err.count("Failed to load libcublas.so.13") == 4
+        assert "print" not in vars(onnxruntime)
+
+
 class TestGpuReader:
     def test_without_nvml_nothing_is_read(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "pynvml", None)
@@ -753,6 +814,7 @@ class TestGpuReader:
             NVML_CLOCK_SM=1,
             nvmlInit=lambda: None,
             nvmlDeviceGetCount=lambda: 1,
+            nvmlDeviceGetName=lambda device: "NVIDIA T4",
             nvmlDeviceGetHandleByIndex=lambda number: number,
             nvmlDeviceGetComputeRunningProcesses=lambda device: [process, other],
             nvmlDeviceGetCurrentClocksThrottleReasons=lambda device: 0x1 | 0x40,
@@ -792,6 +854,7 @@ class TestGpuReader:
             nvmlDeviceGetHandleByIndex=lambda number: number,
             nvmlDeviceGetHandleByUUID=lambda text: text,
             nvmlDeviceGetUUID=lambda number: f"GPU-8932f93{number}-d72c",
+            nvmlDeviceGetName=lambda number: "NVIDIA H100",
         )
 
         def find(visible: str) -> list[Any]:
@@ -826,7 +889,11 @@ class TestGpuReader:
         monkeypatch.setitem(sys.modules, "pynvml", nvml)
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         # CUDA numbers different GPUs by their speed, unless it is set otherwise.
-        assert list_gpus() == ((), "580.1")
+        monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
+        assert list_gpus() == ((), "")
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+        assert list_gpus() == ((), "")
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
         monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
         assert list_gpus() == (("NVIDIA GPU 0", "NVIDIA GPU 1"), "580.1")
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")

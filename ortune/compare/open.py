@@ -31,6 +31,7 @@ from ortune.worker.executor import (
     FIRST_LOAD_DEADLINE_S,
     WORKER_COMMAND,
     ProcessExecutor,
+    ReferenceOutputs,
     launch_reference,
 )
 from ortune.worker.memory_plan import MemoryPlan
@@ -323,9 +324,16 @@ def open_comparison(
                 build_deadline_s=setup.build_deadline_s,
                 command=program.command,
                 environment=program.environment,
-                reference=first.reference if first and setup.compare_outputs else None,
+                reference=find_reference(program, first),
             )
             return stack.enter_context(executor)
+
+        def find_reference(program: Program, first: ProcessExecutor | None) -> ReferenceOutputs | None:
+            if not first or not setup.compare_outputs:
+                return None
+            # The config of the baseline is a candidate where another program runs it.
+            is_own = program is setup.program
+            return first.reference if is_own else msgspec.structs.replace(first.reference, baseline_key=None)
 
         own = open_executor(setup.program)
         executors: dict[tuple[int, int, tuple[Cpus, ...]], Executor] = {}

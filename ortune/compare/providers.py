@@ -27,7 +27,7 @@ def allow_for_providers(opened: OpenComparison, base: Config, providers: Iterabl
         return opened
     runner, calibration = opened.runner, opened.calibration
     runner.load_deadline_s = max(runner.load_deadline_s, OTHER_LOAD_DEADLINE_S)
-    if not others & CUDA_BASED or base.provider != CPU:
+    if not others & CUDA_BASED or base.provider in CUDA_BASED:
         return opened
     calibration = msgspec.structs.replace(calibration, pace=assume_settling(calibration.pace))
     return msgspec.structs.replace(opened, calibration=calibration)

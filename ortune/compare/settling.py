@@ -53,8 +53,9 @@ def observe_settling(config: Config, pace: Pace, measure: Callable[[BlockPlan], 
 
 
 def assume_settling(pace: Pace) -> Pace:
-    """Return the pace for candidates on a GPU whose baseline runs on the CPU, and shows nothing of how they settle."""
-    return msgspec.structs.replace(pace, settling_ns=USUAL_SETTLING_NS) if can_settle(pace) else pace
+    """Return the pace for candidates on a GPU whose baseline runs elsewhere, and does not show how they settle."""
+    settling_ns = max(pace.settling_ns, USUAL_SETTLING_NS)
+    return msgspec.structs.replace(pace, settling_ns=settling_ns) if can_settle(pace) else pace
 
 
 def can_settle(pace: Pace) -> bool:

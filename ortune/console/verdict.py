@@ -322,7 +322,7 @@ def find_config_warnings(record: Record) -> list[str]:
     max_error = record.evidence.output_check.max_error
     in_tf32 = [each for each in (config, record.base) if multiplies_in_tf32(each.providers)]
     if recommended and len(in_tf32) == 1 and max_error is not None and max_error > Tolerance().absolute:
-        warnings.append(warn_tf32(max_error, *in_tf32))
+        warnings.append(warn_tf32(max_error, config))
     if any(is_approximate(name) for name in config.settings):
         known = recommended and not any(is_approximate(name) for name in record.base.settings)
         warnings.append(warn_approximate(record.evidence.output_check.max_error if known else None))

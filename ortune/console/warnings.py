@@ -209,7 +209,8 @@ def warn_tf32_differences(base: Config, trials: Iterable[Trial]) -> list[str]:
     ]
     if not differing:
         return []
-    in_tf32 = base if multiplies_in_tf32(base.providers) else differing[0]
+    of_cuda = [each for each in (base, *differing) if each.provider == CUDA and multiplies_in_tf32(each.providers)]
+    in_tf32 = (of_cuda or differing)[0]
     return [
         f"The outputs of {format_count(len(differing), 'candidate')} differed too much. The cause may be TF32, in "
         f"which the GPU multiplies float32 by default.{explain_float32(in_tf32)}"
@@ -347,8 +348,10 @@ def warn_other_nodes(provider: str, nodes: dict[str, int]) -> str:
 
 
 def explain_float32(config: Config) -> str:
-    """Return how to multiply in float32 with a config that multiplies in TF32; "" if no option does that."""
-    return f" To compute in float32, add {spell_as_flag('fix', 'cuda.use_tf32=0')}." if config.provider == CUDA else ""
+    """Return how to multiply in float32 with a config; "" if it does, or if no option does that."""
+    if config.provider != CUDA or not multiplies_in_tf32(config.providers):
+        return ""
+    return f" To compute in float32, add {spell_as_flag('fix', 'cuda.use_tf32=0')}."
 
 
 def warn_tf32(max_error: float, config: Config) -> str:
@@ -356,7 +359,7 @@ def warn_tf32(max_error: float, config: Config) -> str:
 
     Args:
         max_error: Largest difference seen, as a share of the output's largest value.
-        config: The one that does.
+        config: The recommended config.
     """
     return (
         f"The GPU multiplies float32 in TF32: outputs differ from those in float32 by up to {max_error:.2g} of the "

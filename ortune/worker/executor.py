@@ -57,10 +57,12 @@ class ReferenceOutputs(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         path: The file that contains them.
         compare_values: Whether two runs of the reference agreed. If not, only types and shapes are compared.
+        baseline_key: Key of the config that they come from; None if another program than the candidates' made them.
     """
 
     path: Path
     compare_values: bool
+    baseline_key: str | None = None
 
 
 class ProcessExecutor:
@@ -135,7 +137,7 @@ class ProcessExecutor:
         self._command = command
         self._environment = dict(environment or {})
         self._compare_values = reference.compare_values if reference else True
-        self._baseline_key: str | None = None
+        self._baseline_key = reference.baseline_key if reference else None
         self._live: set[WorkerProcess] = set()
         self._n_launched = 0
         feed.save(self._feed_path)
@@ -264,7 +266,9 @@ class ProcessExecutor:
     @property
     def reference(self) -> ReferenceOutputs:
         """The reference outputs, for use by another executor."""
-        return ReferenceOutputs(path=self._reference_path, compare_values=self._compare_values)
+        return ReferenceOutputs(
+            path=self._reference_path, compare_values=self._compare_values, baseline_key=self._baseline_key
+        )
 
     def _build(self, config: Config, *, is_reference: bool) -> Failure | None:
         """Let a provider that compiles models do so in a launch of its own. Later launches read its cache."""
@@ -316,13 +320,12 @@ class ProcessExecutor:
                 return failure
         return workers
 
-    def _count_repeats(self, config: Config, *, is_reference: bool) -> int:
+    def _count_repeats(self, config: Config) -> int:
         """Return how often the compared samples are run again at a launch: most often in the first one of a config.
 
-        On the CPU, outputs do not depend on chance. Those of the baseline are compared when they become the reference:
-        if they differ in a later call, that is no fault of a candidate.
+        On the CPU, outputs do not depend on chance.
         """
-        if config.provider == CPU or (config.key == self._baseline_key and not is_reference):
+        if config.provider == CPU:
             return 0
         return 1 if config.key in self._nodes else MOST_REPEATS
 
@@ -342,7 +345,8 @@ class ProcessExecutor:
             tolerance=self._tolerance,
             quanta={output.name: output.quantum for output in self._model.outputs if output.quantum},
             compare_values=self._compare_values,
-            repeats=self._count_repeats(config, is_reference=is_reference),
+            repeats=self._count_repeats(config),
+            is_baseline=config.key == self._baseline_key,
             memory_limit_bytes=limit_bytes if self._memory_limit_bytes is None else self._memory_limit_bytes,
             usable=self._usable,
             n_cores=self._n_cores,

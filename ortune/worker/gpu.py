@@ -107,13 +107,20 @@ def list_visible(nvml: Any) -> list[int]:
 
     Source: NVIDIA, "CUDA C++ Programming Guide", environment variables. CUDA numbers different GPUs by their speed,
     NVML by the bus, unless CUDA_DEVICE_ORDER is PCI_BUS_ID.
+
+    Raises:
+        LookupError: GPUs differ, and are selected by numbers in an order that is not known.
+        Exception: Any exception of NVML.
     """
     n_gpus = nvml.nvmlDeviceGetCount()
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is None:
-        return list(range(n_gpus))
+    parts = [part.strip() for part in visible.split(",")] if visible is not None else list(map(str, range(n_gpus)))
+    if n_gpus > 1 and any(map(str.isdecimal, parts)) and os.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
+        names = {nvml.nvmlDeviceGetName(nvml.nvmlDeviceGetHandleByIndex(each)) for each in range(n_gpus)}
+        if len(names) > 1:
+            raise LookupError("different GPUs, whose order is not known")
     found: list[int] = []
-    for part in map(str.strip, visible.split(",")):
+    for part in parts:
         number = int(part) if part.isdecimal() and len(part) <= MOST_DIGITS else n_gpus
         if part.startswith("GPU-"):
             uuids = [str(nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetHandleByIndex(each))) for each in range(n_gpus)]
@@ -127,7 +134,7 @@ def list_visible(nvml: Any) -> list[int]:
 def list_gpus() -> tuple[tuple[str, ...], str]:
     """Return the names of the NVIDIA GPUs that providers see, in their order, and the version of the driver.
 
-    The names are empty if GPUs differ and their order is not known, and both if NVML does not work.
+    Both are empty if NVML does not work, or if GPUs differ and their order is not known.
     """
     try:
         import pynvml
@@ -135,8 +142,6 @@ def list_gpus() -> tuple[tuple[str, ...], str]:
         pynvml.nvmlInit()
         numbers = list_visible(pynvml)
         names = tuple(str(pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(each))) for each in numbers)
-        if len({*names}) > 1 and os.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
-            names = ()
         return names, str(pynvml.nvmlSystemGetDriverVersion())
-    except Exception:  # noqa: BLE001  (there is no GPU, or no NVML)
+    except Exception:  # noqa: BLE001  (there is no GPU, no NVML, or no known order)
         return (), ""

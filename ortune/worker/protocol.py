@@ -42,6 +42,8 @@ class LoadRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
         compare_values: Whether to compare values. If not, only types and shapes are compared.
         repeats: Number of times that the compared samples are run again at launch, at most. If it is not 0, one of them
             is also run again before each block.
+        is_baseline: Whether it is the config whose outputs are the reference, also in later launches. That its outputs
+            differ in a repeated call is then no fault of a candidate.
         memory_limit_bytes: Maximum private memory of the worker; None for no limit.
         usable: CPUs on which the use by other processes is monitored.
         n_cores: Number of physical cores that these CPUs belong to; 0 if unknown.
@@ -62,6 +64,7 @@ class LoadRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     quanta: dict[str, float]
     compare_values: bool
     repeats: int = 0
+    is_baseline: bool = False
     memory_limit_bytes: int | None
     usable: tuple[int, ...]
     n_cores: int = 0

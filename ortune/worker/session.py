@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -41,6 +42,9 @@ MOST_SHOWN = 200
 ASSIGNMENT_ENTRY = "session.record_ep_graph_assignment_info"
 
 
+_PRELOADING = threading.Lock()
+
+
 def make_session(
     model: str | os.PathLike[str] | bytes,
     config: Config,
@@ -71,11 +75,12 @@ def make_session(
             )
     if config.provider in CUDA_BASED and hasattr(onnxruntime, "preload_dlls"):
         # It prints what is missing to stdout. Redirecting that would affect other threads.
-        vars(onnxruntime)["print"] = functools.partial(print, file=sys.stderr)
-        try:
-            onnxruntime.preload_dlls()
-        finally:
-            del vars(onnxruntime)["print"]
+        with _PRELOADING:
+            vars(onnxruntime)["print"] = functools.partial(print, file=sys.stderr)
+            try:
+                onnxruntime.preload_dlls()
+            finally:
+                vars(onnxruntime).pop("print", None)
     options = make_session_options(config)
     if record_assignment:
         options.add_session_config_entry(ASSIGNMENT_ENTRY, "1")

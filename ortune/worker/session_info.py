@@ -60,9 +60,8 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         ortune: Version of ortune.
         plugins: Versions of the installed plugin packages.
         gpus: Names of the NVIDIA GPUs that execution providers see, in their order; empty if there is none, if NVML
-            does not work, or if ONNX Runtime has no provider for them.
-        gpu_driver: Version of the NVIDIA driver; empty if NVML does not work, or if ONNX Runtime has no provider for
-            NVIDIA GPUs.
+            does not work, if ONNX Runtime has no provider for them, or if different GPUs are numbered by their speed.
+        gpu_driver: Version of the NVIDIA driver; empty in the same cases, except that there is no GPU.
     """
 
     onnxruntime: str

@@ -356,7 +356,7 @@ class Hook:
             try:
                 onnxruntime.preload_dlls()
             finally:
-                del onnxruntime.print
+                vars(onnxruntime).pop("print", None)
         pool = config["global_thread_pool"]
         if pool and pool not in self._pools:
             onnxruntime.set_global_thread_pool_sizes(pool["intra_op_num_threads"], pool["inter_op_num_threads"])
