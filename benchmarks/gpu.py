@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import statistics
 import subprocess
 import sys
@@ -22,11 +21,13 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from scipy import stats
+import numpy as np
 
 from benchmarks.commands import run_ortune, time_search
 from benchmarks.host import describe_host
 from models.build import build, find_search_options
+from ortune.compare.stats import t_interval
+from ortune.worker.gpu import list_gpus
 
 MODELS = ("resnet50_random", "bert_base_random", "squeezenet")
 OPTIONS = {"bert_base_random": ["--dim", "batch=1", "--dim", "sequence=128"]}
@@ -35,19 +36,12 @@ PLAIN = {
     "cpu": 'session = ort.InferenceSession({model}, providers=["CPUExecutionProvider"])\n',
 }
 """Code of sessions without settings, by the provider."""
-LEVEL = 0.95
 
 
-def describe_gpu() -> str:
-    """Return the name of the first GPU and the driver's version."""
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-        device = pynvml.nvmlDeviceGetHandleByIndex(0)
-        return f"{pynvml.nvmlDeviceGetName(device)}, driver {pynvml.nvmlSystemGetDriverVersion()}"
-    except Exception as error:  # noqa: BLE001  (any host without a GPU)
-        return f"no NVIDIA GPU ({error})"
+def describe_gpus() -> str:
+    """Return the names of the GPUs and the driver's version."""
+    names, driver = list_gpus()
+    return f"{', '.join(names)}, driver {driver}" if names else "no NVIDIA GPU"
 
 
 def time_calls(model: Path, code: Path, options: list[str]) -> dict[str, Any]:
@@ -59,19 +53,6 @@ def time_calls(model: Path, code: Path, options: list[str]) -> dict[str, Any]:
         raise SystemExit(f"{code.name}: {done.stderr}")
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
-
-
-def find_ratio(slow: list[float], fast: list[float]) -> tuple[float, float, float]:
-    """Return how many times as fast the second are, in pairs of launches, with the interval of Student's t."""
-    logs = [math.log(a / b) for a, b in zip(slow, fast, strict=True)]
-    half = stats.t.ppf((1 + LEVEL) / 2, len(logs) - 1) * statistics.stdev(logs) / math.sqrt(len(logs))
-    mean = statistics.mean(logs)
-    return math.exp(mean), math.exp(mean - half), math.exp(mean + half)
-
-
-def describe_ratio(ratio: tuple[float, float, float]) -> str:
-    """Return a ratio with its interval, as text."""
-    return f"{ratio[0]:.2f}x [{ratio[1]:.2f}, {ratio[2]:.2f}]"
 
 
 def check(name: str, arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
@@ -95,7 +76,7 @@ def check(name: str, arguments: argparse.Namespace, folder: Path) -> dict[str, A
         for title in order:
             launches[title].append(time_calls(model, codes[title], own))
     times = {title: [each["ms"] for each in found] for title, found in launches.items()}
-    ratio = find_ratio(times[providers[0]], times["tuned"])
+    ratio = t_interval(np.log(times[providers[0]]) - np.log(times["tuned"])).exp()
     evidence = record["evidence"]
     row = {
         "model": name,
@@ -103,14 +84,15 @@ def check(name: str, arguments: argparse.Namespace, folder: Path) -> dict[str, A
         "verdict": evidence["verdict"],
         "claim": evidence.get("speedup"),
         "config": record["config"],
-        "checked": ratio,
+        "checked": (ratio.estimate, ratio.low, ratio.high),
         "times_ms": times,
         "sums": {title: [each["sum"] for each in found] for title, found in launches.items()},
     }
     print(f"{name}: {evidence['verdict']} in {wall_s:.0f} s, claim {json.dumps(row['claim'])}")
     print(f"  {json.dumps(record['config'])}")
     print("  " + ", ".join(f"{title} {statistics.median(values):.3f} ms" for title, values in times.items()))
-    print(f"  checked: {describe_ratio(ratio)} as fast as {providers[0]} without settings", flush=True)
+    checked = f"{ratio.estimate:.2f}x [{ratio.low:.2f}, {ratio.high:.2f}]"
+    print(f"  checked: {checked} as fast as {providers[0]} without settings", flush=True)
     return row
 
 
@@ -124,7 +106,7 @@ def main() -> None:
     parser.add_argument("--provider", default="cuda,cpu")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
-    print(f"{describe_host()}; {describe_gpu()}", flush=True)
+    print(f"{describe_host()}; {describe_gpus()}", flush=True)
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for name in arguments.models or MODELS:

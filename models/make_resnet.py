@@ -18,8 +18,8 @@ STAGES = ((64, 3), (128, 4), (256, 6), (512, 3))
 """Inner channels and number of blocks of each stage. The output of a block has four times as many channels."""
 
 
-def make_resnet(path: Path, *, batch: int = 1) -> None:
-    """Write a model from images (batch, 3, 224, 224) to probabilities (batch, 1000), all of fixed shape."""
+def make_resnet(path: Path) -> None:
+    """Write a model from an image (1, 3, 224, 224) to probabilities (1, 1000)."""
     graph = GraphBuilder()
 
     def convolve(value: str, channels_in: int, channels: int, kernel: int, stride: int = 1) -> str:
@@ -46,6 +46,6 @@ def make_resnet(path: Path, *, batch: int = 1) -> None:
     graph.add_node("Softmax", value, output="probabilities", axis=-1)
     graph.save(
         path,
-        [helper.make_tensor_value_info("image", TensorProto.FLOAT, [batch, 3, 224, 224])],
-        [helper.make_tensor_value_info("probabilities", TensorProto.FLOAT, [batch, 1000])],
+        [helper.make_tensor_value_info("image", TensorProto.FLOAT, [1, 3, 224, 224])],
+        [helper.make_tensor_value_info("probabilities", TensorProto.FLOAT, [1, 1000])],
     )

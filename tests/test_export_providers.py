@@ -156,13 +156,16 @@ class TestCapturedGraphs:
         assert [line.split("=")[0] for line in done.unsupported if "captur" in line or "replay" in line]
         assert "prefer_nhwc" in done.text
 
+    def move_to_cpu(self, code: str) -> str:
+        """Return the same code for the CPU, where each call reads the same buffers, too."""
+        code = re.sub(r"providers=\[.*?\n    \]", 'providers=["CPUExecutionProvider"]', code, flags=re.DOTALL)
+        return code.replace('"cuda"', '"cpu"').replace('"m.onnx"', repr(str(TINY_CNN)))
+
     def test_python_code_captures_with_cuda(self) -> None:
         done = export_for("python", "CUDAExecutionProvider", self.CUDA_GRAPH, io_binding=True)
         assert not done.unsupported
         assert '"enable_cuda_graph": "1", "prefer_nhwc": "1"' in done.text
-        # The same code on the CPU, where each call reads the same buffers, too.
-        code = re.sub(r"providers=\[.*?\n    \]", 'providers=["CPUExecutionProvider"]', done.text, flags=re.DOTALL)
-        code = code.replace('"cuda"', '"cpu"').replace('"m.onnx"', repr(str(TINY_CNN)))
+        code = self.move_to_cpu(done.text)
         rng = np.random.default_rng(0)
         first, second = (rng.random((1, 3, 32, 32), np.float32) for _ in range(2))
         # On the CPU, a buffer is the memory of the first array.
@@ -185,9 +188,7 @@ class TestCapturedGraphs:
 
     def test_a_first_call_that_fails_changes_nothing(self) -> None:
         done = export_for("python", "CUDAExecutionProvider", self.CUDA_GRAPH, io_binding=True)
-        code = re.sub(r"providers=\[.*?\n    \]", 'providers=["CPUExecutionProvider"]', done.text, flags=re.DOTALL)
-        code = code.replace('"cuda"', '"cpu"').replace('"m.onnx"', repr(str(TINY_CNN)))
-        code = code.replace("outputs = run(inputs)\n", "")
+        code = self.move_to_cpu(done.text).replace("outputs = run(inputs)\n", "")
         scope: dict[str, Any] = {}
         exec(code, scope)
         with pytest.raises(Exception, match="image"):

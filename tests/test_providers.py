@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import importlib.util
 import io
 import json
@@ -12,6 +13,7 @@ import sys
 import threading
 import time
 import types
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +60,7 @@ from ortune.worker.runtime import (
     read_installed_runtime,
 )
 from ortune.worker.session import make_session
-from ortune.workload import QUANTIZED_TOLERANCE, TF32_TOLERANCE, Feed, Goal, InputOptions, Tolerance, make_feed
+from ortune.workload import QUANTIZED_TOLERANCE, TF32_TOLERANCE, Goal, InputOptions, Tolerance, make_feed
 from ortune.workload.load import make_load
 from tests.applying import run as run_program
 from tests.binary_keys import (
@@ -454,8 +456,14 @@ class TestReadBack:
 class TestBuilds:
     """A provider that compiles models: simulated by a worker, which runs on the CPU in its place."""
 
-    def executor(self, model: Any, feed: Feed, **given: Any) -> ProcessExecutor:
-        return ProcessExecutor(model, feed, Tolerance(), usable=(), command=FAULTY_WORKER, **given)
+    @contextlib.contextmanager
+    def executor(self, base: Config = DEFAULT, **given: Any) -> Iterator[ProcessExecutor]:
+        """Open an executor that has the outputs of a baseline."""
+        model = read_model(TINY_CNN)
+        feed = make_feed(model, InputOptions())
+        with ProcessExecutor(model, feed, Tolerance(), usable=(), command=FAULTY_WORKER, **given) as executor:
+            launch_reference(executor, model, feed, base).close()
+            yield executor
 
     def config(self, level: str) -> Config:
         providers = chain_of(TENSORRT)
@@ -464,10 +472,7 @@ class TestBuilds:
 
     @pytest.mark.slow
     def test_the_build_is_made_once_and_timed_separately(self, no_workers_left: None) -> None:
-        model = read_model(TINY_CNN)
-        feed = make_feed(model, InputOptions())
-        with self.executor(model, feed) as executor:
-            launch_reference(executor, model, feed).close()
+        with self.executor() as executor:
             config = self.config("3")
             (first,) = executor.launch([config], deadline_s=60)
             assert not isinstance(first, Failure), first
@@ -485,10 +490,7 @@ class TestBuilds:
 
     @pytest.mark.slow
     def test_a_provider_that_compiles_again_gets_no_launches_for_it(self, no_workers_left: None) -> None:
-        model = read_model(TINY_CNN)
-        feed = make_feed(model, InputOptions())
-        with self.executor(model, feed) as executor:
-            launch_reference(executor, model, feed).close()
+        with self.executor() as executor:
             (first,) = executor.launch([self.config("1")], deadline_s=60)
             assert not isinstance(first, Failure), first
             assert first.session_info.build_s is None
@@ -500,10 +502,7 @@ class TestBuilds:
 
     @pytest.mark.slow
     def test_a_build_that_takes_too_long_is_a_failure_and_not_tried_again(self, no_workers_left: None) -> None:
-        model = read_model(TINY_CNN)
-        feed = make_feed(model, InputOptions())
-        with self.executor(model, feed, build_deadline_s=3) as executor:
-            launch_reference(executor, model, feed).close()
+        with self.executor(build_deadline_s=3) as executor:
             for _ in range(2):
                 answer, other = executor.launch([self.config("5"), DEFAULT], deadline_s=60)
                 assert isinstance(answer, Failure)
@@ -513,11 +512,8 @@ class TestBuilds:
 
     @pytest.mark.slow
     def test_a_provider_that_keeps_nothing_may_compile_in_each_launch(self, no_workers_left: None) -> None:
-        model = read_model(TINY_CNN)
-        feed = make_feed(model, InputOptions())
         slow = Config(providers=((QNN, {"htp_performance_mode": "burst"}), (CPU, {})))
-        with self.executor(model, feed, build_deadline_s=60) as executor:
-            launch_reference(executor, model, feed).close()
+        with self.executor(build_deadline_s=60) as executor:
             for _ in range(2):
                 # The worker takes longer to load than other candidates may.
                 (answer,) = executor.launch([slow], deadline_s=0.5)
@@ -532,10 +528,7 @@ class TestBuilds:
 
     @pytest.mark.slow
     def test_all_builds_together_have_a_limit(self, no_workers_left: None) -> None:
-        model = read_model(TINY_CNN)
-        feed = make_feed(model, InputOptions())
-        with self.executor(model, feed, build_deadline_s=60) as executor:
-            launch_reference(executor, model, feed).close()
+        with self.executor(build_deadline_s=60) as executor:
             (first,) = executor.launch([self.config("3")], deadline_s=60)
             assert not isinstance(first, Failure), first
             executor._build_deadline_s = 0.01
@@ -549,10 +542,7 @@ class TestBuilds:
 
     @pytest.mark.slow
     def test_outputs_that_are_wrong_in_some_calls_are_found(self) -> None:
-        model = read_model(TINY_CNN)
-        feed = make_feed(model, InputOptions())
-        with self.executor(model, feed) as executor:
-            launch_reference(executor, model, feed).close()
+        with self.executor() as executor:
             soon, later, never = executor.launch([self.config(level) for level in "243"], deadline_s=60)
             assert isinstance(soon, Failure)
             assert (soon.kind, soon.stage) == ("wrong_output", "check")
@@ -571,11 +561,8 @@ class TestBuilds:
 
     @pytest.mark.slow
     def test_the_baseline_is_not_blamed_for_a_later_call(self) -> None:
-        model = read_model(TINY_CNN)
-        feed = make_feed(model, InputOptions())
-        with self.executor(model, feed) as executor:
-            base = self.config("4")
-            launch_reference(executor, model, feed, base).close()
+        base = self.config("4")
+        with self.executor(base) as executor:
             assert executor.reference.baseline_key == base.key
             (again,) = executor.launch([base], deadline_s=60)
             assert not isinstance(again, Failure), again
@@ -584,9 +571,9 @@ class TestBuilds:
             assert not any(isinstance(again.measure(plan), Failure) for _ in range(2))
             again.close()
 
+    @pytest.mark.slow
     def test_how_often_outputs_are_compared(self) -> None:
-        model = read_model(TINY_CNN)
-        with self.executor(model, make_feed(model, InputOptions())) as executor:
+        with self.executor() as executor:
             config = self.config("3")
             assert executor._count_repeats(DEFAULT) == 0
             assert executor._count_repeats(config) == MOST_REPEATS
@@ -595,10 +582,7 @@ class TestBuilds:
 
     @pytest.mark.slow
     def test_exhausted_gpu_memory_is_reported(self) -> None:
-        model = read_model(TINY_CNN)
-        feed = make_feed(model, InputOptions())
-        with self.executor(model, feed) as executor:
-            launch_reference(executor, model, feed).close()
+        with self.executor() as executor:
             (answer,) = executor.launch([self.config("0")], deadline_s=60)
         assert isinstance(answer, Failure)
         assert answer.kind == "out_of_memory"

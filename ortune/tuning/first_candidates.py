@@ -25,6 +25,7 @@ class FirstCandidates:
 
     Attributes:
         n: Number of candidates, without the baseline.
+        now: The baseline and the candidates of the first batches, or all of them if their order is known.
     """
 
     def __init__(self, state: SearchState, space: SearchSpace) -> None:
@@ -54,14 +55,8 @@ class FirstCandidates:
 
             others.sort(key=order)
             n_now = len(self._plain) + len(first - plain) + state.plan.batch
-        self._now = [baseline, *others[:n_now]]
-        self._n_now = len(others[:n_now])
+        self.now = [baseline, *others[:n_now]]
         self._waiting = others[n_now:]
-
-    def take(self) -> list[Candidate]:
-        """Return the candidates of the first batches, or all of them if their order is known."""
-        now, self._now = self._now, []
-        return now
 
     def take_waiting(self, find: Callable[[Candidate], CandidateResult | None], n_screened: int) -> list[Candidate]:
         """Return the other candidates, in an order that depends on the first results, once these are known.
@@ -80,7 +75,7 @@ class FirstCandidates:
             ratio = result.log_ratio if result is not None else 0.0
             costs[provider] = min(costs.get(provider, math.inf), math.inf if ratio is None else ratio)
         # What another node measures is not waited for.
-        if unknown and n_screened < self._n_now:
+        if unknown and n_screened < len(self.now) - 1:
             return []
         latest = min(costs.values()) + FAR_BEHIND
         waiting = sorted(self._waiting, key=lambda each: costs.get(each.config.provider, 0.0) > latest)

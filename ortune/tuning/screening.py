@@ -108,7 +108,7 @@ class Screening:
             self.extend(each for config in state.hints if (each := self.space.find(config)))
         self.first = FirstCandidates(state, self.space)
         self.has_paired = False
-        for candidate in self.first.take():
+        for candidate in self.first.now:
             self.enqueue(candidate)
 
     def enqueue(self, candidate: Candidate) -> None:
