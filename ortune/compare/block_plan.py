@@ -95,7 +95,6 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
         n_cases: Input cases, each of which a block must contain.
         quota: Whether a CPU quota applies.
         creations_ns: Time that each block spends on creating sessions.
-        settling_ns: How long calls are slower after a worker is resumed; see `ortune.compare.settling`.
     """
 
     load: Load = Load()
@@ -106,7 +105,6 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     n_cases: int = 1
     quota: bool = False
     creations_ns: int = 0
-    settling_ns: int = 0
 
     @property
     def longest_call_ns(self) -> float:
@@ -199,7 +197,7 @@ def plan_block(
         shortest_ns = max(shortest_ns, QUOTA_PERIODS * QUOTA_PERIOD_NS)
     duration_ns = min(max(shortest_ns, n_calls * pace.gap_ns), max(longest_ns, shortest_ns, min_calls * min_gap_ns))
     cold_ns = 0 if server else min(LEAD_IN_CALLS * pace.call_ns, COLD_NS, largest_lead_in_share * duration_ns)
-    lead_in_ns = 0 if is_long(pace) else max(share * duration_ns, cold_ns, pace.settling_ns)
+    lead_in_ns = 0 if is_long(pace) else max(share * duration_ns, cold_ns)
     if pace.quota:
         lead_in_ns = max(lead_in_ns, QUOTA_LEAD_IN_PERIODS * QUOTA_PERIOD_NS)
     warm_up_ns = longest_warm_up_ns if server else 0

@@ -6,7 +6,6 @@ import msgspec
 
 from ortune.compare.block_plan import Pace, is_long, measure_pace, plan_block
 from ortune.compare.block_runner import BASELINE_NAME, BlockRunner, raise_failure
-from ortune.compare.settling import observe_settling
 from ortune.worker import Block, BlockPlan, Failure, LiveCandidate
 from ortune.worker.block import GpuState
 from ortune.workload import Goal
@@ -99,7 +98,6 @@ def calibrate(
         second = pace_of(measure(again, plan_block(pace)), again.session_info.load_ns)
         if second.call_ns < pace.call_ns:
             pace = second
-        pace = observe_settling(first.config, pace, lambda plan: measure(again, plan))
     finally:
         again.close()
     return finish(pace, launch_s)

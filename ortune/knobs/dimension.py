@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -104,6 +104,26 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
     labels: Mapping[str, str]
     why: str
+
+
+def choose_alone(dimensions: Iterable[Dimension], dimension: Dimension, choice: Choice) -> dict[str, str]:
+    """Return labels that differ from the default in one of the dimensions, and in those that it requires.
+
+    Args:
+        dimensions: All dimensions of the space.
+        dimension: The one.
+        choice: Its choice.
+    """
+    labels = {dimension.name: choice.label}
+    for name, without_effect in dimension.no_effect_when.items():
+        if DEFAULT_LABEL not in without_effect:
+            continue
+        earlier = next(other for other in dimensions if other.name == name)
+        effective = [other.label for other in earlier.choices if other.label not in without_effect]
+        fitting = [label for label in effective if not choice.value_by or label in choice.value_by]
+        if fitting:
+            labels[name] = fitting[-1]
+    return labels
 
 
 def make_dimension(knob: str, *values: tuple[int | bool | str, str], **fields: Any) -> Dimension:

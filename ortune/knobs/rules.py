@@ -12,7 +12,8 @@ from collections.abc import Iterator, Sequence
 from ortune.host import Host
 from ortune.knobs import ids
 from ortune.knobs.affinity import Placement
-from ortune.knobs.dimension import Dimension, Rule
+from ortune.knobs.dimension import Dimension, Rule, choose_alone
+from ortune.knobs.providers import PROVIDERS
 from ortune.knobs.thread_dimensions import PARALLEL
 from ortune.model import ModelInfo
 
@@ -52,19 +53,32 @@ _NAMES = {
 }
 
 
-def usage_rules(dimension: Dimension) -> Iterator[Rule]:
-    """Yield rules about how the session is used: each provider, the last number of items in a call, a middle one."""
-    choices = dimension.choices[1:]
-    if dimension.name == ids.PROVIDERS:
-        for choice in choices:
-            yield Rule(labels={dimension.name: choice.label}, why=choice.why)
-    if dimension.name == ids.BATCH:
-        for label in dict.fromkeys((choices[-1].label, choices[len(choices) // 2].label)):
-            yield Rule(labels={dimension.name: label}, why="the items of a call share what a call costs")
+GRAPH_OPTIONS = frozenset(
+    f"{each.alias}.{each.captured_graph.option}" for each in PROVIDERS.values() if each.captured_graph
+)
+"""Knobs that capture a graph."""
 
 
-def make_rules(host: Host, model: ModelInfo, dimensions: Sequence[Dimension], n_processes: int = 1) -> Iterator[Rule]:
-    """Yield the rules that can be followed in these dimensions.
+def make_usage_rules(dimensions: Sequence[Dimension]) -> Iterator[Rule]:
+    """Yield rules about how the session is used.
+
+    These are the last number of items in a call and a middle one, each execution provider, and captured graphs. Source
+    of the last: "CUDA Execution Provider" of onnxruntime.ai.
+    """
+    for dimension in dimensions:
+        choices = dimension.choices[1:]
+        if dimension.name == ids.BATCH:
+            for label in dict.fromkeys((choices[-1].label, choices[len(choices) // 2].label)):
+                yield Rule(labels={dimension.name: label}, why="the items of a call share what a call costs")
+        if dimension.name == ids.PROVIDERS or dimension.name in GRAPH_OPTIONS:
+            for choice in choices:
+                yield Rule(labels=choose_alone(dimensions, dimension, choice), why=choice.why)
+
+
+def make_cpu_rules(
+    host: Host, model: ModelInfo, dimensions: Sequence[Dimension], n_processes: int = 1
+) -> Iterator[Rule]:
+    """Yield the rules for the CPU provider that can be followed in these dimensions.
 
     Args:
         host: The host.
@@ -80,8 +94,6 @@ def make_rules(host: Host, model: ModelInfo, dimensions: Sequence[Dimension], n_
         if all(item in known for item in labels.items()) and (not affinity or chosen["threads"] in affinity.value_by):
             yield Rule(labels=labels, why=why)
 
-    for dimension in dimensions:
-        yield from usage_rules(dimension)
     cores = len(host.usable_cores)
     heavy = HEAVY & set(model.traits.ops)
     why = "no thread waits for another" if heavy else "no operator of this graph has much work to share"

@@ -14,7 +14,7 @@ import msgspec
 from ortune.knobs import ids
 from ortune.knobs.canonical import canonical, in_order
 from ortune.knobs.config import DEFAULT, Config, Plugin, Provider
-from ortune.knobs.dimension import DEFAULT_LABEL, Choice, Dimension, Rule, Skipped
+from ortune.knobs.dimension import DEFAULT_LABEL, Choice, Dimension, Rule, Skipped, choose_alone
 from ortune.knobs.titles import describe
 
 if TYPE_CHECKING:
@@ -294,13 +294,4 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """Yield labels that differ from the default in one dimension, and in those that it requires."""
         for dimension in self.dimensions:
             for choice in dimension.choices[1:]:
-                labels = {dimension.name: choice.label}
-                for name, without_effect in dimension.no_effect_when.items():
-                    if DEFAULT_LABEL not in without_effect:
-                        continue
-                    earlier = next(other for other in self.dimensions if other.name == name)
-                    effective = [other.label for other in earlier.choices if other.label not in without_effect]
-                    fitting = [label for label in effective if not choice.value_by or label in choice.value_by]
-                    if fitting:
-                        labels[name] = fitting[-1]
-                yield labels
+                yield choose_alone(self.dimensions, dimension, choice)

@@ -54,7 +54,7 @@ class FirstCandidates:
                 return each.config.key not in plain, each.config.key not in first, each.config.provider != self._own
 
             others.sort(key=order)
-            n_now = len(self._plain) + len(first - plain) + state.plan.batch
+            n_now = len(self._plain) + state.plan.batch
         self.now = [baseline, *others[:n_now]]
         self._waiting = others[n_now:]
 
