@@ -18,15 +18,14 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
 
 from ortune.apply.fit import find_mismatches
-from ortune.compare.block_runner import BlockRunner
+from ortune.compare.block_plan import GPU_LEAD_IN_NS, plan_block
 from ortune.compare.open import allow_tf32, start_comparison
-from ortune.compare.provider_deadlines import OTHER_LOAD_DEADLINE_S, extend_load_deadline
+from ortune.compare.providers import OTHER_LOAD_DEADLINE_S, allow_for_providers
 from ortune.console.host import show_host
 from ortune.console.safe_console import SafeConsole
 from ortune.console.verdict import find_config_warnings
@@ -665,7 +664,7 @@ class TestOrder:
         (first,) = executor.launch([space.base], deadline_s=9)
         assert not isinstance(first, Failure)
         opened = start_comparison(executor, first, Goal(), first_launch_s=0.5, seed=0, free_bytes=8_000_000_000)
-        run_search(space, opened, SearchSettings(budget_s=60))
+        run_search(space, opened, SearchSettings(budget_s=120))
         alone = {space.select(labels).config.key for labels in space.one_factor()} - {space.base.key}
         return list({each.key: each for each in executor.launched if each.key in alone}.values())
 
@@ -705,21 +704,42 @@ class TestOrder:
 
 
 @pytest.mark.parametrize(
-    ("base", "providers", "deadline_s"),
+    ("base", "providers", "deadline_s", "on_gpu"),
     [
-        (DEFAULT, (CPU,), 9.0),
-        (Config(providers=chain_of(CUDA)), (CUDA, CPU), 9.0),
-        (DEFAULT, (CPU, OPENVINO), OTHER_LOAD_DEADLINE_S),
-        (Config(providers=chain_of(CUDA)), (CUDA, TENSORRT), OTHER_LOAD_DEADLINE_S),
+        (DEFAULT, (CPU,), 9.0, False),
+        (Config(providers=chain_of(CUDA)), (CUDA, CPU), 9.0, True),
+        (DEFAULT, (CPU, OPENVINO), OTHER_LOAD_DEADLINE_S, False),
+        (DEFAULT, (CPU, CUDA), OTHER_LOAD_DEADLINE_S, True),
+        (Config(providers=chain_of(CUDA)), (CUDA, TENSORRT), OTHER_LOAD_DEADLINE_S, True),
     ],
 )
-def test_candidates_of_other_providers_have_more_time(
-    base: Config, providers: tuple[str, ...], deadline_s: float
+def test_other_providers_have_more_time_to_load_and_gpus_a_longer_lead_in(
+    base: Config, providers: tuple[str, ...], deadline_s: float, on_gpu: bool
 ) -> None:
-    runner = BlockRunner(SimulatedExecutor(lambda config: 2e6), np.random.default_rng(0))
-    runner.load_deadline_s = 9.0
-    extend_load_deadline(runner, base, providers)
-    assert runner.load_deadline_s == deadline_s
+    executor = SimulatedExecutor(lambda config: 2e6)
+    (first,) = executor.launch([base], deadline_s=9)
+    assert not isinstance(first, Failure)
+    opened = start_comparison(executor, first, Goal(), first_launch_s=0.5, seed=0, free_bytes=8_000_000_000)
+    opened.runner.load_deadline_s = 9.0
+    allowed = allow_for_providers(opened, base, providers)
+    assert allowed.runner.load_deadline_s == deadline_s
+    lead_in_ns = plan_block(allowed.calibration.pace).lead_in_ns
+    assert lead_in_ns == GPU_LEAD_IN_NS if on_gpu else lead_in_ns < GPU_LEAD_IN_NS / 5
+
+
+@pytest.mark.slow
+def test_slow_calls_after_a_resume_are_no_gain_of_captured_graphs() -> None:
+    def cold(config: Config) -> list[float]:
+        return [] if config.settings.get("cuda.enable_cuda_graph") == "1" else [1.3] * 57  # 148 ms
+
+    space = build_space(make_host(4), make_model(), SpaceOptions(providers=(CUDA,)))
+    executor = SimulatedExecutor(lambda config: 2e6, cold=cold, most_calls=1000)
+    (first,) = executor.launch([space.base], deadline_s=9)
+    assert not isinstance(first, Failure)
+    opened = start_comparison(executor, first, Goal(), first_launch_s=0.5, seed=0, free_bytes=8_000_000_000)
+    evidence = run_search(space, opened, SearchSettings(budget_s=60)).evidence
+    assert evidence.verdict != "faster"
+    assert evidence.speedup is None or evidence.speedup.high < 1.1
 
 
 class TestGpu:

@@ -12,7 +12,7 @@ from ortune.compare.comparison import Comparison
 from ortune.compare.evaluate import evaluate
 from ortune.compare.open import ComparisonSetup, OpenComparison, open_comparison
 from ortune.compare.paired_run import PairedRun, Side
-from ortune.compare.provider_deadlines import extend_load_deadline
+from ortune.compare.providers import allow_for_providers
 from ortune.errors import UsageError
 from ortune.host import Cpus, HostClass, Topology
 from ortune.model.identity import ModelIdentity
@@ -99,8 +99,8 @@ def compare(
         UsageError: The budget is too small.
         MeasureError: The baseline fails, or the background load ends.
     """
+    opened = allow_for_providers(opened, sides[0].config, [side.config.provider for side in sides])
     runner, goal, calibration = opened.runner, opened.goal, opened.calibration
-    extend_load_deadline(runner, sides[0].config, [side.config.provider for side in sides])
     needed_s = required_run_s(goal, calibration.pace, calibration.launch_s, len(sides))
     time_s = budget_s or max(USUAL_BUDGET_S, needed_s)
     spent_s = runner.now_s() - opened.start_s

@@ -34,6 +34,11 @@ COLD_NS = 30_000_000
 first. The first call after a resume takes up to 75% longer, and the second and third one are slow as well. Settings
 that differ only in that, such as allocators with large pages, would seem to gain up to 2%."""
 
+GPU_LEAD_IN_NS = 150_000_000
+"""The shortest lead-in on an NVIDIA GPU. In the first 20 ms after a resume, calls that launch many kernels took 12%
+longer than after 0.4 s, and from 50 to 150 ms 5 to 9% longer (two models on an H100; `benchmarks/resumed_calls.py`).
+Captured graphs, which are one launch, took at most 5% longer, and would seem to gain more than they do."""
+
 LONG_CALL_NS = 100_000_000
 """A call that takes longer needs no unmeasured call before it, and no second one in its block: caches and threads are
 ready within a small part of it."""
@@ -95,6 +100,7 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
         n_cases: Input cases, each of which a block must contain.
         quota: Whether a CPU quota applies.
         creations_ns: Time that each block spends on creating sessions.
+        on_gpu: Whether the baseline or a candidate runs on an NVIDIA GPU.
     """
 
     load: Load = Load()
@@ -105,6 +111,7 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     n_cases: int = 1
     quota: bool = False
     creations_ns: int = 0
+    on_gpu: bool = False
 
     @property
     def longest_call_ns(self) -> float:
@@ -197,7 +204,7 @@ def plan_block(
         shortest_ns = max(shortest_ns, QUOTA_PERIODS * QUOTA_PERIOD_NS)
     duration_ns = min(max(shortest_ns, n_calls * pace.gap_ns), max(longest_ns, shortest_ns, min_calls * min_gap_ns))
     cold_ns = 0 if server else min(LEAD_IN_CALLS * pace.call_ns, COLD_NS, largest_lead_in_share * duration_ns)
-    lead_in_ns = 0 if is_long(pace) else max(share * duration_ns, cold_ns)
+    lead_in_ns = 0 if is_long(pace) else max(share * duration_ns, cold_ns, GPU_LEAD_IN_NS if pace.on_gpu else 0)
     if pace.quota:
         lead_in_ns = max(lead_in_ns, QUOTA_LEAD_IN_PERIODS * QUOTA_PERIOD_NS)
     warm_up_ns = longest_warm_up_ns if server else 0

@@ -6,6 +6,7 @@ import msgspec
 
 from ortune.compare.block_plan import Pace, is_long, measure_pace, plan_block
 from ortune.compare.block_runner import BASELINE_NAME, BlockRunner, raise_failure
+from ortune.knobs.config import CUDA_BASED
 from ortune.worker import Block, BlockPlan, Failure, LiveCandidate
 from ortune.worker.block import GpuState
 from ortune.workload import Goal
@@ -73,7 +74,8 @@ def calibrate(
         return block
 
     def pace_of(block: Block, load_ns: int) -> Pace:
-        return measure_pace(block, goal, n_cases=n_cases, quota=quota, load_ns=load_ns)
+        pace = measure_pace(block, goal, n_cases=n_cases, quota=quota, load_ns=load_ns)
+        return msgspec.structs.replace(pace, on_gpu=first.config.provider in CUDA_BASED)
 
     def finish(pace: Pace, launch_s: float) -> Calibration:
         runner.load_deadline_s = LEAST_LOAD_DEADLINE_S + LOAD_DEADLINE_FACTOR * launch_s

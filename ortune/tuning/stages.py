@@ -16,7 +16,7 @@ from ortune.compare.interval import DEFAULT_CONFIDENCE
 from ortune.compare.limits import is_overloaded, kept_all, worst_excess
 from ortune.compare.open import OpenComparison
 from ortune.compare.paired_run import PairedRun
-from ortune.compare.provider_deadlines import extend_load_deadline
+from ortune.compare.providers import allow_for_providers
 from ortune.errors import MeasureError, OrtuneError, UsageError
 from ortune.knobs import Config, SearchSpace
 from ortune.knobs.providers import find_provider
@@ -131,8 +131,8 @@ def run_search(
     Raises:
         UsageError: The study's file cannot be used.
     """
+    opened = allow_for_providers(opened, space.base, space.providers)
     goal, runner, calibration = opened.goal, opened.runner, opened.calibration
-    extend_load_deadline(runner, space.base, space.providers)
     seed = opened.seed
     if settings.exchange:
         # The same command runs on every node, and each proposes other candidates.
