@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 import os
 import signal
 import subprocess
@@ -40,6 +41,8 @@ def serve(model: str, provider: str, sizes: dict[str, int]) -> None:
     if provider == "cuda":
         ort.preload_dlls()
     session = ort.InferenceSession(model, providers=[PROVIDERS[provider]])
+    if session.get_providers()[0] != PROVIDERS[provider]:
+        raise SystemExit(f"{PROVIDERS[provider]} does not work here")
     sample = make_samples(model, sizes)[0]
     for _ in range(20):
         session.run(None, sample)
@@ -78,7 +81,8 @@ def resume(process: subprocess.Popen[str]) -> list[float]:
     os.kill(process.pid, signal.SIGSTOP)
     starts_ms = 1e3 * (np.cumsum(durations_s) - durations_s)
     parts = np.searchsorted(BOUNDS_MS, starts_ms, side="right") - 1
-    return [float(np.median(durations_s[parts == part])) for part in range(len(BOUNDS_MS) - 1)]
+    found = [durations_s[parts == part] for part in range(len(BOUNDS_MS) - 1)]
+    return [float(np.median(each)) if len(each) else math.nan for each in found]
 
 
 def main() -> None:
@@ -101,8 +105,13 @@ def main() -> None:
             processes = [stack.enter_context(start(options)) for _ in range(N_PROCESSES)]
             medians_s = [resume(process) for _ in range(arguments.rounds) for process in processes]
         logs = np.log(medians_s)
+        # With long calls, no call begins in some parts.
         for part, (begin, end) in enumerate(itertools.pairwise(BOUNDS_MS[:-1])):
-            found = t_interval(logs[:, part] - logs[:, -1]).exp()
+            differences = logs[:, part] - logs[:, -1]
+            differences = differences[~np.isnan(differences)]
+            if len(differences) < 2:
+                continue
+            found = t_interval(differences).exp()
             figures = f"{found.estimate:.3f} [{found.low:.3f}, {found.high:.3f}]"
             print(f"{name:18} {begin:4} to {end:4} ms  {figures}", flush=True)
 

@@ -136,6 +136,18 @@ def parse_providers(value: Any) -> tuple[str, ...] | None:
     return names
 
 
+def parse_named_providers(value: Any) -> tuple[str, ...]:
+    """Return names of execution providers, without `auto`.
+
+    Raises:
+        UsageError: There is none.
+    """
+    names = parse_providers(value)
+    if names is None:
+        raise UsageError("auto: name an execution provider.", "Write {provider=cpu}, or omit it.")
+    return names
+
+
 def parse_slo(value: Any) -> Limit:
     """Parse a limit for the latency in units of time, such as `p99<50ms`.
 
@@ -687,6 +699,20 @@ class InputsOptions(SizesOptions):
         return self.input_options if self.dim or self.shape or self.inputs is not None else None
 
 
+NamedProvider = Annotated[
+    tuple[str, ...] | None,
+    Option(
+        help="Execution provider: cpu, cuda, tensorrt, openvino or another. To select a device of a plugin, append it "
+        "after a colon: openvino:gpu.",
+        metavar="PROVIDER",
+        parse=parse_named_providers,
+        accepts="str | Sequence[str] | None",
+        default="cpu",
+        panel=SPACE,
+    ),
+]
+
+
 class KnobOptions(Request):
     """Which settings a search may try."""
 
@@ -793,6 +819,7 @@ class SuggestRequest(WorkloadOptions, KnobOptions):
     """Options of `ortune suggest`."""
 
     model: Model
+    provider: NamedProvider = None
     beside: Annotated[
         str | None,
         Option(
@@ -1197,6 +1224,7 @@ class PlanRequest(KnobOptions, InputsOptions):
     """Options of `ortune plan`."""
 
     model: Model
+    provider: NamedProvider = None
     slo: Annotated[
         Limit | None,
         Option(

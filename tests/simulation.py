@@ -115,7 +115,9 @@ class SimulatedLive:
     def measure(self, plan: BlockPlan) -> Block | Failure:
         assert not self.closed, "a closed candidate was measured"
         executor = self._executor
-        if self.config in executor.dies_when_measured:
+        if self.config in executor.dies_when_measured or (
+            plan.load.rate_per_s and executor.fails_at_a_rate(self.config)
+        ):
             return Failure(kind="crash", stage="measure", message="ended by SIGSEGV")
         executor.n_blocks += 1
         if executor.interrupt_at is not None and executor.n_blocks >= executor.interrupt_at:
@@ -247,6 +249,7 @@ class SimulatedExecutor:
         find_fault: Callable[[Job], str] = lambda job: "",
         cold: Callable[[Config], Sequence[float]] = lambda config: (),
         most_calls: int = 40,
+        fails_at_a_rate: Callable[[Config], bool] = lambda config: False,
     ) -> None:
         self.runtime = RUNTIME
         self.n_cases = 1
@@ -273,6 +276,7 @@ class SimulatedExecutor:
         self.find_fault = find_fault
         self.cold = cold
         self.most_calls = most_calls
+        self.fails_at_a_rate = fails_at_a_rate
         self.most_live = 0
         self.n_starved = 0
         self.time_s = 0.0

@@ -15,9 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ortune.apply.inside.providers import ProviderChoice, Skip, read_requested
+from ortune.apply.inside.settings import TunedSession
+from ortune.apply.plan import make_plan, make_rule
 from ortune.knobs import Config
 from ortune.knobs.providers import PROVIDERS, chain_of
+from ortune.program_options import ProgramRequest
 from ortune.record.schema import Record, Tried
+from ortune.record.select import Choice
+from ortune.workload.program import ProgramRun
 from tests.applying import run
 from tests.conftest import TINY_CNN
 from tests.records import ONE_THREAD, make_record, write
@@ -40,6 +45,32 @@ def choose(
 
 def chosen(choice: ProviderChoice) -> Requested:
     return dict(zip(choice.names, choice.options, strict=True))
+
+
+class TestOwnProviders:
+    """Settings that were searched with a program are for sessions with the providers that it requests."""
+
+    def test_they_are_kept(self) -> None:
+        rule = make_rule("r", "m", (), ONE_THREAD, Tried(), onnxruntime="1", own_providers=True)
+        nothing: Any = None  # neither the log of options nor the libraries of plugins are needed
+        requested = {CUDA: {"device_id": "1"}, CPU: {}}
+        for keep in (False, True):
+            session = TunedSession(rule, "m.onnx", {})
+            arguments = {"sess_options": None, "providers": [*requested.items()], "provider_options": None}
+            session.set_providers(None, arguments, nothing, nothing, keep=keep)
+            assert dict(zip(session.providers.names, session.providers.options, strict=True)) == requested
+            assert not session.providers.set and not session.providers.replaced
+        session.set_providers(None, {**arguments, "providers": None}, nothing, nothing, keep=False)
+        assert session.arguments[2:] == (None, None)
+
+    @pytest.mark.parametrize("with_program", [False, True])
+    def test_records_of_programs_say_so(self, with_program: bool) -> None:
+        record = make_record(TINY_CNN, ONE_THREAD)
+        if with_program:
+            workload = msgspec.structs.replace(record.workload, program=ProgramRun(program="app.py", sha256="0" * 64))
+            record = msgspec.structs.replace(record, workload=workload)
+        (rule,) = make_plan([Choice(record=record, source="r", fits=True, why="")], ProgramRequest(), "")["rules"]
+        assert rule["own_providers"] == with_program
 
 
 class TestChoice:

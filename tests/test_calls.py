@@ -25,7 +25,7 @@ from ortune.worker.executor import ProcessExecutor, launch_reference
 from ortune.worker.protocol import LoadRequest
 from ortune.worker.session import count_nodes, make_session
 from ortune.workload import InputOptions, Tolerance, make_feed, make_load
-from tests.conftest import TINY_CNN
+from tests.conftest import TINY_CNN, TINY_ENCODER
 from tests.records import make_record
 
 
@@ -82,6 +82,20 @@ class TestIoBinding:
         bound = calls.BoundCall(session, [output.name for output in session.get_outputs()], config, reference)
         addresses = {bound(given)[0].data_ptr() for _ in range(3)}
         assert len(addresses) == 1
+
+    def test_a_captured_graph_keeps_its_outputs_without_a_reference(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        """The baseline has no reference. A replay fills the buffers of the first call, and none that is bound later."""
+        from ortune.worker import calls
+
+        monkeypatch.setattr(calls, "DEVICES", {})
+        session = make_session(str(TINY_ENCODER), DEFAULT)
+        names = [output.name for output in session.get_outputs()]
+        assert any(not isinstance(size, int) for output in session.get_outputs() for size in output.shape)
+        captured = Config(io_binding=True, providers=(("CUDAExecutionProvider", {"enable_cuda_graph": "1"}), (CPU, {})))
+        assert calls.BoundCall(session, names, captured, None)._rebound == []
+        assert calls.BoundCall(session, names, Config(io_binding=True), None)._rebound == names
 
     def test_values_on_a_device_come_from_a_session_of_the_same_plugin(self, monkeypatch: pytest.MonkeyPatch) -> None:
         from ortune.worker import calls

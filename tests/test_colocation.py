@@ -410,6 +410,13 @@ def test_processes_of_several_sizes_stay_within_nodes() -> None:
     assert pack_processes(host, [16, 1]) is None
 
 
+@pytest.fixture
+def few_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Predictions of the scale are less precise, and take a tenth of the time."""
+    monkeypatch.setattr("ortune.planning.colocation.scale_models.TAIL_REQUESTS", 10_000)
+
+
+@pytest.mark.usefixtures("few_requests")
 class TestStages:
     FAST = Behavior(call_ms=2, spin=3.0)
     SLOW = Behavior(call_ms=40, serial=0.1, spin=3.0)
@@ -527,6 +534,19 @@ class TestStages:
         scale = outcome.rows[outcome.recommended].scale
         assert scale
         assert scale.source == "measured"
+
+    def test_a_failure_while_the_scale_is_measured_is_the_reason_why_it_is_predicted(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail(*arguments: Any) -> None:
+            raise MeasureError("a worker was killed")
+
+        monkeypatch.setattr(measured_scale.ScaleMeasurement, "run", fail)
+        outcome, _ = plan_simulated([self.FAST, self.SLOW], [(100, "p99<25ms"), (20, "p99<200ms")])
+        assert outcome.problem == "a worker was killed"
+        assert outcome.recommended is not None
+        scale = outcome.rows[outcome.recommended].scale
+        assert scale and scale.source == "predicted"
 
     def test_another_sharing_is_recommended_only_after_its_scale_was_measured(
         self, monkeypatch: pytest.MonkeyPatch
@@ -804,6 +824,7 @@ def test_the_output_fits(width: int) -> None:
         (make_example(), "recommended: cores divided among the models"),
         (make_example(recommended=None, measured_scale=0.5), "recommended: none"),
         (make_example(interrupted=True), "was interrupted before the factor"),
+        (make_example(problem="It ended."), "the rates can be multiplied failed: It ended."),
     ):
         console = Console(width=width, record=True, file=io.StringIO())
         show_host_plan(console, plan, Path("plan.json"))

@@ -23,7 +23,7 @@ from ortune.doctor import checks
 from ortune.doctor.checks import CHECKS, Check, run_checks
 from ortune.doctor.checks.graph import check_constants, check_layout, check_overhead
 from ortune.doctor.checks.loading import check_creation, check_opset
-from ortune.doctor.checks.placement import check_cuda_graphs, check_providers
+from ortune.doctor.checks.placement import check_cuda_graphs, check_placement, check_providers
 from ortune.doctor.examine import add_runtime_facts, examine, find_providers
 from ortune.doctor.facts import Missing, ModelFacts
 from ortune.doctor.findings import DoctorFinding, ok, warn
@@ -490,8 +490,8 @@ def test_large_constants_in_nodes() -> None:
 def test_a_provider_that_takes_nothing(clean: Path) -> None:
     diagnosis = examine(DoctorRequest(model=str(clean), provider=("azure",)))
     found = {finding.check: finding for finding in diagnosis.findings}
-    assert found["providers"].severity == "problem"
-    assert "takes none of" in found["providers"].what
+    assert found["placement"].severity == "problem"
+    assert "takes none of" in found["placement"].what
 
 
 def facts_on_cuda(*nodes: tuple[str, str], **more: Any) -> ModelFacts:
@@ -525,9 +525,25 @@ def facts_on_cuda(*nodes: tuple[str, str], **more: Any) -> ModelFacts:
     ],
 )
 def test_where_nodes_run(facts: ModelFacts, severity: str, what: str) -> None:
-    found = check_providers(facts)
+    found = check_providers(facts) or check_placement(facts)
+    assert found
     assert found.severity == severity
     assert what in found.what
+
+
+def test_a_version_that_does_not_report_where_nodes_run() -> None:
+    """Whether the session uses the provider is known then, too."""
+    facts = facts_on_cuda(("CUDA", "Conv"), assigned=None, missing={"assigned": Missing("this version does not")})
+    findings, skipped = run_checks(CHECKS, facts)
+    assert not [each for each in findings if each.check in {"providers", "placement", "CUDA graphs"}]
+    assert [each.check for each in skipped if each.why == "this version does not"] == ["placement"]
+
+
+@pytest.mark.parametrize("facts", [{"session_providers": ()}, {"session_providers": (), "provider_error": "no driver"}])
+def test_without_cuda_nothing_is_said_about_cuda_graphs(facts: dict[str, Any]) -> None:
+    findings, skipped = run_checks(CHECKS, facts_on_cuda(assigned=(), **facts))
+    assert [each.check for each in findings if each.check in {"providers", "placement", "CUDA graphs"}] == ["providers"]
+    assert not {each.check for each in skipped} & {"placement", "CUDA graphs"}
 
 
 def test_what_prevents_cuda_graphs() -> None:

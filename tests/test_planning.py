@@ -21,7 +21,7 @@ from ortune.compare.block_runner import BlockRunner
 from ortune.compare.open import OpenComparison, start_comparison
 from ortune.compare.paired_run import PairedRun, Side
 from ortune.console.plan import find_warnings, format_capacity, show_plan
-from ortune.errors import RecordError, UsageError
+from ortune.errors import BackgroundLoadError, RecordError, UsageError
 from ortune.host import HostClass, place_processes
 from ortune.host.host_class import DETAILS
 from ortune.host.processor import CpuType, Processor
@@ -154,6 +154,12 @@ class TestSpace:
         assert {threads_of(each.config, 4) for each in tuned.list_first()} == {1, 4}
         only = make_deployment_space(host, DEFAULT, only=[THREADS])
         assert only.settings == ()
+        # More processes, or more threads, than there would be without the user's number.
+        many = make_deployment_space(make_host(2), DEFAULT, processes=[1, 8])
+        assert (8, 1, 1) in sizes(many.list_first(), 2)
+        assert (8, 2, 1) not in sizes(many.list_first(), 2)
+        long_pool = make_deployment_space(make_host(2), DEFAULT, tune={THREADS: [8]})
+        assert (1, 8, 1) in sizes(long_pool.list_first(), 2)
         other = make_deployment_space(host, DEFAULT, tune={"execution_mode": ["ORT_PARALLEL"]})
         assert ("execution_mode", "ORT_PARALLEL") in other.settings
 
@@ -392,6 +398,64 @@ class TestStages:
             plan_simulated(executor, budget_s=2.0)
         assert caught.value.option == "budget"
 
+    def test_a_deployment_that_fails_where_requests_arrive_is_not_recommended(self) -> None:
+        slo = parse_limit("p99<50ms")
+        best = choose(plan_simulated(SimulatedExecutor(lambda config: 1, latency_under=scale_badly(2)), slo=slo))
+        assert best.config != DEFAULT
+        executor = SimulatedExecutor(
+            lambda config: 1,
+            latency_under=scale_badly(2),
+            fails_at_a_rate=lambda config: config.session_options == best.config.session_options,
+        )
+        outcome = plan_simulated(executor, slo=slo)
+        assert best.key not in {row.deployment.key for row in outcome.rows}
+        (failed,) = [each for each in outcome.screened if each.deployment.key == best.key]
+        assert "requests arrive at a rate: " in failed.problem and "SIGSEGV" in failed.problem
+        assert failed.ratio and failed.ratio > 1
+        assert outcome.problem == ""
+        # Time is left for others.
+        assert choose(outcome).config.session_options != best.config.session_options
+
+    @pytest.mark.parametrize("fails", ["best", "default"])
+    def test_a_deployment_that_fails_at_the_requested_rate_is_not_recommended(self, fails: str) -> None:
+        """Without a target, no capacity was measured before."""
+        works = SimulatedExecutor(lambda config: 1, latency_under=scale_badly(2))
+        best = choose(plan_simulated(works, rate_per_s=50.0))
+        executor = SimulatedExecutor(
+            lambda config: 1,
+            latency_under=scale_badly(2),
+            fails_at_a_rate=lambda config: config == DEFAULT or fails == "best",
+        )
+        outcome = plan_simulated(executor, rate_per_s=50.0)
+        assert (outcome.problem != "") == (fails == "best")
+        if fails == "best":
+            assert choose(outcome) == Deployment()
+            assert best.key in {each.deployment.key for each in outcome.screened if "arrive at a rate" in each.problem}
+        else:
+            assert choose(outcome).key == best.key
+
+    def test_a_background_load_that_ends_is_the_reason_why_nothing_is_measured(self) -> None:
+        latency = scale_badly(2)
+
+        def end_at_a_rate(config: Config, load: Load) -> float:
+            if load.rate_per_s:
+                raise BackgroundLoadError("The background load ended: exit status 1.")
+            return latency(config, load)
+
+        executor = SimulatedExecutor(lambda config: 1, latency_under=end_at_a_rate)
+        outcome = plan_simulated(executor, slo=parse_limit("p99<50ms"), rate_per_s=50.0)
+        assert outcome.problem == "The background load ended: exit status 1."
+        assert len(outcome.rows) > 1
+        assert {row.capacity.source for row in outcome.rows if row.capacity} == {"predicted"}
+
+    def test_the_default_that_fails_is_the_reason_why_nothing_else_is_measured(self) -> None:
+        executor = SimulatedExecutor(
+            lambda config: 1, latency_under=scale_badly(2), fails_at_a_rate=lambda config: config == DEFAULT
+        )
+        outcome = plan_simulated(executor, slo=parse_limit("p99<50ms"))
+        assert "SIGSEGV" in outcome.problem
+        assert outcome.rows[0].deployment == Deployment()
+
     def test_an_interrupt(self) -> None:
         executor = SimulatedExecutor(lambda config: 1, latency_under=scale_badly(2), interrupt_at=20)
         with pytest.raises(KeyboardInterrupt):
@@ -486,6 +550,7 @@ def make_example() -> Plan:
                 predicted_capacity=make_estimate(95.0, source="predicted"),
                 is_proven=True,
                 replicas=3,
+                at_rate=AtRate(rate_per_s=200 / 3, p50_ns=8e6, p99_ns=31e6, utilization=0.54, source="predicted"),
                 price_of_million=0.71,
             ),
             make_row(Deployment(clients=2, config=ONE_THREAD), 240, ratio=make_estimate(1.7), capacity=capacity),
@@ -509,6 +574,30 @@ def make_example() -> Plan:
 
 
 AT_RATE = {"rate_per_s": 10.0, "p50_ns": 1.0, "p99_ns": 2.0, "utilization": 0.5, "source": "predicted"}
+
+
+class TestWarnings:
+    def test_a_failure_is_the_reason(self) -> None:
+        plan = make_example()
+        predicted = make_estimate(190.0, source="predicted")
+        rows = (plan.rows[0], msgspec.structs.replace(plan.rows[1], capacity=predicted), plan.rows[2])
+        (budget,) = find_warnings(msgspec.structs.replace(plan, rows=rows))
+        assert "The budget was too small" in budget
+        (failed,) = find_warnings(msgspec.structs.replace(plan, rows=rows, problem="It ended (exit): killed."))
+        assert failed.startswith("Measuring requests at a rate failed: It ended (exit): killed. What was not measured")
+
+    def test_a_rate_that_keeps_callers_busy(self) -> None:
+        plan = make_example()
+        assert not find_warnings(plan)
+        rows = (plan.rows[0], msgspec.structs.replace(plan.rows[1], at_rate=None), plan.rows[2])
+        (found,) = find_warnings(msgspec.structs.replace(plan, rows=rows))
+        assert "busy almost all the time" in found
+
+
+@pytest.mark.parametrize(("replicas", "why"), [(3, "needs no more replicas"), (None, "needs no more memory")])
+def test_why_the_default_is_recommended_although_others_take_more(replicas: int | None, why: str) -> None:
+    rows = [make_row(Deployment(), 139, replicas=replicas), make_row(Deployment(clients=2), 140, is_proven=True)]
+    assert why in explain_choice(rows, 0, has_target=False)
 
 
 class TestMemoryNeeds:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -257,6 +258,29 @@ def test_a_config_is_compared_with_the_default(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "p").iterdir()) == ["default.json", "tuned.json"]
     table = make_ops_table({"default": default.breakdown, "tuned": tuned.breakdown})
     assert [column.header for column in table.columns][-1] == "default/tuned"
+
+
+@pytest.mark.slow
+def test_both_make_calls_with_as_many_items_as_the_record(tmp_path: Path) -> None:
+    record = make_record(TINY_ENCODER, Config(batch=3, session_options={"intra_op_num_threads": 1}))
+    request = ProfileRequest(
+        model=str(TINY_ENCODER), config=record, runs=2, output=tmp_path / "p", dim={"batch": (1,), "sequence": (7,)}
+    )
+    found = profile(request).configs
+    assert [each.config.batch for each in found] == [3, 3]
+    for each in found:
+        assert each.trace
+        assert re.search(r'"input_type_shape" ?: ?\[\{"float":\[3,7,16\]', Path(each.trace).read_text())
+
+
+@pytest.mark.slow
+def test_a_model_that_does_not_run_is_an_error_beside_a_record_too(tmp_path: Path) -> None:
+    record = make_record(TINY_ENCODER, Config(session_options={"intra_op_num_threads": 1}))
+    request = ProfileRequest(
+        model=str(TINY_ENCODER), config=record, output=tmp_path / "p", dim={"sequence": (999_999,)}
+    )
+    with pytest.raises((InputsError, ModelError)):
+        profile(request)
 
 
 @pytest.mark.slow

@@ -377,16 +377,30 @@ def every_block(text: str) -> Page:
     return Page(title=text, verdict=text, tone="plain", lead=(text,), sections=(Section(title=text, blocks=blocks),))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="class")
 def light_pages() -> Iterator[None]:
-    """Leave Vega out of pages, which makes them small. Its script does not depend on the data."""
+    """Leave Vega out of pages, which makes them small. Its script does not depend on the data, and contains `<img`."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(write, "read_vega", lambda: "/* Vega */")
         yield
 
 
+class TestScripts:
+    def test_only_own_scripts_are_allowed(self) -> None:
+        page = write.render_page(page_of(BENCH))
+        reader = parse(page)
+        (policy,) = (each["content"] for name, each in reader.elements if each.get("http-equiv"))
+        assert policy and policy.startswith("default-src 'none'; script-src 'sha256-")
+        for script in reader.scripts[1:]:
+            assert write.hash_script(script) in policy
+        assert "unsafe-eval" not in policy and "unsafe-inline" not in policy.split("style-src")[0]
+        assert not [each for _, each in reader.elements if "src" in each or any(name.startswith("on") for name in each)]
+        addresses = [each["href"] for _, each in reader.elements if "href" in each]
+        assert all(str(address).startswith(("#", "data:")) for address in addresses)
+
+
+@pytest.mark.usefixtures("light_pages")
 class TestHostileTexts:
-    @pytest.mark.usefixtures("light_pages")
     @settings(max_examples=60, deadline=None)
     @given(
         text=ALL_TEXTS | st.sampled_from(["</script><script>alert(1)</script>", "<!--<script>", "]]>", "{{ 7 * 7 }}"])
@@ -400,27 +414,13 @@ class TestHostileTexts:
         shown = json.loads(hostile.scripts[0])
         assert shown[0]["spec"]["layer"][1]["data"]["values"][0]["label"] == printable(text)
 
-    @pytest.mark.usefixtures("light_pages")
     def test_texts_are_shown_as_they_are(self) -> None:
         text = "<b>&amp;</b> {{ 7*7 }}"
         assert parse(write.render_page(every_block(text))).text.count(text) > 10
 
-    @pytest.mark.usefixtures("light_pages")
     def test_control_characters_are_visible(self) -> None:
         page = write.render_page(every_block("a\x1b[31m\u202eb"))
         assert "\x1b" not in page and "\u202e" not in page
-
-    def test_only_own_scripts_are_allowed(self) -> None:
-        page = write.render_page(page_of(BENCH))
-        reader = parse(page)
-        (policy,) = (each["content"] for name, each in reader.elements if each.get("http-equiv"))
-        assert policy and policy.startswith("default-src 'none'; script-src 'sha256-")
-        for script in reader.scripts[1:]:
-            assert write.hash_script(script) in policy
-        assert "unsafe-eval" not in policy and "unsafe-inline" not in policy.split("style-src")[0]
-        assert not [each for _, each in reader.elements if "src" in each or any(name.startswith("on") for name in each)]
-        addresses = [each["href"] for _, each in reader.elements if "href" in each]
-        assert all(str(address).startswith(("#", "data:")) for address in addresses)
 
     def test_a_hostile_record(self, tmp_path: Path) -> None:
         hostile = "</script><img src=x onerror=alert(1)>"

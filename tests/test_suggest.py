@@ -20,13 +20,15 @@ from benchmarks.fit_suggest import PRIOR_FREE, PRIOR_SIGMA, PRIOR_WEIGHT, Record
 from benchmarks.landscape import recorded_paths
 from benchmarks.suggest import KEYS, use_all
 from ortune.cli.suggest import is_suggestion
+from ortune.errors import UsageError
 from ortune.host import Host, HostClass, HostLimits, Quota
 from ortune.host.processor import CpuType, Processor
 from ortune.knobs import Config, SearchSpace, SpaceOptions, build_space
 from ortune.knobs.parse_config import make_config, split_settings
 from ortune.model import Traits
+from ortune.options import make_request
 from ortune.record.schema import Verdict
-from ortune.requests import SearchRequest
+from ortune.requests import PlanRequest, SearchRequest, SuggestRequest
 from ortune.tuning.effects import Effect, read_effects
 from ortune.tuning.hints import PastSearch, describe_search
 from ortune.tuning.prepare import PreparedSearch, prepare
@@ -153,6 +155,14 @@ class TestSuggest:
         both = SpaceOptions(providers=("CPUExecutionProvider", "CUDAExecutionProvider"))
         for options in (fixed, both):
             assert isinstance(ask(make_host(2), TWO_CLIENTS, options=options), NoSuggestion)
+
+    def test_the_provider_is_the_cpu_unless_it_is_named(self) -> None:
+        """On a host with others, a search space of all would have no suggestion."""
+        assert make_request(SuggestRequest, {"model": "m.onnx"}).provider is None
+        with pytest.raises(UsageError, match="auto: name an execution provider"):
+            make_request(SuggestRequest, {"model": "m.onnx", "provider": "auto"})
+        with pytest.raises(UsageError, match="auto: name an execution provider"):
+            make_request(PlanRequest, {"model": "m.onnx", "provider": "auto"})
 
     def test_only_settings_of_the_space(self) -> None:
         options = SpaceOptions(only=("graph_optimization_level",))

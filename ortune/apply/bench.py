@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from ortune.compare.bench import BASELINE
+from ortune.compare.captures import check_captures
 from ortune.compare.open import ComparisonSetup, allow_tf32, prepare_comparison
 from ortune.compare.paired_run import Side
 from ortune.errors import UsageError
@@ -44,6 +45,7 @@ def prepare_bench(request: BenchRequest) -> tuple[ComparisonSetup, tuple[Side, .
         seed=request.seed,
     )
     tolerance = allow_tf32(setup.tolerance, [base.providers, *(side.config.providers for side in sides)])
+    check_captures([(side.name, side.config) for side in sides], setup)
     return msgspec.structs.replace(setup, base=base, tolerance=tolerance), sides
 
 

@@ -19,7 +19,7 @@ from ortune.apply.messages import (
 )
 from ortune.errors import RecordError, UsageError
 from ortune.host.allocators import LD_PRELOAD, preload
-from ortune.knobs.config import Config, Plugin
+from ortune.knobs.config import CPU, Config, Plugin
 from ortune.knobs.ids import ALLOCATOR
 from ortune.knobs.plugin_options import spell_for_plugins
 from ortune.knobs.plugins import PLUGIN_MODULES
@@ -101,6 +101,8 @@ def _rule(choice: Choice) -> dict[str, Any]:
         record.config if choice.applies else None,
         record.tried,
         onnxruntime=record.runtime.onnxruntime,
+        # Programs were searched with the providers that they request.
+        own_providers=record.workload.program is not None and record.config.provider == CPU,
         reason=choice.reason,
     )
     return {**rule, "measured": describe_measured(record, shapes_vary=choice.shapes_vary)}
@@ -114,6 +116,7 @@ def make_rule(
     tried: Tried,
     *,
     onnxruntime: str,
+    own_providers: bool = False,
     reason: str = "",
 ) -> dict[str, Any]:
     """Return what to do with the sessions of one model, as JSON types.
@@ -125,6 +128,7 @@ def make_rule(
         config: The settings; None to keep those of the program.
         tried: Settings whose default in the config is a result, too.
         onnxruntime: Version of onnxruntime that they were found with.
+        own_providers: Whether sessions keep the execution providers that the program requests.
         reason: Why there is no config.
     """
     spelled = spell_for_plugins(config) if config else None
@@ -144,6 +148,7 @@ def make_rule(
             "entries": tried.session_config,
             "providers": tried.providers,
         },
+        "own_providers": own_providers,
         "onnxruntime": onnxruntime,
     }
 

@@ -24,7 +24,7 @@ def suggest(values: Values, output: JsonOptions) -> None:
     from ortune.console.warnings import warn_missing_runtime
     from ortune.console.widgets import make_console, show_warning
     from ortune.host import HostClass, read_host
-    from ortune.knobs import build_space
+    from ortune.knobs import CPU, build_space
     from ortune.knobs.build import fixed_options
     from ortune.limited import STANDARD_STREAM
     from ortune.model import read_model
@@ -42,7 +42,7 @@ def suggest(values: Values, output: JsonOptions) -> None:
     goal, path = request.goal, request.output or Path(STANDARD_STREAM)
     check_writable(path, may_replace=is_suggestion)
     info, host = read_model(request.model), read_host()
-    choice = choose_providers(request.provider, fixed_options(request.fix))
+    choice = choose_providers(request.provider or (CPU,), fixed_options(request.fix))
     if not is_installed():
         show_warning(make_console(stderr=True), warn_missing_runtime())
     host_class = HostClass.of(host)

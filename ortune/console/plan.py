@@ -349,6 +349,9 @@ def find_warnings(plan: Plan) -> list[str]:
         warnings.append(f"Ways to group items of different lengths were not compared: {plan.lengths_problem}")
     if plan.interrupted:
         warnings.append("The plan was interrupted before everything was measured.")
+    elif plan.problem:
+        problem = plan.problem.rstrip(".")
+        warnings.append(f"Measuring requests at a rate failed: {problem}. What was not measured is predicted.")
     elif plan.slo and not plan.meets_target and any(is_undecided(row, plan.slo) for row in plan.rows):
         warnings.append(
             "The budget was too small to find the highest rate at which the target is met. Use a larger --budget."
@@ -360,6 +363,8 @@ def find_warnings(plan: Plan) -> list[str]:
         )
     if plan.choice.predicted_at_rate and not plan.choice.at_rate:
         warnings.append("At the required rate, requests arrived faster than they were served. Use a larger --headroom.")
+    elif plan.choice.replicas and not plan.choice.at_rate:
+        warnings.append("At the required rate, callers would be busy almost all the time. Use a larger --headroom.")
     elif plan.slo and plan.choice.at_rate and exceeds(plan.slo, plan.choice.at_rate):
         warnings.append(f"At the required rate, {plan.slo.text} was not met. Use a larger --headroom.")
     return warnings

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from ortune.console.widgets import format_count, format_duration, format_number, format_ratio, make_table
 from ortune.knobs import describe
+from ortune.knobs.config import CUDA_BASED
 from ortune.profile.run import ConfigProfile, Profile
 from ortune.profile.trace import Breakdown, TimeShare
 
@@ -43,6 +44,12 @@ def show_profile(console: Console, profile: Profile) -> None:
             "dim",
         )
     )
+    if any(found.config.provider in CUDA_BASED for found in profile.configs):
+        note = (
+            "On the GPU, the time of an operator is that of launching its kernels, or of waiting for earlier ones, and "
+            "not that of running them. Graphs are profiled without capturing them."
+        )
+        console.print(Text(note, "dim"))
     for found in profile.configs:
         if found.trace:
             console.print(Text.assemble(("trace  ", "cyan"), found.trace), soft_wrap=True)

@@ -154,7 +154,7 @@ def add_runtime_facts(facts: ModelFacts, feed: Feed | None, size_bytes: int) -> 
             )
         )
         if isinstance(optimized, Failure):
-            unknown = ("extended", "optimized", "creation_ns", "run_ns", "assigned")
+            unknown = ("extended", "optimized", "creation_ns", "run_ns", "assigned", "session_providers")
             missing = {**facts.missing, **dict.fromkeys(unknown, Missing("ONNX Runtime cannot load the model"))}
             return msgspec.structs.replace(facts, load_error=optimized.message, missing=missing)
         return msgspec.structs.replace(
@@ -166,7 +166,8 @@ def add_runtime_facts(facts: ModelFacts, feed: Feed | None, size_bytes: int) -> 
             session_providers=optimized.session_providers,
             # A provider that does not work is a finding of its own; the check is not skipped.
             provider_error=optimized.missing.get("assigned", ""),
-            assigned=optimized.assigned or (),
+            # Without a session, there is nothing to check.
+            assigned=() if not facts.providers or "assigned" in optimized.missing else optimized.assigned,
             missing=_explain_missing(facts, optimized, feed),
         )
 
@@ -184,6 +185,7 @@ def _explain_missing(facts: ModelFacts, optimized: OptimizedModel, feed: Feed | 
         "extended": no_graph,
         "optimized": no_graph,
         "creation_ns": Missing("the model does not load without optimization, or not a second time"),
+        "assigned": Missing("this version of onnxruntime does not report where it places nodes"),
     }
     if message := optimized.missing.get("run_ns"):
         shapes = facts.input_shapes.items()

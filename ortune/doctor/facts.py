@@ -37,7 +37,7 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
         guessed: Inputs of which a size was guessed.
         providers: Execution providers besides the CPU's: those that the user named, else those that work here.
         providers_named: Whether the user named them.
-        session_providers: Those that the session actually uses.
+        session_providers: Those that the session actually uses, or None.
         provider_error: ONNX Runtime's message if no session can be created with them, else empty.
         assigned: Where each node was placed, or None; empty if only the CPU provider is used.
         missing: Why a fact is None, by attribute.
@@ -55,7 +55,7 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
     guessed: frozenset[str] = frozenset()
     providers: tuple[str, ...] = ()
     providers_named: bool = False
-    session_providers: tuple[str, ...] = ()
+    session_providers: tuple[str, ...] | None = None
     provider_error: str = ""
     assigned: tuple[AssignedNode, ...] | None = None
     missing: dict[str, Missing] = {}

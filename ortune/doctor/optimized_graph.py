@@ -205,8 +205,9 @@ def _place_nodes(request: OptimizeRequest, optimized: OptimizedModel) -> Optimiz
     config = msgspec.structs.replace(DEFAULT, providers=providers)
     try:
         session = make_session(request.model_path, config, record_assignment=True)
+        optimized = msgspec.structs.replace(optimized, session_providers=tuple(session.get_providers()))
         if not hasattr(session, "get_provider_graph_assignment_info"):
-            raise RuntimeError("this version of onnxruntime does not report where it places nodes")
+            return optimized
         assigned = tuple(
             AssignedNode(provider=part.ep_name, op=node.op_type, domain=node.domain, name=node.name)
             for part in session.get_provider_graph_assignment_info()
@@ -215,7 +216,7 @@ def _place_nodes(request: OptimizeRequest, optimized: OptimizedModel) -> Optimiz
     except Exception as error:  # noqa: BLE001  (a provider that does not work is a finding)
         missing = {**optimized.missing, "assigned": make_failure(error, "load").message}
         return msgspec.structs.replace(optimized, missing=missing)
-    return msgspec.structs.replace(optimized, assigned=assigned, session_providers=tuple(session.get_providers()))
+    return msgspec.structs.replace(optimized, assigned=assigned)
 
 
 if __name__ == "__main__":

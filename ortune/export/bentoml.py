@@ -10,8 +10,8 @@ from ortune.export.python import create_session_lines, indent, run_options_lines
 from ortune.export.serving import (
     count_cpus,
     count_memory_mib,
+    report_cpus,
     report_grouping,
-    report_pinning,
     report_replicas,
     report_sharing,
 )
@@ -47,7 +47,7 @@ def write(job: Job) -> str:
         # Threads that are created later inherit the CPUs of this one.
         setup.append("os.sched_setaffinity(0, PARTS[(bentoml.server_context.worker_index - 1) % len(PARTS)])")
     else:
-        report_pinning(job)
+        report_cpus(job)
     create = create_session_lines(job)
     run_options = run_options_lines(job)
     setup += ["self.session = create_session()", *run_options]

@@ -16,8 +16,8 @@ from ortune.export.serving import (
     make_gunicorn_command,
     make_text_of_cpus,
     report_calls,
+    report_cpus,
     report_gpu,
-    report_pinning,
     report_replicas,
 )
 from ortune.export.target import PORT, Job, Target
@@ -35,7 +35,7 @@ def write(job: Job) -> str:
     if count_memory_mib(job):
         lines.append(make_comment("#", describe_memory()))
     if not parts:
-        report_pinning(job)
+        report_cpus(job)
         return "\n".join([*lines, "services:", *make_service(job, job.name, job.first_port)])
     lines += ["# Put a load balancer before the services: each runs one process on its own CPUs.", "services:"]
     # No name of another model contains a dot.

@@ -8,12 +8,13 @@ from __future__ import annotations
 from ortune.export.comments import make_comment
 from ortune.export.serving import (
     APP,
+    count_requests,
     find_bind,
     join_words,
     make_apply_command,
     make_gunicorn_command,
     report_calls,
-    report_pinning,
+    report_cpus,
     report_replicas,
 )
 from ortune.export.target import Job, Target
@@ -44,11 +45,12 @@ def write(job: Job) -> str:
     if parts:
         lines += ["", "import os"]
     else:
-        report_pinning(job)
+        report_cpus(job)
         options = join_words([*make_apply_command(job), *make_gunicorn_command(job)])
         lines.append(make_comment("#", f"Without this file: {options}"))
-    lines += ["", f"workers = {deployment.processes}", f"threads = {deployment.clients}"]
-    lines.append(f'worker_class = "{"gthread" if deployment.clients > 1 else "sync"}"')
+    threads = count_requests(job)
+    lines += ["", f"workers = {deployment.processes}", f"threads = {threads}"]
+    lines.append(f'worker_class = "{"gthread" if threads > 1 else "sync"}"')
     lines.append("preload_app = False")
     if bind := find_bind(job):
         lines.append(f'bind = "{bind}"')

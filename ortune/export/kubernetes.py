@@ -87,6 +87,17 @@ def write_container(job: Job) -> str:
     return "\n".join(lines)
 
 
+TOLERANCE = 0.1
+"""By how much the CPU use must exceed the target of an autoscaler before it adds pods, as a share of the target.
+
+Source: "Horizontal Pod Autoscaling" in the documentation of Kubernetes.
+"""
+
+LARGEST_SHARE = 0.98
+"""CPU use at the highest planned rate, as a share of the use at full load, above which an overloaded pod looks like any
+other."""
+
+
 class PodShape:
     """What a pod has: all processes of a deployment, or one process if they are pinned.
 
@@ -110,7 +121,11 @@ class PodShape:
             most = host.n_usable / deployment.processes
             self.cpus = max(math.floor(min(n_of_core * self.cpus / deployment.processes, most)), 1)
         self.memory_mib = count_memory_mib(job, self.n_processes)
-        self.cpu_percent = max(round(100 * min(picked.most_cpus / self.n_per_host / self.cpus, 1.0)), 1)
+        used = min(picked.most_cpus / self.n_per_host / self.cpus, 1.0)
+        most = min(picked.full_cpus / self.n_per_host / self.cpus, 1.0) if picked.full_cpus else 1.0
+        self.cpu_percent = max(round(100 * used), 1)
+        self.target_percent = max(math.floor(100 * used / (1 + TOLERANCE)), 1)
+        self.shows_overload = used < LARGEST_SHARE * most
 
 
 def write_manifests(job: Job, picked: PickedDeployment) -> str:
@@ -218,13 +233,18 @@ def make_autoscaler(job: Job, picked: PickedDeployment, shape: PodShape) -> list
     if not picked.most_cpus:
         job.pending.report("replicas", "fixed", "how much CPU time a request needs was not measured: plan again")
         return []
+    if not shape.shows_overload:
+        reason = "at the highest planned rate, the CPU use is that of a pod that is overloaded: leave a larger headroom"
+        job.pending.report("replicas", "fixed", reason)
+        return []
     unit = "items" if job.record.config.batch > 1 else "requests"
     lines = [
         make_comment(
             "#",
             f"At {picked.most_per_s / shape.n_per_host:.4g} {unit} per second, the highest planned rate of a pod, "
             f"its processes use {shape.cpu_percent}% of the requested CPUs.",
-        )
+        ),
+        "# Kubernetes adds pods if the use exceeds the target by 10%, so the target is lower.",
     ]
     if job.record.config.session_config.get(INTRA_OP_ALLOW_SPINNING) != "0" and job.deployment.n_threads != 1:
         lines += [
@@ -250,7 +270,7 @@ def make_autoscaler(job: Job, picked: PickedDeployment, shape: PodShape) -> list
         "        name: cpu",
         "        target:",
         "          type: Utilization",
-        f"          averageUtilization: {shape.cpu_percent}",
+        f"          averageUtilization: {shape.target_percent}",
     ]
 
 

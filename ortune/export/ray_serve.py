@@ -10,8 +10,8 @@ import math
 from ortune.export.python import create_session_lines, indent, mapping, run_options_lines
 from ortune.export.serving import (
     count_cpus,
+    report_cpus,
     report_grouping,
-    report_pinning,
     report_sharing,
 )
 from ortune.export.target import Job, Target
@@ -52,7 +52,7 @@ def write(job: Job) -> str:
     pending, deployment = job.pending, job.deployment
     report_grouping(job)
     report_sharing(job)
-    report_pinning(job, "Ray does not pin its replicas")
+    report_cpus(job, "Ray does not pin its replicas")
     environment = pending.take_environment()
     pending.take_workers()
     create = create_session_lines(job)

@@ -62,11 +62,16 @@ def make_gunicorn_command(
         reuse_port: Whether several servers listen on the same port.
         bind: Where to listen; None for the port of the model on this host.
     """
-    deployment = job.deployment
     bind = find_bind(job) if bind is None else bind
-    words = ["gunicorn", f"--workers={workers or deployment.processes}", f"--threads={deployment.clients}"]
+    words = ["gunicorn", f"--workers={workers or job.deployment.processes}", f"--threads={count_requests(job)}"]
     words += ["--reuse-port"] if reuse_port else []
     return [*words, *([f"--bind={bind}"] if bind else []), APP]
+
+
+def count_requests(job: Job) -> int:
+    """Return how many requests a process handles at a time: those of all calls, where it puts requests together."""
+    batching = job.deployment.batching
+    return job.deployment.clients * (batching.max_batch if batching else 1)
 
 
 def find_bind(job: Job) -> str:
@@ -161,10 +166,14 @@ def cache_comments(job: Job) -> list[str]:
     ]
 
 
-def report_pinning(job: Job, reason: str = "export on the host that was measured, which numbers its CPUs") -> None:
-    """Note that the target does not pin the processes of a pinned deployment."""
+def report_cpus(job: Job, reason: str = "export on the host that was measured, which numbers its CPUs") -> None:
+    """Note that the target does not pin the processes of a pinned deployment, or uses more CPUs than were usable."""
+    host = job.record.host
     if job.is_pinned:
         job.pending.report("pinned", True, reason)
+    elif host.n_usable < host.n_logical:
+        how = "limit it to as many CPUs as were usable when it was measured, with a cpuset or taskset"
+        job.pending.report("cpus", f"{host.n_usable} of {host.n_logical}", how)
 
 
 def report_sharing(job: Job) -> None:
@@ -185,7 +194,8 @@ def report_calls(job: Job) -> None:
             "batching",
             batching.title,
             f"the program must put up to {batching.max_batch} requests into a call, and wait for them for at most "
-            f"{batching.max_delay_us / 1000:g} ms",
+            f"{batching.max_delay_us / 1000:g} ms; each process makes at most {job.deployment.clients} "
+            f"call{'' if job.deployment.clients == 1 else 's'} at a time",
         )
     report_grouping(job)
     report_sharing(job)

@@ -14,7 +14,7 @@ from ortune.export.serving import (
     make_gunicorn_command,
     make_text_of_cpus,
     report_calls,
-    report_pinning,
+    report_cpus,
     report_replicas,
 )
 from ortune.export.target import Job, Target
@@ -35,7 +35,7 @@ def write(job: Job) -> str:
     name = f"{job.name}@.service" if parts else f"{job.name}.service"
     unit = f"{job.name}@{{1..{n_processes}}}.service" if parts else name
     if not parts:
-        report_pinning(job)
+        report_cpus(job)
     lines = [
         make_comment("#", f"Save as /etc/systemd/system/{name}, change the paths, and start: systemctl start {unit}"),
         *(["# The processes listen on the same port, and the kernel spreads connections over them."] if parts else []),

@@ -12,13 +12,13 @@ from ortune.export.checks import read_number
 from ortune.export.comments import make_comment
 from ortune.export.literals import quote_protobuf
 from ortune.export.serving import (
-    make_text_of_cpus,
+    report_cpus,
     report_grouping,
-    report_pinning,
     report_replicas,
     report_sharing,
 )
 from ortune.export.target import Job, Target
+from ortune.host import Cpus
 from ortune.knobs.config import CPU, CUDA, alias_of
 
 PARAMETERS = {
@@ -163,12 +163,12 @@ def _deployment_lines(job: Job, device: str) -> list[str]:
     lines = []
     if parts := job.cpus:
         options = [
-            f"--host-policy=part_{number},cpu-cores={make_text_of_cpus(cpus)}" for number, cpus in enumerate(parts, 1)
+            f"--host-policy=part_{number},cpu-cores={make_text_of_ranges(cpus)}" for number, cpus in enumerate(parts, 1)
         ]
         lines.append(make_comment("#", f"Start: tritonserver {' '.join(options)}"))
         groups = [f'count: {deployment.clients} {device} host_policy: "part_{n + 1}"' for n in range(len(parts))]
     else:
-        report_pinning(job)
+        report_cpus(job)
         groups = [f"count: {deployment.n_callers} {device}"]
     lines += [f"instance_group {{ {group} }}" for group in groups]
     if batching := deployment.batching:
@@ -184,6 +184,20 @@ def _deployment_lines(job: Job, device: str) -> list[str]:
             "# it, start: tritonserver --backend-config=onnxruntime,default-max-batch-size=1",
         ]
     return lines
+
+
+def make_text_of_ranges(cpus: Cpus) -> str:
+    """Return CPUs as Triton reads them: in ranges only, such as `0-1,4-4`.
+
+    Source: `SetNumaThreadAffinity` in `src/numa_utils.cc` of triton-inference-server/core.
+    """
+    ranges: list[list[int]] = []
+    for cpu in sorted(cpus):
+        if ranges and ranges[-1][1] == cpu - 1:
+            ranges[-1][1] = cpu
+        else:
+            ranges.append([cpu, cpu])
+    return ",".join(f"{first}-{last}" for first, last in ranges)
 
 
 def _optimization_lines(job: Job, parameters: dict[str, str]) -> list[str]:

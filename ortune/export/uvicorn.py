@@ -12,7 +12,7 @@ from ortune.export.serving import (
     make_apply_command,
     make_text_of_cpus,
     report_calls,
-    report_pinning,
+    report_cpus,
     report_replicas,
 )
 from ortune.export.target import PORT, Job, Target
@@ -50,7 +50,7 @@ def write(job: Job) -> str:
             lines.append(f"{join_words(command)} &")
         lines.append("wait")
     else:
-        report_pinning(job)
+        report_cpus(job)
         port = [f"--port={job.first_port}"] if job.first_port != PORT else []
         lines.append(join_words([*apply, "uvicorn", f"--workers={deployment.processes}", *port, APP]))
     return "\n".join([*(make_comment("#", line[2:]) if line.startswith("# ") else line for line in lines)])

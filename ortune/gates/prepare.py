@@ -9,18 +9,20 @@ from pathlib import Path
 import msgspec
 
 from ortune.apply.verify import HELD_SHARE, check_alone, recorded_inputs
+from ortune.compare.captures import check_captures
 from ortune.compare.comparison import Speedup
 from ortune.compare.open import ComparisonSetup, Program, allow_tf32, check_processes, choose_tolerance
 from ortune.errors import UsageError
 from ortune.gates.results import USUAL_SLOWDOWN, Gate, GateSide
 from ortune.gates.sides import NamedSide, check_inputs, check_outputs, make_side, read_side
 from ortune.host import read_host
+from ortune.knobs.providers import multiplies_in_tf32
 from ortune.model import read_model
 from ortune.record.schema import Record
 from ortune.record.select import check_model, read_sourced
 from ortune.requests import GateRequest
 from ortune.worker.executor import FIRST_LOAD_DEADLINE_S
-from ortune.workload import Goal, InputOptions, Load, Objective, make_feed, make_goal
+from ortune.workload import Goal, InputOptions, Load, Objective, Tolerance, make_feed, make_goal
 from ortune.workload.batching import with_batches
 
 LARGEST_SLOWDOWN = 10.0
@@ -62,12 +64,19 @@ def make_gate(request: GateRequest) -> Gate:
         slowdowns=slowdowns,
         budget_s=request.budget,
         inputs=request.given_inputs or (recorded_inputs(record, None, sides[0].model) if record else InputOptions()),
-        tolerance=request.tolerance or (record.workload.tolerance if record else None),
+        tolerance=request.tolerance or (find_tolerance(record, sides) if record else None),
         same_outputs=not request.ignore_outputs,
         beside=request.beside,
         busy=request.busy,
         seed=request.seed,
     )
+
+
+def find_tolerance(record: Record, sides: Sequence[GateSide]) -> Tolerance:
+    """Return the tolerance of a record. It also allows for TF32 if only one side multiplies in it."""
+    chains = [each.config.providers for each in sides]
+    tolerance = record.workload.tolerance
+    return tolerance if all(map(multiplies_in_tf32, chains)) else allow_tf32(tolerance, chains)
 
 
 def check_alone_in(path: str, *, trust: bool) -> None:
@@ -201,7 +210,7 @@ def prepare_gate(gate: Gate) -> ComparisonSetup:
     if gate.same_outputs:
         check_outputs(base, head, gate.base.text, gate.head.text)
     chains = [gate.base.config.providers, gate.head.config.providers]
-    return ComparisonSetup(
+    setup = ComparisonSetup(
         program=Program(model=base, path=gate.base.model),
         other=Program(model=head, path=gate.head.model),
         feed=make_feed(base, gate.inputs, gate.goal.batches),
@@ -215,3 +224,5 @@ def prepare_gate(gate: Gate) -> ComparisonSetup:
         compare_outputs=gate.same_outputs,
         load_deadline_s=min(max(gate.budget_s, MIN_LOAD_DEADLINE_S), FIRST_LOAD_DEADLINE_S),
     )
+    check_captures([(each.text, each.config) for each in (gate.base, gate.head)], setup)
+    return setup

@@ -11,6 +11,7 @@ import msgspec
 from ortune.compare.block_plan import RunPlan, limit_warm_up_ns, plan_block
 from ortune.compare.evaluate import summarize
 from ortune.compare.open import ComparisonSetup
+from ortune.compare.providers import allow_for_providers
 from ortune.errors import OrtuneError, spell_in_toml
 from ortune.gates.decision import holm
 from ortune.gates.prepare import N_SIDES, make_gate, prepare_gate
@@ -50,9 +51,11 @@ def run_gate(
     setup = setup or prepare_gate(gate)
     opening = open_programs(gate, setup) if isinstance(setup, TunedProgram) else open_models(gate, setup)
     with opening as sides:
-        runner, calibration = sides.opened.runner, sides.opened.calibration
-        launch_deadline_s = MIN_LAUNCH_DEADLINE_S + LAUNCH_DEADLINE_FACTOR * calibration.launch_s
+        runner = sides.opened.runner
+        launch_deadline_s = MIN_LAUNCH_DEADLINE_S + LAUNCH_DEADLINE_FACTOR * sides.opened.calibration.launch_s
         runner.load_deadline_s = min(runner.load_deadline_s, launch_deadline_s)
+        opened = allow_for_providers(sides.opened, gate.base.config, [gate.head.config.provider])
+        calibration = opened.calibration
         block = plan_block(calibration.pace, longest_warm_up_ns=limit_warm_up_ns(calibration.pace))
         round_s = N_SIDES * (block.duration_ns + block.lead_in_ns) / 1e9
         start_s = runner.now_s() - (time.monotonic() - begin_s)

@@ -8,6 +8,7 @@ import msgspec
 
 from ortune.host import Host
 from ortune.knobs import ids
+from ortune.knobs.captures import find_capture_obstacle
 from ortune.knobs.catalogue import KNOBS
 from ortune.knobs.config import CPU
 from ortune.knobs.data_files import CapturedGraph, ExecutionProvider
@@ -143,15 +144,12 @@ def _captured_graph_dimension(
 ) -> Dimension | Skipped:
     """Return the choice of a captured graph, if its requirements are met."""
     knob = f"{prefix}.{graph.option}"
-    obstacle = ""
-    if model.traits.control_flow:
-        obstacle = "the graph has an If, Loop or Scan"
-    elif not options.has_one_caller:
-        obstacle = "several callers would share its buffers"
-    elif options.has_rate:
-        obstacle = "requests come from several threads, each of which captures the graph again and keeps its memory"
-    elif options.n_cases > 1:
-        obstacle = "the shapes of the inputs change"
+    obstacle = find_capture_obstacle(
+        control_flow=model.traits.control_flow,
+        has_one_caller=options.has_one_caller,
+        has_rate=options.has_rate,
+        n_cases=options.n_cases,
+    )
     if obstacle:
         return Skipped(knob=KNOBS[knob], why=f"calls cannot be captured: {obstacle}")
     why = "launches the whole graph at once instead of kernel by kernel"

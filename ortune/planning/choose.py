@@ -111,8 +111,10 @@ def explain_choice(rows: Sequence[PlannedDeployment], place: int, *, has_target:
         others = [row for row in rows[1:] if row.is_proven]
         if rows[DEFAULT_POSITION].sustained_per_s <= 0 and not others:
             return "no deployment was found to meet the target"
-        if others:
+        if others and rows[DEFAULT_POSITION].replicas:
             return "the default deployment needs no more replicas than the others"
+        if others:
+            return "the default deployment takes about as much as the others, and needs no more memory"
         return f"no deployment is proven to increase {what} of the default deployment"
     default, chosen = rows[DEFAULT_POSITION], rows[place]
     sources = {row.capacity.source for row in (default, chosen) if row.capacity}

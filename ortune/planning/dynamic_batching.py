@@ -139,7 +139,8 @@ def make_times(screened: Sequence[Screened]) -> BatchTimes:
         ValueError: Calls with one item were not measured.
     """
     ratios = np.sort(np.concatenate([each.samples_ns / call_ns(each) for each in screened]))
-    factors = ratios[:: -(-len(ratios) // MOST_FACTORS)]
+    step = -(-len(ratios) // MOST_FACTORS)
+    factors = ratios[step // 2 :: step]
     return make_batch_times(
         {each.deployment.config.batch: call_ns(each) for each in screened},
         factors=tuple(map(float, factors / factors.mean())),

@@ -24,7 +24,7 @@ from ortune.planning.result import Estimate, LengthPlan, LengthPolicy, describe_
 from ortune.queueing.interpolation import CallTimes
 from ortune.queueing.length_batches import Grouping, evaluate_policies
 from ortune.worker import Block, BlockPlan, Failure, LiveCandidate
-from ortune.worker.block import ItemGroup, Job
+from ortune.worker.block import ItemGroup, Job, Memory
 from ortune.workload import Limit
 from ortune.workload.length_feed import Axes
 
@@ -179,7 +179,7 @@ class _LengthPlanning:
         grid_s = self.start_s + GRID_SHARE * (self.end_s - self.start_s)
         # The longest one is padded further for the longer points.
         by_length = sorted(range(len(lengths)), key=lambda item: lengths[item])
-        peaks: dict[int, float] = {}
+        memory: dict[tuple[int, int], Memory] = {}
 
         @functools.cache
         def measure(size: int, length: int) -> float:
@@ -190,7 +190,7 @@ class _LengthPlanning:
             block = self.measure_block(live, job, POINT_NS, expected_ns, POINT_CALLS)
             self.n_points += 1
             self.observe("calls", self.n_points, self.n_points)
-            peaks[length] = block.memory.peak_bytes
+            memory[size, length] = block.memory
             return float(np.median(block.samples_ns))
 
         self.token_ns = 1e6
@@ -200,7 +200,13 @@ class _LengthPlanning:
         most_ns = self.slo.bound if self.slo else math.inf
         # A batch takes as long as its items one by one at most, and rarely less than a quarter of that.
         sizes = [size for size in list_points(1, min(MOST_BATCH, len(lengths))) if size * single_ns / 4 <= most_ns]
-        fitting = select_fitting(sizes, peaks[points[0]], peaks[points[-1]], self.runner.limit_bytes)
+        of_item = find_growth(memory[1, points[0]], memory[1, points[-1]])
+
+        def find_memory(size: int) -> Memory:
+            measure(size, points[-1])
+            return memory[size, points[-1]]
+
+        fitting = select_fitting(sizes, find_memory, self.runner.limit_bytes, of_item) if sizes else []
         self.unfit_sizes = tuple(size for size in sizes if size > 1 and size not in fitting)
         times, _ = measure_call_times(measure, fitting or [1], points, lambda: self.runner.now_s() < grid_s)
         return times
@@ -300,7 +306,7 @@ class _LengthPlanning:
     def describe_predicted(self, grouping: Grouping) -> LengthPolicy:
         """Return a policy with its predicted figures."""
         per_s = grouping.items_per_s * self.deployment.n_callers
-        predicted = Estimate(estimate=per_s, low=per_s, high=None, confidence=DEFAULT_CONFIDENCE, source="predicted")
+        predicted = Estimate(estimate=per_s, low=0.0, high=None, confidence=DEFAULT_CONFIDENCE, source="predicted")
         return LengthPolicy(
             policy=grouping.policy,
             parameter=grouping.parameter,
@@ -312,17 +318,39 @@ class _LengthPlanning:
         )
 
 
-def select_fitting(sizes: Sequence[int], short_bytes: float, long_bytes: float, limit_bytes: float | None) -> list[int]:
-    """Return the sizes of batches of the longest items that fit into memory, which they take in proportion.
+def find_growth(before: Memory, after: Memory) -> float:
+    """Return by how many bytes the peak grew or, where it is that of creating the session, what is kept."""
+    return max(after.peak_bytes - before.peak_bytes, after.steady_bytes - before.steady_bytes, 0)
+
+
+def select_fitting(
+    sizes: Sequence[int], find_memory: Callable[[int], Memory], limit_bytes: float | None, of_item: float
+) -> list[int]:
+    """Return the sizes of batches of the longest items that fit into memory.
+
+    If it is not certain that all of them fit, they are measured one after another, up to the first one that is not
+    expected to fit.
 
     Args:
-        sizes: The sizes.
-        short_bytes: Resident memory after a call with the shortest item.
-        long_bytes: The same after one with the longest.
+        sizes: The sizes, in ascending order.
+        find_memory: Measures calls with a batch of this size, and returns the memory then.
         limit_bytes: Memory that may be used; None if it is not known.
+        of_item: Memory that an item of the first size takes at least.
     """
-    of_item = max(long_bytes - short_bytes, 0.0)
-    return [size for size in sizes if limit_bytes is None or long_bytes + (size - 1) * of_item <= limit_bytes]
+    known, largest = find_memory(sizes[0]), sizes[-1] / sizes[0]
+    # An item hardly takes more than the process did with one of them.
+    if limit_bytes is None or known.peak_bytes * largest <= limit_bytes:
+        return list(sizes)
+    fitting = [sizes[0]]
+    for size in sizes[1:]:
+        n_more = size - fitting[-1]
+        if known.peak_bytes + n_more * of_item > limit_bytes:
+            break
+        found = find_memory(size)
+        of_item = max(of_item, find_growth(known, found) / n_more)
+        fitting.append(size)
+        known = found
+    return fitting
 
 
 def choose_live(groupings: Sequence[Grouping], reference_size: int) -> list[Grouping]:

@@ -7,7 +7,6 @@ from typing import TypeVar
 
 import numpy as np
 
-from ortune.errors import MeasureError
 from ortune.planning.capacity import describe_capacity
 from ortune.planning.deployment import Deployment
 from ortune.planning.measuring import DeploymentRunner
@@ -93,7 +92,7 @@ class CapacityMeasurement:
             The capacity; None if there were so few measurements that they add nothing to the prediction.
 
         Raises:
-            MeasureError: The deployment fails in its first measurement.
+            MeasureError: The deployment fails, or the background load ends.
         """
         found = find_live_capacity(
             measure_in_time(self._measure, self.find_time_s, self._runner.now_s, end_s, observe),
@@ -125,9 +124,7 @@ def measure_in_time(
     end_s: float,
     observe: Callable[[int], None],
 ) -> Callable[[float, Slowdown], Found | None]:
-    """Return a function that measures as long as there is time, and then returns None.
-
-    The first measurement is always made. If it fails, so does the function; failures of later ones end the search.
+    """Return a function that measures as long as there is time, and then returns None. It always measures once.
 
     Args:
         measure: Measures at a rate, for a slowdown.
@@ -142,12 +139,7 @@ def measure_in_time(
         nonlocal n_done
         if n_done and now_s() + find_time_s(rate_per_s, slowdown) > end_s:
             return None
-        try:
-            found = measure(rate_per_s, slowdown)
-        except MeasureError:
-            if not n_done:
-                raise
-            return None
+        found = measure(rate_per_s, slowdown)
         n_done += 1
         observe(n_done)
         return found

@@ -86,6 +86,14 @@ class PickedDeployment(msgspec.Struct, frozen=True, kw_only=True):
         return self.most_per_s * row.cpu_ns_per_call / 1e9
 
     @property
+    def full_cpus(self) -> float:
+        """CPUs that all processes use on average while all callers are busy; 0 if that is not known."""
+        row = self.row
+        if isinstance(row, PlannedDeployment):
+            return row.cpu_cores
+        return row.served_per_s * row.cpu_ns_per_call / 1e9 / row.utilization if row.utilization else 0.0
+
+    @property
     def rate_of_replica_per_s(self) -> float:
         """The rate that one replica gets: its part of the planned rate, or the highest one where there is none."""
         if self.rate_per_s and self.replicas:

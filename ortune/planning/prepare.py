@@ -6,8 +6,10 @@ import msgspec
 
 from ortune.compare.open import ComparisonSetup, allow_tf32, check_processes, prepare_comparison
 from ortune.errors import UsageError
-from ortune.knobs import CPU, SpaceOptions, build_space, ids
+from ortune.knobs import CPU, Config, SpaceOptions, build_space, ids
 from ortune.knobs.build import fixed_options
+from ortune.knobs.captures import captures_graphs
+from ortune.knobs.catalogue import knob_of
 from ortune.knobs.requested import check_versions
 from ortune.planning.dynamic_batching import MOST_REQUESTS
 from ortune.planning.length_policies import LengthSample
@@ -73,6 +75,7 @@ def prepare_plan(request: PlanRequest) -> PreparedPlan:
     check_versions(msgspec.structs.replace(options, tune=request.tune))
     check_only(request)
     base = build_space(setup.host, setup.model, options).base
+    check_no_captures(base, request)
     space = make_deployment_space(
         setup.host,
         base,
@@ -95,6 +98,21 @@ def prepare_plan(request: PlanRequest) -> PreparedPlan:
             dynamic_batching=request.dynamic_batching,
         ),
     )
+
+
+def check_no_captures(base: Config, request: PlanRequest) -> None:
+    """Check that no deployment captures graphs: some have several callers, or requests that arrive at a rate.
+
+    Raises:
+        UsageError: One does.
+    """
+    tuned = [name for name in request.tune if knob_of(name).captures]
+    if tuned or captures_graphs(base):
+        raise UsageError(
+            "A plan compares numbers of callers, each of which would capture the graph again and keep its memory.",
+            "Leave captured graphs out of plans.",
+            option="tune" if tuned else "fix",
+        )
 
 
 def check_only(request: PlanRequest) -> None:

@@ -19,11 +19,12 @@ from ortune.times import check_time
 from ortune.worker import Runtime
 from ortune.workload import Limit, Workload
 
-SCHEMA = 7
+SCHEMA = 8
 """Version of the document. Documents of schema 1 have no batching, those of schemas 1 and 2 have a coarse host class,
 those before 4 have only predicted latencies at the requested rate, those before 5 do not say why lengths were not
 measured, those before 6 have neither the figure of the target at the requested rate nor that of the slowest process,
-and those before 7 do not say which batches do not fit into memory. They are read unchanged."""
+those before 7 do not say which batches do not fit into memory, and those before 8 do not say why measuring requests at
+a rate failed. They are read unchanged."""
 
 MOST_DEPLOYMENTS = 1000
 """Deployments that a document holds at most."""
@@ -37,18 +38,20 @@ call."""
 
 
 MOST_REPLICAS = 10**9
+SMALLEST_FIGURE = 1e-300
 LARGEST_FIGURE = 2.0**60
-"""Largest numbers that a document holds. Bytes and nanoseconds do not get there."""
+"""Smallest and largest numbers that a document holds, besides 0. No measurement gets there, and their quotients are
+numbers above 0."""
 
 
 def check_figures(*figures: float) -> None:
     """Check that numbers may be figures.
 
     Raises:
-        ValueError: One is negative, not finite or too large.
+        ValueError: One is negative, not finite or too large, or so small that quotients would be 0.
     """
-    if not all(0 <= each <= LARGEST_FIGURE for each in figures):
-        raise ValueError(f"the figures must be finite, and from 0 to {LARGEST_FIGURE:.0g}")
+    if not all(each == 0 or SMALLEST_FIGURE <= each <= LARGEST_FIGURE for each in figures):
+        raise ValueError(f"the figures must be finite, and 0 or from {SMALLEST_FIGURE:.0g} to {LARGEST_FIGURE:.0g}")
 
 
 def check_replicas(replicas: int | None) -> None:
@@ -314,6 +317,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         started: When it began, in ISO 8601 with the time zone.
         seed: Random seed.
         interrupted: Whether the user ended it early.
+        problem: Why capacities or latencies were not measured further, if measuring them failed.
         workload: What was measured.
         model: Identity of the model.
         host: Class of the host.
@@ -339,6 +343,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     started: str
     seed: int = 0
     interrupted: bool = False
+    problem: str = ""
     workload: Workload
     model: ModelIdentity
     host: HostClass

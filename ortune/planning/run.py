@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +17,7 @@ from ortune.compare.interval import DEFAULT_CONFIDENCE, share_error
 from ortune.compare.open import OpenComparison, open_comparison
 from ortune.compare.paired_run import PairedRun
 from ortune.compare.stats import t_interval
-from ortune.errors import MeasureError, UsageError
+from ortune.errors import BackgroundLoadError, MeasureError, UsageError
 from ortune.host import HostClass
 from ortune.planning.capacity import (
     estimate_utilization,
@@ -90,6 +89,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         run: The blocks of the confirmation.
         extension_s: Time that was added to the usual budget.
         interrupted: Whether the user ended it early.
+        problem: Why capacities or latencies were not measured further, if measuring them failed.
     """
 
     rows: tuple[PlannedDeployment, ...]
@@ -99,6 +99,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     run: PairedRun
     extension_s: float = 0.0
     interrupted: bool = False
+    problem: str = ""
 
 
 def make_plan(prepared: PreparedPlan, observe: Observe = lambda stage, done, total: None) -> Plan:
@@ -145,6 +146,7 @@ def make_plan(prepared: PreparedPlan, observe: Observe = lambda stage, done, tot
             started=started,
             seed=setup.seed,
             interrupted=interrupted,
+            problem=outcome.problem,
             lengths=lengths,
             lengths_problem=problem,
             workload=setup.describe_workload(),
@@ -186,6 +188,8 @@ class _Planning:
         self.beyond_default: set[str] = set()
         self.models: dict[str, RateModel] = {}
         self.extension_s = 0.0
+        self.problem = ""
+        self.dropped: dict[str, ScreenedDeployment] = {}
 
     def run(self) -> Outcome:
         """Run the stages. After an interrupt in the last one, what was confirmed counts."""
@@ -198,21 +202,25 @@ class _Planning:
         if self.options.slo:
             try:
                 if self.options.dynamic_batching:
-                    rows += self.add_batched(rows, self.options.slo)
+                    self.add_batched(rows, self.options.slo)
                 if self.options.longest_extension_s:
                     self.extend_budget(rows, self.options.slo)
                 for each in self.measure_capacities(rows, self.options.slo):
                     rows = each
             except KeyboardInterrupt:
                 interrupted = True
+            except MeasureError as error:
+                self.problem = error.message
             rows = mark_proven(correct_predictions(rows), self.beyond_default)
         rows = [self.add_latency(row) for row in rows]
-        recommended = rank_rows(rows)[0]
         if not interrupted:
             try:
-                rows[recommended] = self.measure_latency(rows[recommended])
+                self.measure_recommended(rows)
             except KeyboardInterrupt:
                 interrupted = True
+            except MeasureError as error:
+                self.problem = error.message
+        recommended = rank_rows(rows)[0]
         return Outcome(
             rows=tuple(rows),
             recommended=recommended,
@@ -223,6 +231,7 @@ class _Planning:
             if self.extension_s
             else 0.0,
             interrupted=interrupted,
+            problem=self.problem,
         )
 
     def end_of(self, share: float) -> float:
@@ -367,25 +376,27 @@ class _Planning:
             rows.append(self.describe(run, position, deployment, speedup))
         return rows
 
-    def add_batched(self, rows: Sequence[PlannedDeployment], slo: Limit) -> list[PlannedDeployment]:
-        """Return a row for the best deployment that puts waiting requests together.
+    def add_batched(self, rows: list[PlannedDeployment], slo: Limit) -> None:
+        """Add a row for the best deployment that puts waiting requests together.
 
         Its throughput is that of full batches. They are measured again in fresh launches, as all rows are.
+
+        Raises:
+            MeasureError: The default deployment fails beside it, or the background load ends.
         """
         self.observe("batching", 0, 1)
         found, measured = find_batched(self.runner, rows, slo, seed=self.opened.seed)
         self.screened |= {each.deployment.key: each for each in measured if each.deployment.config.batch > 1}
-        added = []
         for each in found:
             plan = self.runner.plan_confirmation([each.full], self.end_of(BATCHING_SHARE) - self.runner.now_s())
             run = self.runner.confirm([each.full], plan, lambda done, total: self.observe("batching", done, total))
             if run.failures or not run.blocks(1):
                 continue
-            speedup = compute_speedup(run.in_one_regime(), 1, "throughput", confidence=DEFAULT_CONFIDENCE)
+            run = run.in_one_regime()
+            speedup = compute_speedup(run, 1, "throughput", confidence=share_error(len(rows)))
             row = self.describe(run, 1, each.full, speedup)
-            added.append(msgspec.structs.replace(row, deployment=each.deployment, capacity=each.capacity))
             self.batch_times[each.deployment.key] = each.times
-        return added
+            rows.append(msgspec.structs.replace(row, deployment=each.deployment, capacity=each.capacity))
 
     def describe(
         self, run: PairedRun, position: int, deployment: Deployment, speedup: Speedup | None
@@ -429,33 +440,54 @@ class _Planning:
         """Measure the capacity of the deployment that is about to be recommended, as far as the budget goes.
 
         Then that of the default deployment is measured, as both are compared. If another deployment takes the first
-        place thereby, it is measured as well.
+        place thereby, it is measured as well. A deployment that fails where requests arrive is dropped.
 
         Yields:
             All rows, at first and after each measured capacity.
+
+        Raises:
+            MeasureError: The default deployment fails, or the background load ends.
         """
         rows = mark_promising(rows)
-        measured: set[int] = set()
+        measured: set[str] = set()
         while True:
             yield rows
             first = rank_rows(self.add_costs(rows))[0]
-            place = next((each for each in (first, DEFAULT_POSITION) if each not in measured), None)
+            places = (first, DEFAULT_POSITION)
+            place = next((each for each in places if rows[each].deployment.key not in measured), None)
             if place is None:
                 break
             reserved_s = 0.0
-            if place != DEFAULT_POSITION and DEFAULT_POSITION not in measured:
+            if place != DEFAULT_POSITION and self.space.default.key not in measured:
                 default = self.start_measurement(rows[DEFAULT_POSITION], slo)
                 # One more than needed, as measurements may take longer than planned.
                 reserved_s = (FEWEST_MEASUREMENTS + 1) * default.find_time_s(default.start_per_s)
             if place == DEFAULT_POSITION:
                 self.extend_for_default(rows[place], rows[first], slo)
-            if (found := self.measure_capacity(rows[place], slo, reserved_s)) is None:
+            try:
+                found = self.measure_capacity(rows[place], slo, reserved_s)
+            except MeasureError as error:
+                if place == DEFAULT_POSITION or isinstance(error, BackgroundLoadError):
+                    raise
+                rows = self.drop(rows, place, error)
+                continue
+            if found is None:
                 if place == DEFAULT_POSITION:
                     self.check_default(rows[first], slo)
                 break
-            measured.add(place)
+            measured.add(rows[place].deployment.key)
             rows[place] = msgspec.structs.replace(rows[place], capacity=found, predicted_capacity=rows[place].capacity)
             rows = mark_promising(rows)
+
+    def drop(self, rows: list[PlannedDeployment], place: int, error: MeasureError) -> list[PlannedDeployment]:
+        """Return the rows without one, and note that it fails where requests arrive at a rate."""
+        deployment, ratio = rows[place].deployment, rows[place].ratio
+        self.dropped[deployment.key] = ScreenedDeployment(
+            deployment=deployment,
+            ratio=ratio.estimate if ratio else None,
+            problem=f"it fails where requests arrive at a rate: {error.message}",
+        )
+        return [*rows[:place], *rows[place + 1 :]]
 
     def check_default(self, row: PlannedDeployment, slo: Limit) -> None:
         """Measure whether the default keeps the target at a rate that a row can take, as proven by measurements.
@@ -467,18 +499,20 @@ class _Planning:
         time_s = self.runner.find_rate_time_s(self.space.default, row.capacity.low, slo.figure)
         if self.runner.now_s() + time_s > self.end_of(1.0):
             return
-        with contextlib.suppress(MeasureError):
-            found = self.runner.measure_rate(self.space.default, row.capacity.low, slo.figure, DEFAULT_CONFIDENCE)
-            if found.low > slo.bound:
-                self.beyond_default.add(row.deployment.key)
+        found = self.runner.measure_rate(self.space.default, row.capacity.low, slo.figure, DEFAULT_CONFIDENCE)
+        if found.low > slo.bound:
+            self.beyond_default.add(row.deployment.key)
 
     def measure_capacity(self, row: PlannedDeployment, slo: Limit, reserved_s: float) -> Estimate | None:
-        """Return the measured capacity of a row; None if there is no time, or if it fails.
+        """Return the measured capacity of a row; None if there is no time.
 
         Args:
             row: The row.
             slo: The target.
             reserved_s: Time that is left for the capacity of the default deployment, if there is enough for both.
+
+        Raises:
+            MeasureError: The deployment fails, or the background load ends.
         """
         measurement = self.start_measurement(row, slo)
         end_s = self.end_of(1.0)
@@ -493,9 +527,7 @@ class _Planning:
             reserved_s += self.runner.find_rate_time_s(row.deployment, of_replica_per_s, "p99")
         end_s -= min(reserved_s, left_s - FEWEST_MEASUREMENTS * each_s)
         n_planned = min(int((end_s - self.runner.now_s()) / each_s), MOST_MEASUREMENTS)
-        with contextlib.suppress(MeasureError):
-            return measurement.run(end_s, lambda n_done: self.observe("capacity", n_done, max(n_planned, n_done)))
-        return None
+        return measurement.run(end_s, lambda n_done: self.observe("capacity", n_done, max(n_planned, n_done)))
 
     def make_model(self, deployment: Deployment, slo: Limit) -> RateModel:
         """Return what is expected of a deployment at each rate. What was simulated for it once is kept."""
@@ -528,10 +560,30 @@ class _Planning:
         at_rate = predict_latency(row.deployment, samples_ns, rate_per_s / row.replicas, figure, seed=self.opened.seed)
         return msgspec.structs.replace(row, at_rate=at_rate)
 
+    def measure_recommended(self, rows: list[PlannedDeployment]) -> None:
+        """Measure the latency of the recommended row at the requested rate, and remove rows that fail there.
+
+        Raises:
+            MeasureError: The default deployment fails, or the background load ends.
+        """
+        while True:
+            place = rank_rows(rows)[0]
+            try:
+                rows[place] = self.measure_latency(rows[place])
+            except MeasureError as error:
+                if place == DEFAULT_POSITION or isinstance(error, BackgroundLoadError):
+                    raise
+                rows[:] = self.drop(rows, place, error)
+            else:
+                return
+
     def measure_latency(self, row: PlannedDeployment) -> PlannedDeployment:
-        """Return a row with the measured latency at its part of the requested rate, if there is time, and if it works.
+        """Return a row with the measured latency at its part of the requested rate, if there is time.
 
         Of servers that put requests together, a queue that grows would not be noticed: theirs stays predicted.
+
+        Raises:
+            MeasureError: The deployment fails, or the background load ends.
         """
         predicted = row.at_rate
         if predicted is None or row.deployment.batching:
@@ -540,13 +592,11 @@ class _Planning:
         if self.runner.now_s() + takes_s > self.end_of(1.0):
             return row
         self.observe("rate", 0, 1)
-        with contextlib.suppress(MeasureError):
-            found = self.runner.measure_latency(
-                row.deployment, predicted.rate_per_s, self.options.figure, DEFAULT_CONFIDENCE
-            )
-            self.observe("rate", 1, 1)
-            return msgspec.structs.replace(row, at_rate=found, predicted_at_rate=predicted)
-        return row
+        found = self.runner.measure_latency(
+            row.deployment, predicted.rate_per_s, self.options.figure, DEFAULT_CONFIDENCE
+        )
+        self.observe("rate", 1, 1)
+        return msgspec.structs.replace(row, at_rate=found, predicted_at_rate=predicted)
 
     def describe_screened(self) -> tuple[ScreenedDeployment, ...]:
         """Return all deployments that were tried, in order."""
@@ -556,7 +606,9 @@ class _Planning:
                 ratio=None if math.isnan(each.log_ratio) else math.exp(each.log_ratio),
                 problem=f"{each.failure.title}: {each.failure.message}" if each.failure else "",
             )
-            for each in self.screened.values()
+            for key, each in self.screened.items()
+            if key not in self.dropped
         ]
+        found += self.dropped.values()
         found += [ScreenedDeployment(deployment=each, problem=DOES_NOT_FIT) for each in self.runner.unfit.values()]
         return tuple(found)

@@ -217,7 +217,16 @@ class DeploymentSpace(msgspec.Struct, frozen=True, kw_only=True):
         is_default = shape.processes <= 2 and shape.threads == self.n_default_threads
         if shape.processes * shape.clients > most and shape.clients > 2:
             return False
-        return is_default or shape.processes * shape.threads <= most
+        return is_default or self._is_asked_for(shape) or shape.processes * shape.threads <= most
+
+    def _is_asked_for(self, shape: Shape) -> bool:
+        """Return whether the user gave the number of processes, or of threads, and the other one is the smallest."""
+        fewest = min(self.threads, default=1)
+        if self.are_threads_fixed:
+            fewest = self.n_default_threads
+        return bool(self.processes and shape.threads == fewest) or bool(
+            self.threads and shape.processes == min(self.processes, default=1)
+        )
 
     def _counts_near(self, n: int, factor: float) -> Sequence[int]:
         if self.processes:

@@ -83,9 +83,12 @@ def record_trace(request: TraceRequest, enter: Enter) -> RecordedTrace:
     Raises:
         Exception: onnxruntime cannot load or run the model.
     """
+    from ortune.worker.batches import Batches
     from ortune.workload.feed import load_feed
 
-    samples, _ = load_feed(Path(request.feed_path))
+    samples, cases = load_feed(Path(request.feed_path))
+    if request.config.batch > 1:
+        samples = Batches(samples, cases, request.config.batch).samples
     enter("load")
     profiled = request.config.with_setting("session_options", "enable_profiling", True).with_setting(
         "session_options", "profile_file_prefix", request.trace_prefix

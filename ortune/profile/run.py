@@ -84,7 +84,9 @@ def profile(request: ProfileRequest) -> Profile:
     folder = request.output or Path(f"{Path(request.model).stem}.profile")
     configs = {DEFAULT_NAME: DEFAULT}
     if record is not None:
-        configs[TUNED_NAME] = record.config
+        # Both make the same calls. A replayed graph shows no operators.
+        configs[DEFAULT_NAME] = msgspec.structs.replace(DEFAULT, batch=record.config.batch)
+        configs[TUNED_NAME] = record.config.without_captures()
     profiles: list[ConfigProfile] = []
     with prepare_folder(folder) as scratch:
         feed.save(scratch / FEED_FILE)
@@ -197,7 +199,7 @@ def profile_config(
         )
     )
     if isinstance(recorded, Failure):
-        if config is not DEFAULT:
+        if name != DEFAULT_NAME:
             return ConfigProfile(name=name, config=config, failure=recorded)
         if recorded.stage == "check" and recorded.kind == "exception":
             raise explain_failed_run(model, feed, recorded.message)

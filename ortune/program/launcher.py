@@ -14,7 +14,7 @@ import msgspec
 from ortune.apply import exec as program_exec
 from ortune.apply.placeholders import fill_command
 from ortune.apply.plan import make_plan, make_rule
-from ortune.knobs import Config
+from ortune.knobs import CPU, Config
 from ortune.knobs.environment import variables_of
 from ortune.model.info import ModelFile
 from ortune.program.gate import Gate
@@ -175,4 +175,12 @@ class Launcher:
 
     def _make_rule(self, model: TunedModel, config: Config) -> dict[str, Any]:
         own = config.of_model(model.name)
-        return make_rule("this candidate", model.path, model.files, own, Tried.of(own), onnxruntime=self._onnxruntime)
+        return make_rule(
+            "this candidate",
+            model.path,
+            model.files,
+            own,
+            Tried.of(own),
+            onnxruntime=self._onnxruntime,
+            own_providers=own.provider == CPU,
+        )

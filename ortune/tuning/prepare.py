@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from ortune.compare.captures import check_space_captures
 from ortune.compare.open import ComparisonSetup, allow_tf32, prepare_comparison
 from ortune.errors import UsageError
 from ortune.host import HostClass
@@ -79,6 +80,7 @@ def prepare(request: SearchRequest) -> PreparedSearch:
     choice = choose_providers(request.provider, fixed_options(request.fix))
     enter_step("making the search space")
     space = build_space(setup.host, setup.model, make_space_options(request, choice, n_cases=setup.feed.n_cases))
+    check_space_captures(space, setup)
     hints: tuple[Config, ...] = ()
     suggested: tuple[Config, ...] = ()
     if request.strategy == "adaptive":

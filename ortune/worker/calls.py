@@ -114,9 +114,10 @@ class BoundCall:
                 fixed = onnxruntime.OrtValue.ortvalue_from_shape_and_type(array.shape, array.dtype, *self._place)
                 self._binding.bind_ortvalue_output(name, fixed)
         else:
-            # ONNX Runtime reuses the output buffers of the previous call, and fails if the shape differs.
+            # ONNX Runtime reuses the output buffers of the previous call, and fails if the shape differs. A captured
+            # graph always writes to those of the first call, and only works with constant shapes.
             has_fixed_shapes = all(isinstance(size, int) for output in session.get_outputs() for size in output.shape)
-            if not has_fixed_shapes:
+            if not has_fixed_shapes and not captured:
                 self._rebound = list(names)
             for name in names:
                 self._binding.bind_output(name, *self._place)

@@ -184,7 +184,9 @@ class TestKubernetes:
         picked = pick(DEPLOYMENTS[case])
         text = render("kubernetes", picked.record, "m.onnx", "plan.json", None, picked).text
         manifests = list(yaml.safe_load_all(text))
-        assert [each["kind"] for each in manifests] == ["Deployment", "Service", "HorizontalPodAutoscaler"]
+        # Without it, the CPU use does not show an overload.
+        autoscalers = [] if "replicas=fixed" in text else ["HorizontalPodAutoscaler"]
+        assert [each["kind"] for each in manifests] == ["Deployment", "Service", *autoscalers]
         for version in (kubernetes_validate.latest_version(), "1.28"):
             for each in manifests:
                 kubernetes_validate.validate(each, version, strict=True)

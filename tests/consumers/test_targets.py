@@ -6,6 +6,7 @@ They are read from ONNX Runtime's own log if possible, so that the tests do not 
 from __future__ import annotations
 
 import ast
+import functools
 import json
 import os
 import re
@@ -424,6 +425,13 @@ class TestGenai:
             assert ("providers" in unsupported(written)) == (done.returncode == 0)
 
 
+@functools.cache
+def read_vespa_tags() -> frozenset[str]:
+    """Return the names of the elements that pyvespa knows."""
+    code = "import json; from vespa.configuration import services; print(json.dumps(services.services_tags))"
+    return frozenset(json.loads(run_python(code).stdout))
+
+
 class TestVespa:
     @pytest.mark.parametrize("case", CODE)
     def test_its_names_are_those_of_pyvespa(self, case: str) -> None:
@@ -431,8 +439,7 @@ class TestVespa:
         need("vespa")
         root = ElementTree.fromstring(of("vespa", CODE[case]).text)
         names = {element.tag for element in root.iter()}
-        code = "import json; from vespa.configuration import services; print(json.dumps(services.services_tags))"
-        known = set(json.loads(run_python(code).stdout))
+        known = read_vespa_tags()
         assert names - {"transformer-model", "tokenizer-model"} <= known, names - known
 
 

@@ -6,6 +6,7 @@ The build of ortune-apply runs this file. It imports only the standard library.
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -164,11 +165,13 @@ def list_modules(folder: Path) -> dict[str, Path]:
     return modules
 
 
+@functools.cache
 def imports_of(path: Path) -> list[Import]:
     """Return all imports of a module that are executed."""
     return list(_imports(ast.parse(path.read_text(encoding="utf-8")), type_checking=False))
 
 
+@functools.cache
 def lazy_exports(path: Path) -> dict[str, str]:
     """Return the names that a package imports for type checkers only, with their modules: those of PEP 562."""
     imports = _imports(ast.parse(path.read_text(encoding="utf-8")), type_checking=True)

@@ -34,9 +34,10 @@ measured or observed, and for canaries."""
 
 Plan = dict[str, Any]
 """What to do in a program: {"rules": [{"source", "path", "files", "config", "plugins", "entries", "captures", "tried",
-"onnxruntime", "reason", "measured"}], "any_model", "keep_explicit", "explain", "explain_json", "quiet", "hint"}. A rule
-whose config is None names a model whose sessions are not changed. The entries are configuration entries from which
-providers read their options. The captures are settings that programs do not get.
+"own_providers", "onnxruntime", "reason", "measured"}], "any_model", "keep_explicit", "explain", "explain_json",
+"quiet", "hint"}. A rule whose config is None names a model whose sessions are not changed. The entries are
+configuration entries from which providers read their options. The captures are settings that programs do not get. With
+own_providers, sessions keep the execution providers that the program requests.
 
 These keys may be missing:
 

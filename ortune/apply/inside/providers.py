@@ -147,6 +147,26 @@ class ProviderChoice:
                     self.replaced[show_option(name, option)] = value
 
 
+class KeptProviders:
+    """The execution providers of a program, if the settings are for sessions with any of them.
+
+    Its attributes are those of `ProviderChoice`.
+
+    Args:
+        requested: Providers that the program passes to InferenceSession, with their options.
+    """
+
+    reordered = False
+
+    def __init__(self, requested: dict[str, Options]) -> None:
+        self.names = list(requested) or None
+        self.options = list(requested.values()) or None
+        self.set: dict[str, str] = {}
+        self.replaced: dict[str, str] = {}
+        self.not_set: list[str] = []
+        self.dropped: list[str] = []
+
+
 def read_requested(providers: Any, options: Any) -> dict[str, Options]:
     """Return the providers that a program requests, with their options, as onnxruntime reads the two arguments.
 

@@ -14,7 +14,15 @@ from ortune.apply.inside.plugins import (
     add_providers,
     read_selected,
 )
-from ortune.apply.inside.providers import CPU, ProviderChoice, Skip, list_known, read_requested, show_option
+from ortune.apply.inside.providers import (
+    CPU,
+    KeptProviders,
+    ProviderChoice,
+    Skip,
+    list_known,
+    read_requested,
+    show_option,
+)
 
 AFFINITY = "session.intra_op_thread_affinities"
 THREADS = "intra_op_num_threads"
@@ -76,6 +84,9 @@ class TunedSession:
         self.extra["enable_fallback"] = 0
         own, plugins = arguments["sess_options"], self.rule["plugins"]
         requested = read_requested(arguments["providers"], arguments["provider_options"])
+        if self.rule["own_providers"]:
+            self.providers = KeptProviders(requested)
+            return
         # Providers that are passed to InferenceSession replace those of the options.
         selected = None if requested else read_selected(own, log)
         if selected is not None:

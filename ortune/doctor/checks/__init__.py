@@ -31,7 +31,7 @@ from ortune.doctor.checks.loading import (
     check_opset,
     check_package,
 )
-from ortune.doctor.checks.placement import check_cuda_graphs, check_providers
+from ortune.doctor.checks.placement import check_cuda_graphs, check_placement, check_providers
 from ortune.doctor.checks.precision import check_casts, check_float64, check_quantization
 from ortune.doctor.facts import Missing, ModelFacts
 from ortune.doctor.findings import SEVERITIES, DoctorFinding, SkippedCheck
@@ -67,8 +67,9 @@ CHECKS = (
     Check("float64", check_float64, ("dtypes",)),
     Check("shapes", check_shapes, ("optimized",)),
     Check("control flow", check_control_flow),
-    Check("providers", check_providers, ("assigned",)),
-    Check("CUDA graphs", check_cuda_graphs, ("assigned",)),
+    Check("providers", check_providers, ("session_providers",)),
+    Check("placement", check_placement, ("assigned",)),
+    Check("CUDA graphs", check_cuda_graphs),
     Check("creation", check_creation, ("creation_ns",)),
     Check("overhead", check_overhead, ("optimized", "run_ns")),
 )

@@ -19,25 +19,44 @@ FIXED_WORK = SHAPE_WORK - {"NonZero"}
 INSTALL_LIBRARIES = "Install the libraries that the provider needs, in the versions that its documentation names"
 
 
-def check_providers(facts: ModelFacts) -> DoctorFinding:
-    """Find providers that do not work, and nodes that they leave to the CPU."""
+def check_providers(facts: ModelFacts) -> DoctorFinding | None:
+    """Find providers that do not work."""
     if not facts.providers:
         return ok("only the CPU provider", "Check others with {provider}")
-    assert facts.assigned is not None
     report = warn if facts.providers_named else advise
-    names = ", ".join(name.removesuffix("ExecutionProvider") for name in facts.providers)
+    names = name_providers(facts)
     if facts.provider_error:
         return report(
             f"no session can be created with {names}",
             f"ONNX Runtime reports: {shorten(facts.provider_error)}",
             INSTALL_LIBRARIES,
         )
-    if not any(name in facts.session_providers for name in facts.providers):
+    if not are_used(facts):
         return report(
             f"{names} does not work here: the session runs without it",
             "If a provider cannot be loaded, ONNX Runtime only logs it and runs the model on the CPU",
             INSTALL_LIBRARIES,
         )
+    return None
+
+
+def name_providers(facts: ModelFacts) -> str:
+    """Return the providers besides the CPU's, as they are shown."""
+    return ", ".join(name.removesuffix("ExecutionProvider") for name in facts.providers)
+
+
+def are_used(facts: ModelFacts) -> bool:
+    """Return whether the session uses one of the providers besides the CPU's."""
+    return bool(set(facts.session_providers or ()) & set(facts.providers))
+
+
+def check_placement(facts: ModelFacts) -> DoctorFinding | None:
+    """Find nodes that the providers leave to the CPU."""
+    if not are_used(facts):
+        return None
+    assert facts.assigned is not None
+    report = warn if facts.providers_named else advise
+    names = name_providers(facts)
     cpu = [node for node in facts.assigned if node.provider == "CPUExecutionProvider"]
     n_nodes = len(facts.assigned)
     if n_nodes and len(cpu) == n_nodes:
@@ -60,9 +79,10 @@ def check_providers(facts: ModelFacts) -> DoctorFinding:
 
 def check_cuda_graphs(facts: ModelFacts) -> DoctorFinding | None:
     """Find what prevents CUDA graphs from being captured."""
-    if not CUDA_BASED & set(facts.providers):
+    if not CUDA_BASED & set(facts.providers) & set(facts.session_providers or ()):
         return None
-    assert facts.assigned is not None
+    if facts.assigned is None:
+        return None  # the check of the placement says that it is not known
     obstacles = []
     graph = facts.optimized or facts.original
     if graph.select(*CONTROL_FLOW):

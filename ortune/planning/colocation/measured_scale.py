@@ -99,20 +99,20 @@ class ScaleMeasurement:
             observe: Called with the number of measurements, before the first and after each.
 
         Returns:
-            The scale; None if nothing could be measured, or so little that it adds nothing to the prediction.
+            The scale; None if so little could be measured that it adds nothing to the prediction.
+
+        Raises:
+            MeasureError: A process fails, or the background load ends.
         """
         observe(0)
-        try:
-            found = find_joint_capacity(
-                measure_in_time(self._measure, self.find_time_s, self._host.runner.now_s, end_s, observe),
-                self._models,
-                lowest_per_s=self.lowest,
-                highest_per_s=self.highest,
-                start_per_s=self.start,
-                most_measurements=MOST_MEASUREMENTS,
-            )
-        except MeasureError:
-            return None
+        found = find_joint_capacity(
+            measure_in_time(self._measure, self.find_time_s, self._host.runner.now_s, end_s, observe),
+            self._models,
+            lowest_per_s=self.lowest,
+            highest_per_s=self.highest,
+            start_per_s=self.start,
+            most_measurements=MOST_MEASUREMENTS,
+        )
         return describe_measured(found, self._predicted)
 
     def _measure(self, scale: float, slowdowns: Sequence[float]) -> list[Observation]:

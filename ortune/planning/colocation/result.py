@@ -16,9 +16,10 @@ from ortune.worker import Runtime
 from ortune.workload import Workload
 from ortune.workload.objectives import Objective
 
-SCHEMA = 3
-"""Version of the document. Documents of schema 1 have a coarse host class, and those before 3 do not say how much CPU
-time and memory each model needs. They are read unchanged."""
+SCHEMA = 4
+"""Version of the document. Documents of schema 1 have a coarse host class, those before 3 do not say how much CPU
+time and memory each model needs, and those before 4 do not say why measuring at higher rates failed. They are read
+unchanged."""
 
 MOST_MODELS = 64
 MOST_SHARINGS = 1000
@@ -159,6 +160,7 @@ class HostPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         started: When it began, in ISO 8601 with the time zone.
         seed: Random seed.
         interrupted: Whether the user ended it early.
+        problem: Why the factor by which the rates can be multiplied was not measured, if measuring it failed.
         host: Class of the host.
         runtime: The software.
         noise: CPU use by other processes.
@@ -179,6 +181,7 @@ class HostPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     started: str
     seed: int = 0
     interrupted: bool = False
+    problem: str = ""
     host: HostClass
     runtime: Runtime
     noise: Noise

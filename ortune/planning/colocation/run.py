@@ -67,6 +67,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         rejected: What was not measured, or failed.
         contended: Whether other processes used the CPUs.
         interrupted: Whether the user ended it early.
+        problem: Why the scale was not measured, if measuring it failed.
     """
 
     rows: tuple[PlannedSharing, ...]
@@ -76,6 +77,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     rejected: tuple[RejectedSharing, ...]
     contended: bool
     interrupted: bool = False
+    problem: str = ""
 
 
 def make_host_plan(prepared: PreparedHostPlan, observe: Observe = lambda stage, done, total: None) -> HostPlan:
@@ -113,6 +115,7 @@ def make_host_plan(prepared: PreparedHostPlan, observe: Observe = lambda stage, 
             started=started,
             seed=options.seed,
             interrupted=outcome.interrupted,
+            problem=outcome.problem,
             host=HostClass.of(prepared.setups[0].host),
             runtime=opened[0].runtime,
             noise=host.runner.describe_noise(contended=outcome.contended),
@@ -192,17 +195,21 @@ class _Planning:
             smaller = 1 / self.count_hosts(max(row.scale.estimate if row.scale else 0.0 for row in rows))
             if smaller < 1 and self.host.runner.now_s() < self.end_of(TOGETHER_SHARE):
                 kept = [each for each in proposals if each.sharing.key not in self.problems]
-                scale, rows = smaller, self.prove(kept, smaller)
-        interrupted = False
+                # At lower rates, blocks are longer. If there is no time for them, the first rows stay.
+                with contextlib.suppress(UsageError):
+                    scale, rows = smaller, self.prove(self.choose_measurable(kept, smaller), smaller)
+        interrupted, problem = False, ""
         recommended, reason = choose_sharing(rows, scale)
         measured: set[int] = set()
         # A measured scale may be smaller than predicted. Then another sharing is recommended, and measured as well.
-        while recommended is not None and recommended not in measured and not interrupted:
+        while recommended is not None and recommended not in measured and not interrupted and not problem:
             measured.add(recommended)
             try:
                 rows[recommended] = self.measure_scale(rows[recommended], scale)
             except KeyboardInterrupt:
                 interrupted = True
+            except MeasureError as error:
+                problem = error.message
             recommended, reason = choose_sharing(rows, scale)
         rows = [self.add_cost(row) for row in correct_predictions(rows, scale)]
         recommended, reason = choose_sharing(rows, scale)
@@ -214,6 +221,7 @@ class _Planning:
             rejected=tuple(self.problems.values()),
             contended=self.contended,
             interrupted=interrupted,
+            problem=problem,
         )
 
     def end_of(self, share: float) -> float:

@@ -1,0 +1,36 @@
+"""When the work of a call can be captured as a graph, and replayed in later calls."""
+
+from __future__ import annotations
+
+from ortune.knobs.config import CAPTURES, Config
+
+OFF = frozenset({"", "0", "false"})
+"""Values that turn captures off, in lower case."""
+
+
+def captures_graphs(config: Config) -> bool:
+    """Return whether sessions with a config capture graphs."""
+    settings = [*(options for _, options in config.providers), config.session_config]
+    # An option of a provider may also be set by an entry whose last part is its name.
+    values = [value for each in settings for name, value in each.items() if CAPTURES & {name, name.rpartition(".")[2]}]
+    return any(value.lower() not in OFF for value in values)
+
+
+def find_capture_obstacle(*, control_flow: bool, has_one_caller: bool, has_rate: bool, n_cases: int) -> str:
+    """Return why calls cannot be captured, a clause; empty if they can.
+
+    Args:
+        control_flow: Whether the graph has subgraphs.
+        has_one_caller: Whether at most one call runs at a time in a process, with the only session.
+        has_rate: Whether requests arrive at a rate.
+        n_cases: Number of different shapes of inputs.
+    """
+    if control_flow:
+        return "the graph has an If, Loop or Scan"
+    if not has_one_caller:
+        return "several callers would share its buffers"
+    if has_rate:
+        return "requests come from several threads, each of which captures the graph again and keeps its memory"
+    if n_cases > 1:
+        return "the shapes of the inputs change"
+    return ""
