@@ -14,9 +14,9 @@ are measured again, up to twelve times; what is then neither right nor clearly w
 looked at several times, they exclude the target wrongly more often than in 5 % of the cases.
 
 The speed of a shared host changes within minutes, and with it the capacity. Therefore the throughput of the deployment
-is measured before and after each of these runs. The rate and the latency are scaled by how it differs from that in the
-plan. Runs during which it changed by more than 7 % do not count: at a rate that is right before, the host is then too
-slow, or too fast.
+is measured before and after its capacity is, and before and after each of these runs. The rate and the latency are
+scaled by how it differs. Runs during which it changed by more than 7 % do not count: at a rate that is right before,
+the host is then too slow, or too fast. If it changed by more while the capacity was measured, there is no result.
 
 With --quota, everything runs in a cgroup with this CPU quota, which needs a Linux host on which the user may create
 cgroups. Run this on an idle host. With --json, results are added to a file, so that a run can be made in parts.
@@ -29,7 +29,7 @@ import contextlib
 import math
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -48,9 +48,11 @@ from ortune.compare.open import open_comparison
 from ortune.errors import OrtuneError
 from ortune.host import read_host
 from ortune.options import make_request
+from ortune.planning.deployment import Deployment
+from ortune.planning.measured_capacity import CapacityMeasurement
 from ortune.planning.measuring import DeploymentRunner
 from ortune.planning.prepare import prepare_plan
-from ortune.planning.result import PlannedDeployment
+from ortune.planning.result import Estimate, PlannedDeployment
 from ortune.planning.run import make_plan
 from ortune.requests import PlanRequest
 from ortune.worker import BlockPlan
@@ -69,7 +71,7 @@ STEADY = 0.07
 THROUGHPUT = RunPlan(
     block=BlockPlan(duration_ns=500_000_000, lead_in_ns=0, min_calls=3, deadline_s=60.0), launches=1, rounds=6
 )
-"""How the throughput is measured before each run."""
+"""How the throughput is measured around capacities and runs."""
 
 
 def check_capacity(name: str, arguments: argparse.Namespace) -> Row:
@@ -80,8 +82,10 @@ def check_capacity(name: str, arguments: argparse.Namespace) -> Row:
     row: Row = {"model": name, "quota": arguments.quota, "target": text, "figure": arguments.figure}
     options["slo"] = text
     limit = parse_limit(text)
+    throughputs: dict[str, tuple[float, float]] = {}
     try:
-        plan = make_plan(prepare_plan(make_request(PlanRequest, options)))
+        with watch_throughput(throughputs):
+            plan = make_plan(prepare_plan(make_request(PlanRequest, options)))
     except OrtuneError as error:
         return {**row, "problem": str(error)}
     choice = plan.choice
@@ -93,7 +97,13 @@ def check_capacity(name: str, arguments: argparse.Namespace) -> Row:
         row["predicted"] = choice.predicted_capacity.estimate
     if not capacity.estimate:
         return {**row, "problem": "no rate was found at which the recommended deployment meets the target"}
-    runs, speeds = measure_long(choice, options, limit, arguments)
+    if choice.deployment.key not in throughputs:
+        return {**row, "problem": "the capacity of the recommended deployment was not measured"}
+    before, after = throughputs[choice.deployment.key]
+    row["throughput"] = math.sqrt(before * after)
+    if abs(math.log(after / before)) > STEADY:
+        return {**row, "problem": f"the host was {after / before:.2f} times as fast after the capacity was measured"}
+    runs, speeds = measure_long(choice, row["throughput"], options, limit, arguments)
     if not all(runs):
         return {**row, "problem": "the host was never as fast after a run as before it"}
     row["runs"] = []
@@ -111,13 +121,44 @@ def point_of(limit: Limit) -> float:
     return point / 100
 
 
+@contextlib.contextmanager
+def watch_throughput(found: dict[str, tuple[float, float]]) -> Iterator[None]:
+    """Note the throughput of each deployment before and after its capacity is measured, by its key."""
+    run = CapacityMeasurement.run
+
+    def run_between(self: CapacityMeasurement, end_s: float, observe: Callable[[int], None]) -> Estimate | None:
+        before = measure_throughput(self._runner, self._deployment)
+        capacity = run(self, end_s, observe)
+        found[self._deployment.key] = before, measure_throughput(self._runner, self._deployment)
+        return capacity
+
+    CapacityMeasurement.run = run_between  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        CapacityMeasurement.run = run  # type: ignore[method-assign]
+
+
+def measure_throughput(runner: DeploymentRunner, deployment: Deployment) -> float:
+    """Return the calls per second of a deployment while all its callers are busy."""
+    run = runner.confirm([deployment], THROUGHPUT, lambda done, planned: None)
+    return compute_figure("throughput", run.blocks(1))
+
+
 def measure_long(
-    row: PlannedDeployment, options: dict[str, Any], limit: Limit, arguments: argparse.Namespace
+    row: PlannedDeployment, reference: float, options: dict[str, Any], limit: Limit, arguments: argparse.Namespace
 ) -> tuple[list[list[NDArray[np.float64]]], list[float]]:
     """Return the latencies in ns of each run below and above the capacity, and the speeds of the host.
 
-    The speeds are those around each run that counts, relative to that while the plan was made. The latencies are those
-    of a host that is as fast as it was then.
+    The speeds are those around each run that counts, relative to that while the capacity was measured. The latencies
+    are those of a host that is as fast as it was then.
+
+    Args:
+        row: The recommended deployment.
+        reference: Its throughput while its capacity was measured.
+        options: Options of the plan.
+        limit: The target.
+        arguments: The command line.
     """
     prepared = prepare_plan(make_request(PlanRequest, {**options, "seed": arguments.seed + 1}))
     assert row.capacity
@@ -127,8 +168,7 @@ def measure_long(
         runner = DeploymentRunner(opened, prepared.space.default)
 
         def measure_speed() -> float:
-            run = runner.confirm([row.deployment], THROUGHPUT, lambda done, planned: None)
-            return compute_figure("throughput", run.blocks(1)) / row.throughput.estimate
+            return measure_throughput(runner, row.deployment) / reference
 
         before = measure_speed()
         for _ in range(MOST_RUNS):
