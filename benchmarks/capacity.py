@@ -13,10 +13,11 @@ wrong if an interval excludes that. As long as the interval of one of these shar
 are measured again, up to twelve times; what is then neither right nor clearly wrong is undecided. As the intervals are
 looked at several times, they exclude the target wrongly more often than in 5 % of the cases.
 
-The speed of a shared host changes within minutes, and with it the capacity. Therefore the throughput of the deployment
-is measured before and after its capacity is, and before and after each of these runs. The rate and the latency are
-scaled by how it differs. Runs during which it changed by more than 7 % do not count: at a rate that is right before,
-the host is then too slow, or too fast. If it changed by more while the capacity was measured, there is no result.
+The speed of a shared host changes within minutes, and with it the capacity. Therefore, the throughput of the
+deployment is measured before and after the capacity measurement and each of these runs. The rate and the latency are
+scaled by the ratio of the throughputs. Runs during which it changed by more than 7 % do not count: at a rate that is
+right before, the host is then too slow, or too fast. If it changed by more during the capacity measurement, there is
+no result.
 
 With --quota, everything runs in a cgroup with this CPU quota, which needs a Linux host on which the user may create
 cgroups. Run this on an idle host. With --json, results are added to a file, so that a run can be made in parts.
@@ -45,7 +46,7 @@ from ortune.compare.block_plan import RunPlan
 from ortune.compare.figures import compute_figure
 from ortune.compare.interval import DEFAULT_CONFIDENCE, Interval
 from ortune.compare.open import open_comparison
-from ortune.errors import OrtuneError
+from ortune.errors import MeasureError, OrtuneError
 from ortune.host import read_host
 from ortune.options import make_request
 from ortune.planning.deployment import Deployment
@@ -102,7 +103,7 @@ def check_capacity(name: str, arguments: argparse.Namespace) -> Row:
     before, after = throughputs[choice.deployment.key]
     row["throughput"] = math.sqrt(before * after)
     if abs(math.log(after / before)) > STEADY:
-        return {**row, "problem": f"the host was {after / before:.2f} times as fast after the capacity was measured"}
+        return {**row, "problem": f"after the capacity measurement, the host was {after / before:.2f}x as fast"}
     runs, speeds = measure_long(choice, row["throughput"], options, limit, arguments)
     if not all(runs):
         return {**row, "problem": "the host was never as fast after a run as before it"}
@@ -127,9 +128,11 @@ def watch_throughput(found: dict[str, tuple[float, float]]) -> Iterator[None]:
     run = CapacityMeasurement.run
 
     def run_between(self: CapacityMeasurement, end_s: float, observe: Callable[[int], None]) -> Estimate | None:
+        start_s = self._runner.now_s()
         before = measure_throughput(self._runner, self._deployment)
-        capacity = run(self, end_s, observe)
-        found[self._deployment.key] = before, measure_throughput(self._runner, self._deployment)
+        capacity = run(self, end_s + self._runner.now_s() - start_s, observe)
+        if capacity is not None:
+            found[self._deployment.key] = before, measure_throughput(self._runner, self._deployment)
         return capacity
 
     CapacityMeasurement.run = run_between  # type: ignore[method-assign]
@@ -142,6 +145,8 @@ def watch_throughput(found: dict[str, tuple[float, float]]) -> Iterator[None]:
 def measure_throughput(runner: DeploymentRunner, deployment: Deployment) -> float:
     """Return the calls per second of a deployment while all its callers are busy."""
     run = runner.confirm([deployment], THROUGHPUT, lambda done, planned: None)
+    if run.failures:
+        raise MeasureError(f"{deployment.title} fails.")
     return compute_figure("throughput", run.blocks(1))
 
 

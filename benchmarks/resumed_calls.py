@@ -1,10 +1,10 @@
-"""Measure how long calls take longer after a process is resumed: for how long must a block leave them out?
+"""Measure how much longer calls take after a process is resumed, and for how long. Blocks must leave these calls out.
 
     python -m benchmarks.resumed_calls [--provider cuda] [--rounds 10] [--dim NAME=N] [MODEL ...]
 
-Three processes with a session each are resumed in turn, as in a search, and make calls for 0.8 s. They use onnxruntime
-and NumPy only. Printed is the duration of calls by the time since the resume, relative to the last 0.4 s: the geometric
-mean of the medians of all resumes, and a 95% interval. Run this on an idle host.
+Three processes with a session each are resumed in turn, as in a search, and make calls for 0.8 s. They call
+onnxruntime directly, without ortune's worker. Printed is the duration of calls by the time since the resume, relative
+to the last 0.4 s: the geometric mean of the medians of all resumes, and a 95% interval. Run this on an idle host.
 """
 
 from __future__ import annotations

@@ -142,6 +142,10 @@ class ProgramError(MeasureError):
     """The program to be tuned does not work, or cannot be measured as asked."""
 
 
+class ClockError(MeasureError):
+    """The clocks of the host disagree, so that nothing can be measured."""
+
+
 class BackgroundLoadError(MeasureError):
     """The background load does not run."""
 

@@ -136,15 +136,17 @@ def parse_providers(value: Any) -> tuple[str, ...] | None:
     return names
 
 
-def parse_named_providers(value: Any) -> tuple[str, ...]:
-    """Return names of execution providers, without `auto`.
+def parse_named_provider(value: Any) -> tuple[str, ...]:
+    """Return the name of an execution provider, in a tuple.
 
     Raises:
-        UsageError: There is none.
+        UsageError: The value is `auto`, or several names.
     """
     names = parse_providers(value)
     if names is None:
-        raise UsageError("auto: name an execution provider.", "Write {provider=cpu}, or omit it.")
+        raise UsageError("auto: is not the name of an execution provider.", "Write {provider=cpu}, or omit the option.")
+    if len(names) > 1:
+        raise UsageError(f"{','.join(names)}: this command is for one execution provider.", "Name one of them.")
     return names
 
 
@@ -705,7 +707,7 @@ NamedProvider = Annotated[
         help="Execution provider: cpu, cuda, tensorrt, openvino or another. To select a device of a plugin, append it "
         "after a colon: openvino:gpu.",
         metavar="PROVIDER",
-        parse=parse_named_providers,
+        parse=parse_named_provider,
         accepts="str | Sequence[str] | None",
         default="cpu",
         panel=SPACE,
@@ -1305,12 +1307,6 @@ class PlanRequest(KnobOptions, InputsOptions):
                 "needs a target: how long requests may wait for others depends on it.",
                 "Add {slo='p99<50ms'}.",
                 option="dynamic_batching",
-            )
-        if self.provider and len(self.provider) > 1:
-            raise UsageError(
-                f"{','.join(self.provider)}: all deployments of a plan use one provider.",
-                "Name one, and compare the plans.",
-                option="provider",
             )
 
 

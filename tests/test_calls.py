@@ -83,9 +83,7 @@ class TestIoBinding:
         addresses = {bound(given)[0].data_ptr() for _ in range(3)}
         assert len(addresses) == 1
 
-    def test_a_captured_graph_keeps_its_outputs_without_a_reference(
-        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-    ) -> None:
+    def test_a_captured_graph_keeps_its_outputs_without_a_reference(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """The baseline has no reference. A replay fills the buffers of the first call, and none that is bound later."""
         from ortune.worker import calls
 
@@ -95,6 +93,8 @@ class TestIoBinding:
         assert any(not isinstance(size, int) for output in session.get_outputs() for size in output.shape)
         captured = Config(io_binding=True, providers=(("CUDAExecutionProvider", {"enable_cuda_graph": "1"}), (CPU, {})))
         assert calls.BoundCall(session, names, captured, None)._rebound == []
+        off = Config(io_binding=True, providers=(("CUDAExecutionProvider", {"enable_cuda_graph": "0"}), (CPU, {})))
+        assert calls.BoundCall(session, names, off, None)._rebound == names
         assert calls.BoundCall(session, names, Config(io_binding=True), None)._rebound == names
 
     def test_values_on_a_device_come_from_a_session_of_the_same_plugin(self, monkeypatch: pytest.MonkeyPatch) -> None:

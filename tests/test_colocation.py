@@ -535,18 +535,28 @@ class TestStages:
         assert scale
         assert scale.source == "measured"
 
-    def test_a_failure_while_the_scale_is_measured_is_the_reason_why_it_is_predicted(
-        self, monkeypatch: pytest.MonkeyPatch
+    @pytest.mark.parametrize("all_fail", [False, True])
+    def test_sharings_that_fail_while_their_scale_is_measured(
+        self, all_fail: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def fail(*arguments: Any) -> None:
-            raise MeasureError("a worker was killed")
+        """They are named, and the next one is measured. The last one stays, with a prediction."""
+        run, failed = measured_scale.ScaleMeasurement.run, []
+
+        def fail(self: Any, *arguments: Any) -> Any:
+            if all_fail or not failed:
+                failed.append(self)
+                raise MeasureError("a worker was killed")
+            return run(self, *arguments)
 
         monkeypatch.setattr(measured_scale.ScaleMeasurement, "run", fail)
         outcome, _ = plan_simulated([self.FAST, self.SLOW], [(100, "p99<25ms"), (20, "p99<200ms")])
-        assert outcome.problem == "a worker was killed"
-        assert outcome.recommended is not None
-        scale = outcome.rows[outcome.recommended].scale
-        assert scale and scale.source == "predicted"
+        named = [each for each in outcome.rejected if "multiples of the rates: a worker was killed" in each.problem]
+        assert len(named) == len(failed) - bool(outcome.problem)
+        assert outcome.rows
+        if all_fail:
+            assert all(row.scale is None or row.scale.source == "predicted" for row in outcome.rows)
+        else:
+            assert outcome.problem == ""
 
     def test_another_sharing_is_recommended_only_after_its_scale_was_measured(
         self, monkeypatch: pytest.MonkeyPatch
@@ -824,7 +834,7 @@ def test_the_output_fits(width: int) -> None:
         (make_example(), "recommended: cores divided among the models"),
         (make_example(recommended=None, measured_scale=0.5), "recommended: none"),
         (make_example(interrupted=True), "was interrupted before the factor"),
-        (make_example(problem="It ended."), "the rates can be multiplied failed: It ended."),
+        (make_example(problem="It ended."), "the rates can be multiplied could not be measured: It ended."),
     ):
         console = Console(width=width, record=True, file=io.StringIO())
         show_host_plan(console, plan, Path("plan.json"))

@@ -406,7 +406,7 @@ class TestSpeedup:
         proven = self.make(default=predicted, ratio=make_estimate(1.3)).gain
         assert proven and proven.estimate == 1.3
 
-    @pytest.mark.parametrize("changes", [{"high": 0.0}, {"low": 80.0}, {"low": 1e-300}, {"high": None}])
+    @pytest.mark.parametrize("changes", [{"high": 0.0}, {"low": 80.0}, {"low": 1e-279}, {"high": None}])
     def test_capacities_that_no_measurement_shows(self, changes: dict[str, Any]) -> None:
         """A plan is a file that anything can have written."""
         assert self.make(default=make_estimate(70.0, **changes), ratio=make_estimate(0.9)).gain is None

@@ -410,7 +410,7 @@ class TestStages:
         outcome = plan_simulated(executor, slo=slo)
         assert best.key not in {row.deployment.key for row in outcome.rows}
         (failed,) = [each for each in outcome.screened if each.deployment.key == best.key]
-        assert "requests arrive at a rate: " in failed.problem and "SIGSEGV" in failed.problem
+        assert "requests arrived at a rate: " in failed.problem and "SIGSEGV" in failed.problem
         assert failed.ratio and failed.ratio > 1
         assert outcome.problem == ""
         # Time is left for others.
@@ -430,7 +430,7 @@ class TestStages:
         assert (outcome.problem != "") == (fails == "best")
         if fails == "best":
             assert choose(outcome) == Deployment()
-            assert best.key in {each.deployment.key for each in outcome.screened if "arrive at a rate" in each.problem}
+            assert best.key in {each.deployment.key for each in outcome.screened if "arrived at a rate" in each.problem}
         else:
             assert choose(outcome).key == best.key
 
@@ -584,7 +584,9 @@ class TestWarnings:
         (budget,) = find_warnings(msgspec.structs.replace(plan, rows=rows))
         assert "The budget was too small" in budget
         (failed,) = find_warnings(msgspec.structs.replace(plan, rows=rows, problem="It ended (exit): killed."))
-        assert failed.startswith("Measuring requests at a rate failed: It ended (exit): killed. What was not measured")
+        assert failed.startswith(
+            "The measurement with arriving requests failed: It ended (exit): killed. Figures that were"
+        )
 
     def test_a_rate_that_keeps_callers_busy(self) -> None:
         plan = make_example()
@@ -937,7 +939,7 @@ class TestOptions:
             ({"processes": "a"}, "whole number"),
             ({"price": "cheap"}, "must be a number"),
             ({"rate": "-3"}, "not a rate"),
-            ({"provider": "cpu,cuda"}, "use one provider"),
+            ({"provider": "cpu,cuda"}, "for one execution provider"),
         ],
     )
     def test_what_is_refused(self, options: dict[str, Any], message: str) -> None:

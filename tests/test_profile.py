@@ -273,6 +273,12 @@ def test_both_make_calls_with_as_many_items_as_the_record(tmp_path: Path) -> Non
         assert re.search(r'"input_type_shape" ?: ?\[\{"float":\[3,7,16\]', Path(each.trace).read_text())
 
 
+def test_items_are_not_put_together_twice(tmp_path: Path) -> None:
+    record = make_record(TINY_ENCODER, Config(batch=3))
+    with pytest.raises(InputsError):
+        profile(ProfileRequest(model=str(TINY_ENCODER), config=record, output=tmp_path / "p", dim={"batch": (3,)}))
+
+
 @pytest.mark.slow
 def test_a_model_that_does_not_run_is_an_error_beside_a_record_too(tmp_path: Path) -> None:
     record = make_record(TINY_ENCODER, Config(session_options={"intra_op_num_threads": 1}))

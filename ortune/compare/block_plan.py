@@ -35,9 +35,10 @@ first. The first call after a resume takes up to 75% longer, and the second and 
 that differ only in that, such as allocators with large pages, would seem to gain up to 2%."""
 
 GPU_LEAD_IN_NS = 150_000_000
-"""The shortest lead-in on an NVIDIA GPU. In the first 20 ms after a resume, calls that launch many kernels took 12%
-longer than after 0.4 s, and from 50 to 150 ms 5 to 9% longer (two models on an H100; `benchmarks/resumed_calls.py`).
-Captured graphs, which are one launch, took at most 5% longer, and would seem to gain more than they do."""
+"""The shortest lead-in of comparisons with an NVIDIA GPU. In the first 20 ms after a resume, calls that launch many
+kernels took 12% longer than after 0.4 s, and from 50 to 150 ms 5 to 9% longer (two models on an H100;
+`benchmarks/resumed_calls.py`). Captured graphs, which need one launch, took at most 5% longer. With a shorter lead-in,
+their gain would be overestimated."""
 
 LONG_CALL_NS = 100_000_000
 """A call that takes longer needs no unmeasured call before it, and no second one in its block: caches and threads are

@@ -14,7 +14,7 @@ import numpy as np
 
 from ortune.compare.comparison import Noise
 from ortune.compare.figures import compute_block_figure
-from ortune.errors import HostError, MeasureError
+from ortune.errors import ClockError, HostError, MeasureError
 from ortune.knobs import Config
 from ortune.steps import enter_measuring, enter_step
 from ortune.worker import Block, BlockPlan, Executor, Failure, LiveCandidate, SessionInfo
@@ -265,7 +265,7 @@ class BlockRunner:
                 return block
             self._n_jumps += 1
             jump_s = block.clock_jump_s
-        raise MeasureError(
+        raise ClockError(
             f"The clocks of this host disagree in every block, the last time by {jump_s:+.3g} s.",
             "Check that the host does not sleep, and that nothing sets its time again and again.",
         )

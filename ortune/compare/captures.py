@@ -14,7 +14,7 @@ from ortune.knobs.space import SearchSpace
 def check_captures(configs: Iterable[tuple[str, Config]], setup: ComparisonSetup) -> None:
     """Check that calls can be captured with each config that captures graphs.
 
-    Otherwise, calls are made by threads that capture the graph again, which is not how a program works.
+    Otherwise, the measured calls would capture the graph again in each thread, which programs do not do.
 
     Args:
         configs: The configs, each with what it is called in messages.
@@ -34,7 +34,7 @@ def check_captures(configs: Iterable[tuple[str, Config]], setup: ComparisonSetup
         if captures_graphs(config):
             raise UsageError(
                 f"{name} captures a graph, which is not possible here: {obstacle}.",
-                "Graphs can be captured with one client that calls back to back, and inputs of one size.",
+                "Use one client without a rate, one session, and inputs of one size, or turn captured graphs off.",
             )
 
 

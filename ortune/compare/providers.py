@@ -14,7 +14,7 @@ OTHER_LOAD_DEADLINE_S = 60.0
 
 
 def allow_for_providers(opened: OpenComparison, base: Config, providers: Iterable[str]) -> OpenComparison:
-    """Return a comparison in which launches have more time, and blocks on a GPU a longer lead-in.
+    """Return a comparison that allows more time for launches and, with a GPU, a longer lead-in in all blocks.
 
     Args:
         opened: The comparison, whose calibration has allowed for the provider of the baseline.

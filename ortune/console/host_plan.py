@@ -189,7 +189,9 @@ def find_warnings(plan: HostPlan) -> list[str]:
         warnings.append("The plan was interrupted before the factor by which the rates can be multiplied was measured.")
     elif plan.problem:
         problem = plan.problem.rstrip(".")
-        warnings.append(f"Measuring by how much the rates can be multiplied failed: {problem}.")
+        warnings.append(
+            f"The factor by which the rates can be multiplied could not be measured: {problem}. It is predicted."
+        )
     elif plan.choice and plan.choice.scale and plan.choice.scale.source == "predicted":
         warnings.append(
             "The budget was too small to measure the factor by which the rates can be multiplied: it is predicted. "

@@ -351,7 +351,9 @@ def find_warnings(plan: Plan) -> list[str]:
         warnings.append("The plan was interrupted before everything was measured.")
     elif plan.problem:
         problem = plan.problem.rstrip(".")
-        warnings.append(f"Measuring requests at a rate failed: {problem}. What was not measured is predicted.")
+        warnings.append(
+            f"The measurement with arriving requests failed: {problem}. Figures that were not measured are predicted."
+        )
     elif plan.slo and not plan.meets_target and any(is_undecided(row, plan.slo) for row in plan.rows):
         warnings.append(
             "The budget was too small to find the highest rate at which the target is met. Use a larger --budget."

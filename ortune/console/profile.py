@@ -46,8 +46,8 @@ def show_profile(console: Console, profile: Profile) -> None:
     )
     if any(found.config.provider in CUDA_BASED for found in profile.configs):
         note = (
-            "On the GPU, the time of an operator is that of launching its kernels, or of waiting for earlier ones, and "
-            "not that of running them. Graphs are profiled without capturing them."
+            "On a GPU, the time of an operator is the time to launch its kernels or to wait for earlier kernels, not "
+            "their run time. Captured graphs are turned off for profiling."
         )
         console.print(Text(note, "dim"))
     for found in profile.configs:

@@ -166,7 +166,7 @@ def add_runtime_facts(facts: ModelFacts, feed: Feed | None, size_bytes: int) -> 
             session_providers=optimized.session_providers,
             # A provider that does not work is a finding of its own; the check is not skipped.
             provider_error=optimized.missing.get("assigned", ""),
-            # Without a session, there is nothing to check.
+            # With the CPU provider only, or without a session, there is no placement to check.
             assigned=() if not facts.providers or "assigned" in optimized.missing else optimized.assigned,
             missing=_explain_missing(facts, optimized, feed),
         )

@@ -205,17 +205,20 @@ def _place_nodes(request: OptimizeRequest, optimized: OptimizedModel) -> Optimiz
     config = msgspec.structs.replace(DEFAULT, providers=providers)
     try:
         session = make_session(request.model_path, config, record_assignment=True)
-        optimized = msgspec.structs.replace(optimized, session_providers=tuple(session.get_providers()))
-        if not hasattr(session, "get_provider_graph_assignment_info"):
-            return optimized
+    except Exception as error:  # noqa: BLE001  (a provider that does not work is a finding)
+        missing = {**optimized.missing, "assigned": make_failure(error, "load").message}
+        return msgspec.structs.replace(optimized, missing=missing)
+    optimized = msgspec.structs.replace(optimized, session_providers=tuple(session.get_providers()))
+    if not hasattr(session, "get_provider_graph_assignment_info"):
+        return optimized
+    try:
         assigned = tuple(
             AssignedNode(provider=part.ep_name, op=node.op_type, domain=node.domain, name=node.name)
             for part in session.get_provider_graph_assignment_info()
             for node in part.get_nodes()
         )
-    except Exception as error:  # noqa: BLE001  (a provider that does not work is a finding)
-        missing = {**optimized.missing, "assigned": make_failure(error, "load").message}
-        return msgspec.structs.replace(optimized, missing=missing)
+    except Exception:  # noqa: BLE001  (the session works; only where its nodes run is not known)
+        return optimized
     return msgspec.structs.replace(optimized, assigned=assigned)
 
 

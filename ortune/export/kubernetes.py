@@ -94,8 +94,8 @@ Source: "Horizontal Pod Autoscaling" in the documentation of Kubernetes.
 """
 
 LARGEST_SHARE = 0.98
-"""CPU use at the highest planned rate, as a share of the use at full load, above which an overloaded pod looks like any
-other."""
+"""Above this share of the CPU use at full load, a pod at the highest planned rate cannot be distinguished from an
+overloaded one."""
 
 
 class PodShape:
@@ -234,7 +234,9 @@ def make_autoscaler(job: Job, picked: PickedDeployment, shape: PodShape) -> list
         job.pending.report("replicas", "fixed", "how much CPU time a request needs was not measured: plan again")
         return []
     if not shape.shows_overload:
-        reason = "at the highest planned rate, the CPU use is that of a pod that is overloaded: leave a larger headroom"
+        reason = (
+            "at the highest planned rate, a pod uses as much CPU as when it is overloaded: plan with a larger headroom"
+        )
         job.pending.report("replicas", "fixed", reason)
         return []
     unit = "items" if job.record.config.batch > 1 else "requests"
@@ -244,7 +246,7 @@ def make_autoscaler(job: Job, picked: PickedDeployment, shape: PodShape) -> list
             f"At {picked.most_per_s / shape.n_per_host:.4g} {unit} per second, the highest planned rate of a pod, "
             f"its processes use {shape.cpu_percent}% of the requested CPUs.",
         ),
-        "# Kubernetes adds pods if the use exceeds the target by 10%, so the target is lower.",
+        "# Kubernetes adds pods only when the use exceeds the target by more than 10%. Thus, the target is lower.",
     ]
     if job.record.config.session_config.get(INTRA_OP_ALLOW_SPINNING) != "0" and job.deployment.n_threads != 1:
         lines += [

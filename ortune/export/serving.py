@@ -172,7 +172,7 @@ def report_cpus(job: Job, reason: str = "export on the host that was measured, w
     if job.is_pinned:
         job.pending.report("pinned", True, reason)
     elif host.n_usable < host.n_logical:
-        how = "limit it to as many CPUs as were usable when it was measured, with a cpuset or taskset"
+        how = f"limit the server to {host.n_usable} CPUs with a cpuset or taskset, as in the measurement"
         job.pending.report("cpus", f"{host.n_usable} of {host.n_logical}", how)
 
 
@@ -193,7 +193,7 @@ def report_calls(job: Job) -> None:
         job.pending.report(
             "batching",
             batching.title,
-            f"the program must put up to {batching.max_batch} requests into a call, and wait for them for at most "
+            f"the program must combine up to {batching.max_batch} requests in a call and wait for them for at most "
             f"{batching.max_delay_us / 1000:g} ms; each process makes at most {job.deployment.clients} "
             f"call{'' if job.deployment.clients == 1 else 's'} at a time",
         )

@@ -224,5 +224,6 @@ def prepare_gate(gate: Gate) -> ComparisonSetup:
         compare_outputs=gate.same_outputs,
         load_deadline_s=min(max(gate.budget_s, MIN_LOAD_DEADLINE_S), FIRST_LOAD_DEADLINE_S),
     )
-    check_captures([(each.text, each.config) for each in (gate.base, gate.head)], setup)
+    check_captures([(gate.base.text, gate.base.config)], setup)
+    check_captures([(gate.head.text, gate.head.config)], msgspec.structs.replace(setup, program=setup.other))
     return setup

@@ -21,7 +21,7 @@ def find_capture_obstacle(*, control_flow: bool, has_one_caller: bool, has_rate:
 
     Args:
         control_flow: Whether the graph has subgraphs.
-        has_one_caller: Whether at most one call runs at a time in a process, with the only session.
+        has_one_caller: Whether each process has one session and makes at most one call at a time.
         has_rate: Whether requests arrive at a rate.
         n_cases: Number of different shapes of inputs.
     """

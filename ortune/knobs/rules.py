@@ -62,8 +62,8 @@ GRAPH_OPTIONS = frozenset(
 def make_usage_rules(dimensions: Sequence[Dimension]) -> Iterator[Rule]:
     """Yield rules about how the session is used.
 
-    These are the last number of items in a call and a middle one, each execution provider, and captured graphs. Source
-    of the last: "CUDA Execution Provider" of onnxruntime.ai.
+    There are rules for the last and a middle number of items in a call, for each execution provider, and for captured
+    graphs. Source of the rule for captured graphs: "CUDA Execution Provider" of onnxruntime.ai.
     """
     for dimension in dimensions:
         choices = dimension.choices[1:]

@@ -114,7 +114,7 @@ def explain_choice(rows: Sequence[PlannedDeployment], place: int, *, has_target:
         if others and rows[DEFAULT_POSITION].replicas:
             return "the default deployment needs no more replicas than the others"
         if others:
-            return "the default deployment takes about as much as the others, and needs no more memory"
+            return "the default deployment serves about as many requests as the fastest one, and needs no more memory"
         return f"no deployment is proven to increase {what} of the default deployment"
     default, chosen = rows[DEFAULT_POSITION], rows[place]
     sources = {row.capacity.source for row in (default, chosen) if row.capacity}

@@ -319,7 +319,10 @@ class _LengthPlanning:
 
 
 def find_growth(before: Memory, after: Memory) -> float:
-    """Return by how many bytes the peak grew or, where it is that of creating the session, what is kept."""
+    """Return the growth in bytes of the peak or of the steady memory, whichever is larger.
+
+    The peak may be that of creating the session.
+    """
     return max(after.peak_bytes - before.peak_bytes, after.steady_bytes - before.steady_bytes, 0)
 
 
@@ -335,10 +338,10 @@ def select_fitting(
         sizes: The sizes, in ascending order.
         find_memory: Measures calls with a batch of this size, and returns the memory then.
         limit_bytes: Memory that may be used; None if it is not known.
-        of_item: Memory that an item of the first size takes at least.
+        of_item: Lower bound of the memory of one item, in bytes.
     """
     known, largest = find_memory(sizes[0]), sizes[-1] / sizes[0]
-    # An item hardly takes more than the process did with one of them.
+    # Assumption: each further item needs no more memory than the whole process needed with one item.
     if limit_bytes is None or known.peak_bytes * largest <= limit_bytes:
         return list(sizes)
     fitting = [sizes[0]]

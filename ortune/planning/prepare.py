@@ -109,8 +109,8 @@ def check_no_captures(base: Config, request: PlanRequest) -> None:
     tuned = [name for name in request.tune if knob_of(name).captures]
     if tuned or captures_graphs(base):
         raise UsageError(
-            "A plan compares numbers of callers, each of which would capture the graph again and keep its memory.",
-            "Leave captured graphs out of plans.",
+            "Plans cannot use captured graphs: each caller would capture the graph again and keep its memory.",
+            "Remove the setting that captures graphs.",
             option="tune" if tuned else "fix",
         )
 

@@ -38,10 +38,10 @@ call."""
 
 
 MOST_REPLICAS = 10**9
-SMALLEST_FIGURE = 1e-300
+SMALLEST_FIGURE = 1e-280
 LARGEST_FIGURE = 2.0**60
 """Smallest and largest numbers that a document holds, besides 0. No measurement gets there, and their quotients are
-numbers above 0."""
+finite and above 0."""
 
 
 def check_figures(*figures: float) -> None:
@@ -317,7 +317,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         started: When it began, in ISO 8601 with the time zone.
         seed: Random seed.
         interrupted: Whether the user ended it early.
-        problem: Why capacities or latencies were not measured further, if measuring them failed.
+        problem: The error that ended the measurement of capacities and latencies; empty if there was none.
         workload: What was measured.
         model: Identity of the model.
         host: Class of the host.

@@ -17,7 +17,7 @@ from ortune.compare.interval import DEFAULT_CONFIDENCE, share_error
 from ortune.compare.open import OpenComparison, open_comparison
 from ortune.compare.paired_run import PairedRun
 from ortune.compare.stats import t_interval
-from ortune.errors import BackgroundLoadError, MeasureError, UsageError
+from ortune.errors import BackgroundLoadError, ClockError, MeasureError, UsageError
 from ortune.host import HostClass
 from ortune.planning.capacity import (
     estimate_utilization,
@@ -74,6 +74,9 @@ HOPELESS = -10.0
 
 DOES_NOT_FIT = "does not fit into memory"
 
+OF_HOST = (BackgroundLoadError, ClockError)
+"""Errors that have nothing to do with a deployment."""
+
 Observe = Callable[[str, int, int], None]
 """Called with the stage and how much of it is done and planned, never while a block is measured."""
 
@@ -89,7 +92,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         run: The blocks of the confirmation.
         extension_s: Time that was added to the usual budget.
         interrupted: Whether the user ended it early.
-        problem: Why capacities or latencies were not measured further, if measuring them failed.
+        problem: The error that ended the measurement of capacities and latencies; empty if there was none.
     """
 
     rows: tuple[PlannedDeployment, ...]
@@ -440,7 +443,7 @@ class _Planning:
         """Measure the capacity of the deployment that is about to be recommended, as far as the budget goes.
 
         Then that of the default deployment is measured, as both are compared. If another deployment takes the first
-        place thereby, it is measured as well. A deployment that fails where requests arrive is dropped.
+        place thereby, it is measured as well. A deployment that fails is removed from the rows.
 
         Yields:
             All rows, at first and after each measured capacity.
@@ -467,7 +470,7 @@ class _Planning:
             try:
                 found = self.measure_capacity(rows[place], slo, reserved_s)
             except MeasureError as error:
-                if place == DEFAULT_POSITION or isinstance(error, BackgroundLoadError):
+                if place == DEFAULT_POSITION or isinstance(error, OF_HOST):
                     raise
                 rows = self.drop(rows, place, error)
                 continue
@@ -480,12 +483,12 @@ class _Planning:
             rows = mark_promising(rows)
 
     def drop(self, rows: list[PlannedDeployment], place: int, error: MeasureError) -> list[PlannedDeployment]:
-        """Return the rows without one, and note that it fails where requests arrive at a rate."""
+        """Return the rows without one, and note that it failed when requests arrived at a rate."""
         deployment, ratio = rows[place].deployment, rows[place].ratio
         self.dropped[deployment.key] = ScreenedDeployment(
             deployment=deployment,
             ratio=ratio.estimate if ratio else None,
-            problem=f"it fails where requests arrive at a rate: {error.message}",
+            problem=f"it failed when requests arrived at a rate: {error.message}",
         )
         return [*rows[:place], *rows[place + 1 :]]
 
@@ -571,7 +574,7 @@ class _Planning:
             try:
                 rows[place] = self.measure_latency(rows[place])
             except MeasureError as error:
-                if place == DEFAULT_POSITION or isinstance(error, BackgroundLoadError):
+                if place == DEFAULT_POSITION or isinstance(error, OF_HOST):
                     raise
                 rows[:] = self.drop(rows, place, error)
             else:

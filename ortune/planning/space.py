@@ -220,7 +220,7 @@ class DeploymentSpace(msgspec.Struct, frozen=True, kw_only=True):
         return is_default or self._is_asked_for(shape) or shape.processes * shape.threads <= most
 
     def _is_asked_for(self, shape: Shape) -> bool:
-        """Return whether the user gave the number of processes, or of threads, and the other one is the smallest."""
+        """Return whether the user gave the number of processes or of threads, and the other one is the smallest."""
         fewest = min(self.threads, default=1)
         if self.are_threads_fixed:
             fewest = self.n_default_threads

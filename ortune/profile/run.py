@@ -23,6 +23,7 @@ from ortune.worker.installed import require_runtime
 from ortune.worker.owned_folder import OwnedFolder, remove_abandoned_folders
 from ortune.worker.working_inputs import explain_failed_run
 from ortune.workload import Feed, InputData, InputOptions, make_feed
+from ortune.workload.batching import list_batches
 
 DURATION_S = 3.0
 """Time to run each config for, if the number of runs is not given."""
@@ -73,7 +74,9 @@ def profile(request: ProfileRequest) -> Profile:
     require_runtime()
     model = read_model(request.model)
     record = read_config(request.config, model, trust=request.trust)
-    feed = make_feed(model, choose_inputs(request.input_options, record))
+    # A call has as many items as the record's, each of them a sample.
+    batches = list_batches(record.config.batch) if record else ()
+    feed = make_feed(model, choose_inputs(request.input_options, record), batches)
     if feed.n_cases > 1:
         sizes = "; ".join(f"{name}={','.join(map(str, sizes))}" for name, sizes in request.dim.items())
         raise UsageError(

@@ -7,7 +7,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ortune.knobs.config import CAPTURES, CUDA_BASED, Config
+from ortune.knobs.captures import captures_graphs
+from ortune.knobs.config import CUDA_BASED, Config
 from ortune.worker.gpu import find_number
 from ortune.worker.session import make_run_options, make_session
 
@@ -101,7 +102,7 @@ class BoundCall:
         self._config = config
         self._device = DEVICES.get(config.provider, "cpu")
         self._place = self._device, find_number(config) if self._device == "cuda" else 0
-        captured = any(CAPTURES & options.keys() for _, options in config.providers)
+        captured = captures_graphs(config)
         self._allocates = self._device != "gpu"  # whether onnxruntime can allocate values on the device
         self._copies = self._device == "cuda" or (captured and self._device != "cpu")
         self._inputs: dict[str, Any] = {}

@@ -148,7 +148,7 @@ class ProviderChoice:
 
 
 class KeptProviders:
-    """The execution providers of a program, if the settings are for sessions with any of them.
+    """The execution providers that a program requests, unchanged, for settings that apply with any provider.
 
     Its attributes are those of `ProviderChoice`.
 

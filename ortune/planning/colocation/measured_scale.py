@@ -102,7 +102,7 @@ class ScaleMeasurement:
             The scale; None if so little could be measured that it adds nothing to the prediction.
 
         Raises:
-            MeasureError: A process fails, or the background load ends.
+            MeasureError: A process fails.
         """
         observe(0)
         found = find_joint_capacity(

@@ -160,7 +160,7 @@ class HostPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         started: When it began, in ISO 8601 with the time zone.
         seed: Random seed.
         interrupted: Whether the user ended it early.
-        problem: Why the factor by which the rates can be multiplied was not measured, if measuring it failed.
+        problem: The error that ended the measurement of the factor for the rates; empty if there was none.
         host: Class of the host.
         runtime: The software.
         noise: CPU use by other processes.

@@ -12,7 +12,7 @@ import msgspec
 from ortune.compare.interval import DEFAULT_CONFIDENCE, Interval
 from ortune.compare.memory import MEMORY_SHARE
 from ortune.compare.open import open_comparison
-from ortune.errors import MeasureError, UsageError
+from ortune.errors import ClockError, MeasureError, UsageError
 from ortune.host import HostClass
 from ortune.planning.colocation import measuring
 from ortune.planning.colocation.choose import choose_sharing, correct_predictions
@@ -67,7 +67,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         rejected: What was not measured, or failed.
         contended: Whether other processes used the CPUs.
         interrupted: Whether the user ended it early.
-        problem: Why the scale was not measured, if measuring it failed.
+        problem: The error that ended the measurement of the scale; empty if there was none.
     """
 
     rows: tuple[PlannedSharing, ...]
@@ -195,21 +195,35 @@ class _Planning:
             smaller = 1 / self.count_hosts(max(row.scale.estimate if row.scale else 0.0 for row in rows))
             if smaller < 1 and self.host.runner.now_s() < self.end_of(TOGETHER_SHARE):
                 kept = [each for each in proposals if each.sharing.key not in self.problems]
-                # At lower rates, blocks are longer. If there is no time for them, the first rows stay.
-                with contextlib.suppress(UsageError):
-                    scale, rows = smaller, self.prove(self.choose_measurable(kept, smaller), smaller)
+                # At lower rates, blocks are longer. If there is no time for them, or all fail, the first rows stay.
+                with contextlib.suppress(UsageError, MeasureError):
+                    fitting = self.choose_measurable(kept, smaller)
+                    scale, rows = smaller, self.prove(fitting, smaller)
+                    for each in kept[len(fitting) :]:
+                        self.reject(each, "there was no time to measure it at lower rates")
         interrupted, problem = False, ""
         recommended, reason = choose_sharing(rows, scale)
-        measured: set[int] = set()
+        measured: set[str] = set()
         # A measured scale may be smaller than predicted. Then another sharing is recommended, and measured as well.
-        while recommended is not None and recommended not in measured and not interrupted and not problem:
-            measured.add(recommended)
+        while recommended is not None and not interrupted and not problem:
+            sharing = sharing_of(rows[recommended])
+            if sharing.key in measured:
+                break
+            measured.add(sharing.key)
             try:
                 rows[recommended] = self.measure_scale(rows[recommended], scale)
             except KeyboardInterrupt:
                 interrupted = True
             except MeasureError as error:
-                problem = error.message
+                if len(rows) > 1 and not isinstance(error, ClockError):
+                    self.problems[sharing.key] = RejectedSharing(
+                        kind=sharing.kind,
+                        deployments=sharing.deployments,
+                        problem=f"it failed at multiples of the rates: {error.message}",
+                    )
+                    del rows[recommended]
+                else:
+                    problem = error.message
             recommended, reason = choose_sharing(rows, scale)
         rows = [self.add_cost(row) for row in correct_predictions(rows, scale)]
         recommended, reason = choose_sharing(rows, scale)
@@ -265,7 +279,6 @@ class _Planning:
         """Measure all models together under each sharing, and return those that work.
 
         Raises:
-            UsageError: The budget is too small.
             MeasureError: None works.
         """
         sharings = [each.sharing for each in proposals]
@@ -374,7 +387,7 @@ class _Planning:
 
     def measure_scale(self, row: PlannedSharing, scale: float) -> PlannedSharing:
         """Return a row with the measured scale, if there is time to measure it."""
-        sharing = Sharing(kind=row.kind, deployments=tuple(each.deployment for each in row.models))
+        sharing = sharing_of(row)
         busiest = max(each.utilization for each in row.models)
         if not row.scale or not busiest > 0:
             return row
@@ -395,6 +408,11 @@ class _Planning:
         if measured is None:
             return row
         return self.add_cost(msgspec.structs.replace(row, scale=measured, predicted_scale=row.scale))
+
+
+def sharing_of(row: PlannedSharing) -> Sharing:
+    """Return how a row shares the host."""
+    return Sharing(kind=row.kind, deployments=tuple(each.deployment for each in row.models))
 
 
 def correct_scale(predicted: Estimate, row: PlannedSharing, measured: float) -> Estimate:
