@@ -540,7 +540,8 @@ class TestStages:
         self, all_fail: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """They are named, and the next one is measured. The last one stays, with a prediction."""
-        run, failed = measured_scale.ScaleMeasurement.run, []
+        run = measured_scale.ScaleMeasurement.run
+        failed: list[Any] = []
 
         def fail(self: Any, *arguments: Any) -> Any:
             if all_fail or not failed:
