@@ -195,12 +195,7 @@ class _Planning:
             smaller = 1 / self.count_hosts(max(row.scale.estimate if row.scale else 0.0 for row in rows))
             if smaller < 1 and self.host.runner.now_s() < self.end_of(TOGETHER_SHARE):
                 kept = [each for each in proposals if each.sharing.key not in self.problems]
-                # At lower rates, blocks are longer. If there is no time for them, or all fail, the first rows stay.
-                with contextlib.suppress(UsageError, MeasureError):
-                    fitting = self.choose_measurable(kept, smaller)
-                    scale, rows = smaller, self.prove(fitting, smaller)
-                    for each in kept[len(fitting) :]:
-                        self.reject(each, "there was no time to measure it at lower rates")
+                scale, rows = self.prove_again(kept, scale, smaller, rows)
         interrupted, problem = False, ""
         recommended, reason = choose_sharing(rows, scale)
         measured: set[str] = set()
@@ -307,6 +302,30 @@ class _Planning:
             reason = next(iter(self.problems.values())).problem
             raise MeasureError(f"The models do not run together on this host: {reason}", "Plan for fewer of them.")
         return rows
+
+    def prove_again(
+        self, proposals: Sequence[Proposal], scale: float, smaller: float, rows: list[PlannedSharing]
+    ) -> tuple[float, list[PlannedSharing]]:
+        """Return a smaller scale, and the rows that were measured at it.
+
+        At lower rates, blocks are longer. If there is no time for them, or if all fail, the first rows stay.
+
+        Args:
+            proposals: Those that worked.
+            scale: By what the rates were multiplied first.
+            smaller: The smaller scale.
+            rows: The first rows.
+        """
+        known = dict(self.problems)
+        try:
+            fitting = self.choose_measurable(proposals, smaller)
+            found = self.prove(fitting, smaller)
+        except (UsageError, MeasureError):
+            self.problems = known
+            return scale, rows
+        for each in proposals[len(fitting) :]:
+            self.reject(each, "there was no time to measure it at lower rates")
+        return smaller, found
 
     def choose_measurable(self, proposals: Sequence[Proposal], scale: float) -> list[Proposal]:
         """Return as many proposals as the budget allows to measure for the fewest rounds, the first ones.
