@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from rich.console import Console
 from rich.text import Text
 from rich.tree import Tree
 
 from ortune.console.warnings import warn_packages
-from ortune.console.widgets import add_note, format_bytes, format_count, make_grid
+from ortune.console.widgets import add_note, format_bytes, format_count, format_cpus, make_grid
 from ortune.host import Core, Cpus, Host, HostClass
 from ortune.host.conditions import Conditions
 from ortune.host.default_pool import DefaultPool
@@ -23,17 +21,6 @@ Row = tuple[str, str | Text]
 
 CORES_DRAWN = 32
 """Maximum number of cores of one L3 domain that are drawn individually. More are shown as ranges."""
-
-
-def format_cpu_ranges(cpus: Iterable[int]) -> str:
-    """Return CPU ids as ranges, such as `0-3,8`."""
-    runs: list[list[int]] = []
-    for cpu in sorted(cpus):
-        if runs and cpu == runs[-1][1] + 1:
-            runs[-1][1] = cpu
-        else:
-            runs.append([cpu, cpu])
-    return ",".join(f"{first}-{last}" if last > first else f"{first}" for first, last in runs)
 
 
 def show_host(
@@ -108,9 +95,9 @@ def draw_cores(cores: list[Core], usable: set[int], n_kinds: int) -> Text:
     """Return the CPUs of each core, such as `[0 64]`, or ranges of CPUs if there are many cores."""
     if len(cores) > CORES_DRAWN:
         cpus = {cpu for core in cores for cpu in core.cpus}
-        text = Text(f"{format_count(len(cores), 'core')}, CPUs {format_cpu_ranges(cpus & usable)}", "green")
+        text = Text(f"{format_count(len(cores), 'core')}, CPUs {format_cpus(sorted(cpus & usable))}", "green")
         if cpus - usable:
-            text.append(f"  not usable: {format_cpu_ranges(cpus - usable)}", "dim")
+            text.append(f"  not usable: {format_cpus(sorted(cpus - usable))}", "dim")
         return text
     text = Text()
     for core in cores:
@@ -142,7 +129,7 @@ def _make_limit_rows(host: Host) -> list[Row]:
 
 
 def _format_cpus(cpus: Cpus) -> str:
-    return f"{format_count(len(cpus), 'CPU')} ({format_cpu_ranges(cpus)})"
+    return f"{format_count(len(cpus), 'CPU')} ({format_cpus(sorted(cpus))})"
 
 
 def _make_runtime_rows(pool: DefaultPool, runtime: Runtime | None, packages: tuple[RuntimePackage, ...]) -> list[Row]:
@@ -153,7 +140,7 @@ def _make_runtime_rows(pool: DefaultPool, runtime: Runtime | None, packages: tup
         cpus = {cpu for group in pool.pinned for cpu in group}
         text = (
             f"{pool.n_threads} threads: the caller's, and {n_pinned} pinned "
-            f"to {'CPU' if len(cpus) == 1 else 'CPUs'} {format_cpu_ranges(cpus)}"
+            f"to {'CPU' if len(cpus) == 1 else 'CPUs'} {format_cpus(sorted(cpus))}"
         )
     else:
         text = f"{pool.n_threads} threads, not pinned"

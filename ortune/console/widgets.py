@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
@@ -12,7 +12,7 @@ from rich.text import Text
 from ortune.compare.comparison import Summary
 from ortune.compare.interval import Interval
 from ortune.console.safe_console import SafeConsole
-from ortune.host import Cpus
+from ortune.host.topology import list_ranges
 from ortune.knobs import KNOBS, Config, describe
 from ortune.knobs.knob import Knob
 from ortune.numbers import format_digits
@@ -182,15 +182,9 @@ def format_number(value: float) -> str:
     return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"
 
 
-def format_cpus(cpus: Cpus) -> str:
+def format_cpus(cpus: Iterable[int]) -> str:
     """Return CPUs as ranges, such as `0-3,8`."""
-    parts: list[list[int]] = []
-    for cpu in cpus:
-        if parts and cpu == parts[-1][-1] + 1:
-            parts[-1].append(cpu)
-        else:
-            parts.append([cpu])
-    return ",".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)
+    return ",".join(f"{first}" if first == last else f"{first}-{last}" for first, last in list_ranges(cpus))
 
 
 def format_ratio(value: float) -> str:

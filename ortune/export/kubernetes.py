@@ -38,6 +38,16 @@ CONFIG_MAP = "ortune-config"
 SCALE = 2
 """How many times the planned replicas there may be."""
 
+TOLERANCE = 0.1
+"""By how much the CPU use must exceed the target of an autoscaler before it adds pods, as a share of the target.
+
+Source: "Horizontal Pod Autoscaling" in the documentation of Kubernetes.
+"""
+
+LARGEST_SHARE = 0.98
+"""Above this share of the CPU use at full load, a pod at the highest planned rate cannot be distinguished from an
+overloaded one."""
+
 
 def peak_memory_bytes(job: Job) -> int:
     """Return the largest resident memory that was measured with this config, or with any if it was not measured."""
@@ -85,17 +95,6 @@ def write_container(job: Job) -> str:
         for name, value in variables.items():
             lines += [f"  - name: {name}", f"    value: {quote(value)}"]
     return "\n".join(lines)
-
-
-TOLERANCE = 0.1
-"""By how much the CPU use must exceed the target of an autoscaler before it adds pods, as a share of the target.
-
-Source: "Horizontal Pod Autoscaling" in the documentation of Kubernetes.
-"""
-
-LARGEST_SHARE = 0.98
-"""Above this share of the CPU use at full load, a pod at the highest planned rate cannot be distinguished from an
-overloaded one."""
 
 
 class PodShape:

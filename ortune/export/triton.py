@@ -19,6 +19,7 @@ from ortune.export.serving import (
 )
 from ortune.export.target import Job, Target
 from ortune.host import Cpus
+from ortune.host.topology import list_ranges
 from ortune.knobs.config import CPU, CUDA, alias_of
 
 PARAMETERS = {
@@ -191,13 +192,7 @@ def make_text_of_ranges(cpus: Cpus) -> str:
 
     Source: `SetNumaThreadAffinity` in `src/numa_utils.cc` of triton-inference-server/core.
     """
-    ranges: list[list[int]] = []
-    for cpu in sorted(cpus):
-        if ranges and ranges[-1][1] == cpu - 1:
-            ranges[-1][1] = cpu
-        else:
-            ranges.append([cpu, cpu])
-    return ",".join(f"{first}-{last}" for first, last in ranges)
+    return ",".join(f"{first}-{last}" for first, last in list_ranges(sorted(cpus)))
 
 
 def _optimization_lines(job: Job, parameters: dict[str, str]) -> list[str]:

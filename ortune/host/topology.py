@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
@@ -10,6 +11,17 @@ from ortune.host.processor import Processor
 
 Cpus = tuple[int, ...]
 """Ids of logical CPUs as in the operating system (from 0), in ascending order."""
+
+
+def list_ranges(cpus: Iterable[int]) -> list[tuple[int, int]]:
+    """Return the first and the last CPU of each range of consecutive ones, in the given order."""
+    found: list[tuple[int, int]] = []
+    for cpu in cpus:
+        if found and cpu == found[-1][1] + 1:
+            found[-1] = found[-1][0], cpu
+        else:
+            found.append((cpu, cpu))
+    return found
 
 
 class Core(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

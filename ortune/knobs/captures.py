@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ortune.knobs.config import CAPTURES, Config
+from ortune.knobs.config import Config, is_capture
 
 OFF = frozenset({"", "0", "false"})
 """Values that turn captures off, in lower case."""
@@ -11,9 +11,7 @@ OFF = frozenset({"", "0", "false"})
 def captures_graphs(config: Config) -> bool:
     """Return whether sessions with a config capture graphs."""
     settings = [*(options for _, options in config.providers), config.session_config]
-    # An option of a provider may also be set by an entry whose last part is its name.
-    values = [value for each in settings for name, value in each.items() if CAPTURES & {name, name.rpartition(".")[2]}]
-    return any(value.lower() not in OFF for value in values)
+    return any(is_capture(name) and value.lower() not in OFF for each in settings for name, value in each.items())
 
 
 def find_capture_obstacle(*, control_flow: bool, has_one_caller: bool, has_rate: bool, n_cases: int) -> str:

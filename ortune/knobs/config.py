@@ -50,6 +50,12 @@ CAPTURES = frozenset(
 """Options of providers and entries of sessions that capture the work of a call and replay it. Inputs and outputs must
 then stay in the same buffers on the device. Otherwise, a replay may read old inputs. The catalog marks them."""
 
+
+def is_capture(name: str, captures: frozenset[str] = CAPTURES) -> bool:
+    """Return whether a setting is one of these options, or an entry whose last part is the name of one."""
+    return bool(captures & {name, name.rpartition(".")[2]})
+
+
 ENTRY_PREFIXES: Mapping[str, str] = {"WebGpuExecutionProvider": "ep.webgpuexecutionprovider."}
 """Providers of onnxruntime itself that ignore options which are passed with their name. They read configuration entries
 of the session with this prefix. Plugins get their options either way."""
@@ -265,8 +271,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """
 
         def keep(settings: dict[str, str]) -> dict[str, str]:
-            # An option of a provider may also be set by an entry whose last part is its name.
-            return {name: value for name, value in settings.items() if not captures & {name, name.rpartition(".")[2]}}
+            return {name: value for name, value in settings.items() if not is_capture(name, captures)}
 
         kept = msgspec.structs.replace(
             self,

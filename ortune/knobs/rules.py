@@ -13,7 +13,6 @@ from ortune.host import Host
 from ortune.knobs import ids
 from ortune.knobs.affinity import Placement
 from ortune.knobs.dimension import Dimension, Rule, choose_alone
-from ortune.knobs.providers import PROVIDERS
 from ortune.knobs.thread_dimensions import PARALLEL
 from ortune.model import ModelInfo
 
@@ -53,12 +52,6 @@ _NAMES = {
 }
 
 
-GRAPH_OPTIONS = frozenset(
-    f"{each.alias}.{each.captured_graph.option}" for each in PROVIDERS.values() if each.captured_graph
-)
-"""Knobs that capture a graph."""
-
-
 def make_usage_rules(dimensions: Sequence[Dimension]) -> Iterator[Rule]:
     """Yield rules about how the session is used.
 
@@ -70,7 +63,7 @@ def make_usage_rules(dimensions: Sequence[Dimension]) -> Iterator[Rule]:
         if dimension.name == ids.BATCH:
             for label in dict.fromkeys((choices[-1].label, choices[len(choices) // 2].label)):
                 yield Rule(labels={dimension.name: label}, why="the items of a call share what a call costs")
-        if dimension.name == ids.PROVIDERS or dimension.name in GRAPH_OPTIONS:
+        if dimension.name == ids.PROVIDERS or dimension.knob.captures:
             for choice in choices:
                 yield Rule(labels=choose_alone(dimensions, dimension, choice), why=choice.why)
 

@@ -470,8 +470,6 @@ class _Planning:
             try:
                 found = self.measure_capacity(rows[place], slo, reserved_s)
             except MeasureError as error:
-                if place == DEFAULT_POSITION or isinstance(error, OF_HOST):
-                    raise
                 rows = self.drop(rows, place, error)
                 continue
             if found is None:
@@ -483,7 +481,13 @@ class _Planning:
             rows = mark_promising(rows)
 
     def drop(self, rows: list[PlannedDeployment], place: int, error: MeasureError) -> list[PlannedDeployment]:
-        """Return the rows without one, and note that it failed when requests arrived at a rate."""
+        """Return the rows without one, and note that it failed when requests arrived at a rate.
+
+        Raises:
+            MeasureError: The error, if the row is the default deployment, or if no deployment is the cause.
+        """
+        if place == DEFAULT_POSITION or isinstance(error, OF_HOST):
+            raise error
         deployment, ratio = rows[place].deployment, rows[place].ratio
         self.dropped[deployment.key] = ScreenedDeployment(
             deployment=deployment,
@@ -574,8 +578,6 @@ class _Planning:
             try:
                 rows[place] = self.measure_latency(rows[place])
             except MeasureError as error:
-                if place == DEFAULT_POSITION or isinstance(error, OF_HOST):
-                    raise
                 rows[:] = self.drop(rows, place, error)
             else:
                 return
