@@ -1,23 +1,25 @@
-"""Compare the capacity that `ortune plan` states with long live runs: where does the target really break?
+"""Compare the capacity that `ortune plan` measures with long live runs: where does the target really break?
 
-    python -m benchmarks.capacity [--figure p90] [--quota 1] [--budget TIME] [--seconds 20] [--json FILE] [MODEL ...]
+    python -m benchmarks.capacity [--figure p90] [--quota 1] [--budget TIME] [--time 600] [--json FILE] [MODEL ...]
     python -m benchmarks.capacity --report FILE
 
 The target is a p99 of at most four times the median of a call with ONNX Runtime's default. Some hosts, such as shared
 virtual machines, stop all programs for some milliseconds every second or so: no rate keeps a p99 there. For such a
-host, choose a lower percentile with --figure. A plan is made, and the capacity of its recommended deployment is taken.
-Then requests arrive for a long time, in fresh launches, in turn at 0.9 and at 1.1 times this rate. All runs at one rate
-count as one long run: the target is kept if the share of all requests that take longer is at most that of the
-percentile. The capacity is right within 10 % if the target is kept at the first rate and broken at the second, and
-wrong if an interval excludes that. As long as the interval of one of these shares includes that of the percentile, both
-are measured again, up to twelve times; what is then neither right nor clearly wrong is undecided. As the intervals are
-looked at several times, they exclude the target wrongly more often than in 5 % of the cases.
+host, choose a lower percentile with --figure. A plan is made, and its recommended deployment is taken. Then two things
+are measured in turn, at least three times each, until the second is known within 5 % or the time is over:
 
-The speed of a shared host changes within minutes, and with it the capacity. Therefore, the throughput of the
-deployment is measured before and after the capacity measurement and each of these runs. The rate and the latency are
-scaled by the ratio of the throughputs. Runs during which it changed by more than 7 % do not count: at a rate that is
-right before, the host is then too slow, or too fast. If it changed by more during the capacity measurement, there is
-no result.
+- The capacity, as the plan measures it. That of the plan is the first one.
+- Live runs at rates from 15 % below to 15 % above the capacity, 15 s each, in fresh launches and in random order.
+
+All runs together are one long run at each rate. A logistic regression of the share of the requests that take longer
+than the limit, on the logarithm of the rate, gives the rate at which the target breaks. Runs differ by more than
+chance, so the regression is a quasi-binomial one (McCullagh and Nelder, "Generalized Linear Models" (1989), section
+4.5).
+
+The speed of a shared host changes within minutes, and with it the capacity. The mean duration of the calls in each
+run and in each capacity measurement shows how fast the host was meanwhile. Rates and latencies of runs are those of a
+host that is as fast as in the first capacity measurement, and so are capacities: the model of the queue says by how
+much they change. Within a run, the speed may still change.
 
 With --quota, everything runs in a cgroup with this CPU quota, which needs a Linux host on which the user may create
 cgroups. Run this on an idle host. With --json, results are added to a file, so that a run can be made in parts.
@@ -30,89 +32,235 @@ import contextlib
 import math
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+from unittest import mock
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtrit
+from scipy.special import expit, logit, stdtrit
 
 from benchmarks.inputs import shapes_of
 from benchmarks.loads import cpu_quota
 from benchmarks.parts import Row, add_part_options, read_rows, run_part
 from benchmarks.plan import find_median_ns
 from models.build import build
-from ortune.compare.block_plan import RunPlan
-from ortune.compare.figures import compute_figure
-from ortune.compare.interval import DEFAULT_CONFIDENCE, Interval
+from ortune.compare.interval import DEFAULT_CONFIDENCE
 from ortune.compare.open import open_comparison
 from ortune.errors import MeasureError, OrtuneError
 from ortune.host import read_host
 from ortune.options import make_request
-from ortune.planning.deployment import Deployment
+from ortune.planning import run as planning_run
 from ortune.planning.measured_capacity import CapacityMeasurement
 from ortune.planning.measuring import DeploymentRunner
 from ortune.planning.prepare import prepare_plan
-from ortune.planning.result import Estimate, PlannedDeployment
-from ortune.planning.run import make_plan
+from ortune.planning.result import Estimate
+from ortune.planning.run import USUAL_MEASUREMENTS, make_plan
+from ortune.queueing.rate_model import Observation, choose_near
 from ortune.requests import PlanRequest
-from ortune.worker import BlockPlan
+from ortune.worker.group import merge_services
 from ortune.workload import Limit, parse_limit
+from ortune.workload.load import HIGHEST_RATE_PER_S
 from ortune.workload.objectives import FIGURES
 
 MODELS = ("squeezenet", "minilm_l6_int8", "ppocrv4_rec", "inception_v2", "resnet50")
 LIMIT_FACTOR = 4.0
-SHARES = (0.9, 1.1)
-FEWEST_RUNS, MOST_RUNS = 3, 12
-"""Runs at each rate, with those that do not count."""
+SHARES = (0.85, 0.95, 1.05, 1.15)
+"""Rates of the live runs, as parts of the rate at which the target is thought to break."""
 
-STEADY = 0.07
-"""Largest difference between the speeds before and after a run that counts, as a share."""
+RUN_S = 15.0
+FEWEST_TURNS, MOST_TURNS = 3, 12
+PRECISE = 0.05
+"""Half the width of the interval of the rate at which the target breaks, as a logarithm, that ends a case."""
 
-THROUGHPUT = RunPlan(
-    block=BlockPlan(duration_ns=500_000_000, lead_in_ns=0, min_calls=3, deadline_s=60.0), launches=1, rounds=6
-)
-"""How the throughput is measured around capacities and runs."""
+WITHIN = 0.1
+LARGEST_LOG = 1.0
+"""Rates further from all runs than this, as a logarithm, are not extrapolated to."""
+
+
+class Run(NamedTuple):
+    """A live run, on a host that is as fast as in the first capacity measurement.
+
+    Attributes:
+        log_rate: Logarithm of the rate per second.
+        n: Number of requests.
+        n_above: How many of them took longer than the limit.
+        speed: How fast the host was.
+    """
+
+    log_rate: float
+    n: int
+    n_above: int
+    speed: float
+
+
+class Break(NamedTuple):
+    """The rate at which the target breaks.
+
+    Attributes:
+        log_rate: Its logarithm; NaN if the runs do not show it.
+        half: Half the width of its interval.
+    """
+
+    log_rate: float
+    half: float
+
+
+class WatchedMeasurement(CapacityMeasurement):
+    """A capacity measurement that keeps what it measured at single rates."""
+
+    seen: list[Observation]
+
+    def measure(self, rate_per_s: float, slowdown: float) -> Observation:
+        """Measure at a rate."""
+        found = super().measure(rate_per_s, slowdown)
+        self.seen.append(found)
+        return found
+
+    def run(self, end_s: float, observe: Callable[[int], None]) -> Estimate | None:
+        """Measure the capacity."""
+        self.seen = []
+        capacity = super().run(end_s, observe)
+        if capacity and capacity.estimate:
+            self.found = capacity
+        return capacity
+
+    found: Estimate | None = None
+
+    def find_slowdown(self) -> float:
+        """Return by how much calls took longer than the model of the queue has them, near the capacity."""
+        assert self.found
+        near = choose_near(self.seen, self.found.estimate) or self.seen
+        times, weights = zip(*((each.service_ns, each.n_calls) for each in near), strict=True)
+        assert self.model.service_ns
+        return float(np.average(times, weights=weights)) / self.model.service_ns
+
+    def find_capacity(self, slowdown: float) -> tuple[float, float, float]:
+        """Return the logarithms of the capacity and of its interval, if calls took longer by this factor."""
+        assert self.found
+        change = self.model.find_capacity(slowdown) / self.model.find_capacity(self.find_slowdown())
+        low, high = self.found.low, self.found.high or math.inf
+        with np.errstate(divide="ignore"):
+            logs = np.log(np.array([self.found.estimate, low, high]) * change)
+        return float(logs[0]), float(logs[1]), float(logs[2])
 
 
 def check_capacity(name: str, arguments: argparse.Namespace) -> Row:
-    """Make a plan for a model, and load its recommended deployment slightly below and above its capacity."""
+    """Make a plan for a model, and measure the capacity of its recommended deployment and live runs in turn."""
     options: dict[str, Any] = {"model": str(build(name)), "shape": shapes_of(name), "seed": arguments.seed}
     options["budget"] = arguments.budget
     text = f"{arguments.figure}<{LIMIT_FACTOR * find_median_ns(options) / 1e6:.3f}ms"
     row: Row = {"model": name, "quota": arguments.quota, "target": text, "figure": arguments.figure}
     options["slo"] = text
     limit = parse_limit(text)
-    throughputs: dict[str, tuple[float, float]] = {}
+    measurements: list[WatchedMeasurement] = []
+
+    def watch(*parts: Any) -> WatchedMeasurement:
+        measurements.append(WatchedMeasurement(*parts))
+        return measurements[-1]
+
     try:
-        with watch_throughput(throughputs):
+        with mock.patch.object(planning_run, "CapacityMeasurement", watch):
             plan = make_plan(prepare_plan(make_request(PlanRequest, options)))
     except OrtuneError as error:
         return {**row, "problem": str(error)}
     choice = plan.choice
-    capacity = choice.capacity
-    assert capacity
-    row |= {"deployment": choice.deployment.title, "capacity": capacity.estimate, "source": capacity.source}
-    row |= {"low": capacity.low, "high": capacity.high, "throughput": choice.throughput.estimate}
-    if choice.predicted_capacity:
-        row["predicted"] = choice.predicted_capacity.estimate
-    if not capacity.estimate:
-        return {**row, "problem": "no rate was found at which the recommended deployment meets the target"}
-    if choice.deployment.key not in throughputs:
+    row |= {"deployment": choice.deployment.title, "throughput": choice.throughput.estimate}
+    first = next((each for each in measurements if each.row.deployment.key == choice.deployment.key), None)
+    if not first:
         return {**row, "problem": "the capacity of the recommended deployment was not measured"}
-    before, after = throughputs[choice.deployment.key]
-    row["throughput"] = math.sqrt(before * after)
-    if abs(math.log(after / before)) > STEADY:
-        return {**row, "problem": f"after the capacity measurement, the host was {after / before:.2f}x as fast"}
-    runs, speeds = measure_long(choice, row["throughput"], options, limit, arguments)
-    if not all(runs):
-        return {**row, "problem": "the host was never as fast after a run as before it"}
-    row["runs"] = []
-    for share, latencies in zip(SHARES, runs, strict=True):
-        found, percentile = find_share(latencies, limit), np.quantile(np.concatenate(latencies), point_of(limit))
-        row["runs"].append((share, percentile / 1e6, found.estimate, found.low, found.high))
-    row |= {"n_runs": sum(map(len, runs)), "speeds": speeds, "limit": 1 - point_of(limit)}
+    prepared = prepare_plan(make_request(PlanRequest, {**options, "seed": arguments.seed + 1}))
+    with open_comparison(prepared.setup) as opened:
+        runner = DeploymentRunner(opened, prepared.space.default)
+        try:
+            found, runs = measure_in_turn(runner, first, limit, arguments)
+        except OrtuneError as error:
+            return {**row, "problem": str(error)}
+    slowdown = found[0].find_slowdown()
+    row["capacities"] = [(*each.find_capacity(slowdown), each.find_slowdown() / slowdown) for each in found]
+    row["runs"] = runs
     return row
+
+
+def measure_in_turn(
+    runner: DeploymentRunner, first: WatchedMeasurement, limit: Limit, arguments: argparse.Namespace
+) -> tuple[list[WatchedMeasurement], list[Run]]:
+    """Measure the capacity of a deployment and live runs in turn, and return both.
+
+    Args:
+        runner: Measures deployments.
+        first: The first measurement of its capacity.
+        limit: The target.
+        arguments: The command line.
+    """
+    found = [first]
+
+    def measure_capacity() -> None:
+        again = WatchedMeasurement(runner, first.row, first.model, limit)
+        again.run(runner.now_s() + USUAL_MEASUREMENTS * again.find_time_s(again.start_per_s), lambda done: None)
+        if again.found:
+            found.append(again)
+
+    if not first.found:
+        # The plan had no time for enough measurements, and states what it predicts.
+        found.pop()
+        measure_capacity()
+        if not found:
+            raise MeasureError("no rate was found at which the recommended deployment meets the target")
+    assert first.model.service_ns
+    deployment, slowdown, speed = first.row.deployment, found[0].find_slowdown(), 1.0
+    reference_ns = slowdown * first.model.service_ns
+    rng = np.random.default_rng(arguments.seed)
+    runs: list[Run] = []
+    end_s = time.monotonic() + arguments.time
+    most_per_s = HIGHEST_RATE_PER_S * deployment.config.batch
+    for turn in range(MOST_TURNS):
+        for share in rng.permutation(SHARES):
+            center = find_break(runs, limit).log_rate if turn else math.nan
+            if not math.isfinite(center):
+                center = float(np.mean([each.find_capacity(slowdown)[0] for each in found]))
+            rate_per_s = min(float(share) * math.exp(center) * speed, most_per_s)
+            blocks, _ = runner.run_at_rate(deployment, rate_per_s, limit.figure, RUN_S)
+            speed = reference_ns / merge_services(blocks)[0]
+            latencies_ns = speed * np.concatenate([block.samples_ns for block in blocks])
+            n_above = int((latencies_ns > limit.bound).sum())
+            runs.append(Run(math.log(rate_per_s / speed), len(latencies_ns), n_above, float(speed)))
+        is_over = time.monotonic() > end_s
+        if turn + 1 >= FEWEST_TURNS and (is_over or find_break(runs, limit).half < PRECISE):
+            break
+        measure_capacity()
+    return found, runs
+
+
+def find_break(runs: Sequence[Run], limit: Limit) -> Break:
+    """Return where the target breaks, with quasi-binomial logistic regression."""
+    logs = np.array([run.log_rate for run in runs])
+    n = np.array([run.n for run in runs], dtype=float)
+    share = np.array([run.n_above for run in runs]) / n
+    center = float(logs.mean())
+    columns = np.column_stack([np.ones_like(logs), logs - center])
+    mean = (share * n + 0.5) / (n + 1)
+    found = np.zeros(2)
+    covariance: NDArray[np.float64] = np.eye(2)
+    for _ in range(50):
+        weights = n * mean * (1 - mean)
+        covariance = np.linalg.inv(columns.T @ (weights[:, None] * columns))
+        working = logit(mean) + (share - mean) / (mean * (1 - mean))
+        before, found = found, covariance @ columns.T @ (weights * working)
+        mean = np.clip(expit(columns @ found), 1e-6, 1 - 1e-6)
+        if np.abs(found - before).max() < 1e-9:
+            break
+    freedom = len(runs) - 2
+    covariance = covariance * max(float((n * (share - mean) ** 2 / mean / (1 - mean)).sum()) / freedom, 1.0)
+    slope, factor = found[1], float(stdtrit(freedom, (1 + DEFAULT_CONFIDENCE) / 2))
+    if slope <= factor * math.sqrt(covariance[1, 1]):
+        return Break(math.nan, math.inf)
+    at = (logit(1 - point_of(limit)) - found[0]) / slope
+    if abs(at) > LARGEST_LOG:
+        return Break(math.nan, math.inf)
+    direction = np.array([1.0, at]) / slope
+    return Break(center + float(at), factor * math.sqrt(float(direction @ covariance @ direction)))
 
 
 def point_of(limit: Limit) -> float:
@@ -122,127 +270,49 @@ def point_of(limit: Limit) -> float:
     return point / 100
 
 
-@contextlib.contextmanager
-def watch_throughput(found: dict[str, tuple[float, float]]) -> Iterator[None]:
-    """Note the throughput of each deployment before and after its capacity is measured, by its key."""
-    run = CapacityMeasurement.run
-
-    def run_between(self: CapacityMeasurement, end_s: float, observe: Callable[[int], None]) -> Estimate | None:
-        start_s = self._runner.now_s()
-        before = measure_throughput(self._runner, self._deployment)
-        capacity = run(self, end_s + self._runner.now_s() - start_s, observe)
-        if capacity is not None:
-            found[self._deployment.key] = before, measure_throughput(self._runner, self._deployment)
-        return capacity
-
-    CapacityMeasurement.run = run_between  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        CapacityMeasurement.run = run  # type: ignore[method-assign]
-
-
-def measure_throughput(runner: DeploymentRunner, deployment: Deployment) -> float:
-    """Return the calls per second of a deployment while all its callers are busy."""
-    run = runner.confirm([deployment], THROUGHPUT, lambda done, planned: None)
-    if run.failures:
-        raise MeasureError(f"{deployment.title} fails.")
-    return compute_figure("throughput", run.blocks(1))
-
-
-def measure_long(
-    row: PlannedDeployment, reference: float, options: dict[str, Any], limit: Limit, arguments: argparse.Namespace
-) -> tuple[list[list[NDArray[np.float64]]], list[float]]:
-    """Return the latencies in ns of each run below and above the capacity, and the speeds of the host.
-
-    The speeds are those around each run that counts, relative to that while the capacity was measured. The latencies
-    are those of a host that is as fast as it was then.
-
-    Args:
-        row: The recommended deployment.
-        reference: Its throughput while its capacity was measured.
-        options: Options of the plan.
-        limit: The target.
-        arguments: The command line.
-    """
-    prepared = prepare_plan(make_request(PlanRequest, {**options, "seed": arguments.seed + 1}))
-    assert row.capacity
-    runs: list[list[NDArray[np.float64]]] = [[] for _ in SHARES]
-    speeds: list[float] = []
-    with open_comparison(prepared.setup) as opened:
-        runner = DeploymentRunner(opened, prepared.space.default)
-
-        def measure_speed() -> float:
-            return measure_throughput(runner, row.deployment) / reference
-
-        before = measure_speed()
-        for _ in range(MOST_RUNS):
-            for found, share in zip(runs, SHARES, strict=True):
-                rate_per_s = share * row.capacity.estimate * before
-                blocks, _ = runner.run_at_rate(row.deployment, rate_per_s, limit.figure, arguments.seconds)
-                after = measure_speed()
-                if abs(math.log(after / before)) <= STEADY:
-                    found.append(math.sqrt(before * after) * np.concatenate([block.samples_ns for block in blocks]))
-                    speeds.append(round(math.sqrt(before * after), 3))
-                before = after
-            if min(map(len, runs)) < FEWEST_RUNS:
-                continue
-            shares = [find_share(found, limit) for found in runs]
-            if all(not each.low <= 1 - point_of(limit) <= each.high for each in shares):
-                break
-    return runs, speeds
-
-
-def find_share(runs: Sequence[NDArray[np.float64]], limit: Limit) -> Interval:
-    """Return the share of the requests of all runs that take longer than the limit.
-
-    The interval is that of the differences between the runs (Cochran, "Sampling Techniques" (1977), chapter 9, for the
-    ratio of sums of clusters).
-    """
-    n = np.array([len(each) for each in runs])
-    above = np.array([int((each > limit.bound).sum()) for each in runs])
-    share = float(above.sum() / n.sum())
-    half = math.inf
-    if len(runs) > 1:
-        error = math.sqrt(float(((above - share * n) ** 2).sum()) / (len(runs) - 1) / len(runs)) / float(n.mean())
-        half = float(stdtrit(len(runs) - 1, (1 + DEFAULT_CONFIDENCE) / 2)) * error
-    return Interval(
-        estimate=share, low=max(share - half, 0.0), high=min(share + half, 1.0), confidence=DEFAULT_CONFIDENCE
-    )
-
-
 def show(row: Row) -> str:
     """Return the line of a case."""
     quota = f"quota {row['quota']:g}" if row["quota"] else "no quota"
     head = f"{row['model']:16} {quota:9} {row['target']:14}"
     if "problem" in row:
         return f"{head} {row['problem']}"
-    sign = "=" if row["source"] == "measured" else "~"
-    text = f"{head} {sign}{row['capacity']:.1f}/s [{row['low']:.1f}, {row['high'] or math.inf:.1f}]"
-    text += f" of {row['throughput']:.1f}/s, {row['n_runs']} runs, host {min(row['speeds']):.2f} to "
-    text += f"{max(row['speeds']):.2f}x as fast"
-    for share, value, above, low, high in row["runs"]:
-        text += f"; at {share:g}x {row['figure']} {value:.1f} ms, {above:.1%} above the limit [{low:.1%}, {high:.1%}]"
-    return f"{text}; {judge(row)}; {row['deployment']}"
+    runs = [Run(*each) for each in row["runs"]]
+    speeds = [run.speed for run in runs]
+    found = find_break(runs, parse_limit(row["target"]))
+    text = f"{head} breaks at {math.exp(found.log_rate):.1f}/s ± {math.expm1(found.half):.1%}"
+    text += f" of {row['throughput']:.1f}/s, {len(runs)} runs, host {min(speeds):.2f} to {max(speeds):.2f}x as fast"
+    errors = ", ".join(f"{math.expm1(error):+.1%}" for error in list_errors(row))
+    n_containing = sum(count_containing(row))
+    text += f"; capacities {errors}; {n_containing} of {len(row['capacities'])} intervals contain it"
+    return f"{text}; {row['deployment']}"
 
 
-def judge(row: Row) -> str:
-    """Return whether the target breaks within 10 % of the capacity."""
-    if "runs" not in row:
-        return "unknown"
-    limit, ((_, _, below, below_low, _), (_, _, above, _, above_high)) = row["limit"], row["runs"]
-    if below <= limit < above:
-        return "right"
-    return "WRONG" if below_low > limit or above_high <= limit else "undecided"
+def list_errors(row: Row) -> list[float]:
+    """Return the errors of the capacities, as logarithms."""
+    found = find_break([Run(*each) for each in row["runs"]], parse_limit(row["target"]))
+    return [each[0] - found.log_rate for each in row["capacities"]]
+
+
+def count_containing(row: Row) -> list[bool]:
+    """Return for each capacity whether its interval contains the rate at which the target breaks."""
+    found = find_break([Run(*each) for each in row["runs"]], parse_limit(row["target"]))
+    return [each[1] <= found.log_rate <= each[2] for each in row["capacities"]]
 
 
 def report(rows: Sequence[Row]) -> None:
-    """Print all cases, and how many are right."""
+    """Print all cases, and how many capacities are right."""
     for row in rows:
         print(show(row))
-    verdicts = [judge(row) for row in rows]
-    counts = ", ".join(f"{verdicts.count(each)} {each}" for each in ("right", "WRONG", "undecided", "unknown"))
-    print(f"{len(rows)} capacities, within 10 %: {counts}")
+    measured = [row for row in rows if "runs" in row]
+    if not measured:
+        return
+    errors = [list_errors(row) for row in measured]
+    # A rate 10 % below the break is too low by the factor 0.9, and one 10 % above by 1.1.
+    right = [[math.log(1 - WITHIN) <= error <= math.log(1 + WITHIN) for error in each] for each in errors]
+    means = [math.log(1 - WITHIN) <= float(np.mean(each)) <= math.log(1 + WITHIN) for each in errors]
+    n = sum(map(len, errors))
+    print(f"within 10 %: {sum(map(sum, right))} of {n} capacities, the mean in {sum(means)} of {len(measured)} cases")
+    print(f"intervals that contain the break: {sum(sum(count_containing(row)) for row in measured)} of {n}")
 
 
 def main() -> None:
@@ -252,7 +322,7 @@ def main() -> None:
     parser.add_argument("--figure", choices=("p50", "p90", "p95", "p99"), default="p99", help="figure of the target")
     parser.add_argument("--quota", type=float, help="CPU quota in CPUs, set with a cgroup")
     parser.add_argument("--budget", type=float, help="budget of a plan in seconds (default: the usual one)")
-    parser.add_argument("--seconds", type=float, default=20.0, help="length of each run at a rate")
+    parser.add_argument("--time", type=float, default=600.0, help="seconds for measurements in turn")
     parser.add_argument("--seed", type=int, default=0)
     add_part_options(parser)
     arguments = parser.parse_args()

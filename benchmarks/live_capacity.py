@@ -4,7 +4,8 @@
 
 A host is simulated with two callers, whose calls take 12 ms. Its speed may drift, as on a host that others share: the
 logarithm of the speed is an Ornstein-Uhlenbeck process with a standard deviation of 6 %, which changes within 8 s. At
-random, about once a second, all calls may stand still for 10 ms. Launches differ by 1 %. Calls may take longer or less
+random, about once a second, all calls may stand still for 10 ms. Or calls take 1.4 times as long for 2 s, about every
+10 s, as while another virtual machine uses the same cores. Launches differ by 1 %. Calls may take longer or less
 long where requests arrive than at full load, where the prediction gets its durations from.
 
 The capacity is predicted and measured as `ortune plan` does it, with the given time for measurements. The truth is that
@@ -28,9 +29,10 @@ from numpy.typing import NDArray
 from ortune.compare.figures import required_calls
 from ortune.planning.capacity import make_rate_model, predict_capacity
 from ortune.planning.deployment import Deployment
-from ortune.planning.measured_capacity import HIGHEST_SHARE, LOWEST_SHARE, MOST_MEASUREMENTS
+from ortune.planning.measured_capacity import HIGHEST_SHARE, LEAST_S, LOWEST_SHARE, MOST_MEASUREMENTS
+from ortune.planning.measuring import BLOCKS_PER_RATE
 from ortune.queueing.live_capacity import RELAXATIONS, find_live_capacity
-from ortune.queueing.rate_model import Observation
+from ortune.queueing.rate_model import Observation, find_factors
 from ortune.workload import parse_limit
 from ortune.workload.objectives import FIGURES
 
@@ -41,6 +43,9 @@ CALL_VARIATION = 0.1
 
 DRIFT, DRIFT_S, STEP_NS = 0.06, 8.0, 1e8
 STALL_NS, STALLS_PER_S = 10e6, 1.0
+SPELL_SLOWDOWN, SPELL_S, BETWEEN_SPELLS_S = 1.4, 2.0, 8.0
+"""By which factor calls take longer in slow periods, how long these last, and the times between them, on average."""
+
 LAUNCH_SIGMA = 0.01
 LAUNCH_NS = 1.5e9
 WARM_UP_NS = 0.5e9
@@ -64,6 +69,7 @@ class Case(NamedTuple):
         name: What is printed.
         target: The target.
         is_noisy: Whether the speed drifts and calls stand still.
+        has_spells: Whether there are slow periods.
         slowdown: By which factor calls take longer where requests arrive.
     """
 
@@ -71,6 +77,7 @@ class Case(NamedTuple):
     target: str
     is_noisy: bool = False
     slowdown: float = 1.0
+    has_spells: bool = False
 
 
 CASES = (
@@ -83,6 +90,9 @@ CASES = (
     Case("noisy", "p90<48ms", is_noisy=True),
     Case("noisy", "p99<96ms", is_noisy=True),
     Case("noisy, slower calls", "p90<48ms", is_noisy=True, slowdown=1.3),
+    Case("slow periods", "p90<48ms", has_spells=True),
+    Case("slow periods", "p99<96ms", has_spells=True),
+    Case("slow periods", "mean<30ms", has_spells=True),
 )
 
 
@@ -101,6 +111,8 @@ class Host:
         self.log_speed = self.rng.normal(0, DRIFT) if case.is_noisy else 0.0
         self.speed_ns = 0.0
         self.stalls: list[float] = []
+        self.is_slow = False
+        self.phase_end_ns = float(self.rng.exponential(BETWEEN_SPELLS_S * 1e9))
 
     def serve(
         self, arrivals_ns: NDArray[np.float64], slowdown: float
@@ -120,6 +132,11 @@ class Host:
 
     def _end(self, start_ns: float, call_ns: float) -> float:
         """Return when a call ends that takes so long on a quiet host."""
+        if self.case.has_spells:
+            while self.phase_end_ns < start_ns:
+                self.is_slow = not self.is_slow
+                self.phase_end_ns += self.rng.exponential(1e9 * (SPELL_S if self.is_slow else BETWEEN_SPELLS_S))
+            return start_ns + call_ns * (SPELL_SLOWDOWN if self.is_slow else 1.0)
         if not self.case.is_noisy:
             return start_ns + call_ns
         keep = math.exp(-STEP_NS / 1e9 / DRIFT_S)
@@ -182,14 +199,17 @@ def search(case: Case, seed: int, time_s: float) -> tuple[float, float, float, f
 
     def find_duration_ns(rate_per_s: float, slowdown: float) -> float:
         n_calls = max(required_calls(limit.figure), 200)
-        return max(n_calls * 1e9 / rate_per_s, RELAXATIONS * model.find_relaxation_ns(rate_per_s, slowdown))
+        least_ns = max(RELAXATIONS * model.find_relaxation_ns(rate_per_s, slowdown), LEAST_S * 1e9)
+        return max(n_calls * 1e9 / rate_per_s, least_ns)
 
     def measure(rate_per_s: float, slowdown: float) -> Observation | None:
         duration_ns = find_duration_ns(rate_per_s, slowdown)
         if host.now_ns + LAUNCH_NS + WARM_UP_NS + duration_ns > end_ns:
             return None
         latencies_ns, durations_ns = host.run_at(rate_per_s, duration_ns)
-        return model.observe(rate_per_s, latencies_ns, float(durations_ns.mean()))
+        parts = [each for each in np.array_split(durations_ns, BLOCKS_PER_RATE) if len(each) > 1]
+        factors = find_factors([each.mean() for each in parts], [each.std() for each in parts], list(map(len, parts)))
+        return model.observe(rate_per_s, latencies_ns, float(durations_ns.mean()), factors=factors)
 
     found = find_live_capacity(
         measure,

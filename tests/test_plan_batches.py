@@ -607,7 +607,7 @@ class TestDynamicBatching:
         monkeypatch.setattr(
             CapacityMeasurement,
             "fit_into",
-            lambda self, time_s: self._row.deployment.batching is not None and fit_into(self, time_s),
+            lambda self, time_s: self.row.deployment.batching is not None and fit_into(self, time_s),
         )
         outcome = plan_simulated(slo=parse_limit("p99<60ms"), dynamic_batching=True, rate_per_s=900.0, budget_s=600.0)
         row, default = outcome.rows[outcome.recommended], outcome.rows[0].capacity

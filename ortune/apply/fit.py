@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
 
 import msgspec
 
 from ortune.host import Host, HostClass
 from ortune.host.host_class import PROPERTY_NAMES, format_difference
-from ortune.knobs.config import CUDA_BASED
+from ortune.record.gpus import find_gpu_difference
 from ortune.record.schema import Record
+from ortune.record.select import minor_version
 from ortune.worker import Runtime
-from ortune.worker.gpu import find_number
 from ortune.worker.installed import name_package
 from ortune.workload.workload import BackgroundProgram
 
@@ -44,7 +43,7 @@ def find_mismatches(record: Record, host: Host, runtime: Runtime) -> tuple[Misma
     for name, values in record.host.differences(HostClass.of(host)).items():
         recorded, here = format_difference(name, *values)
         mismatches.append(Mismatch(what=PROPERTY_NAMES[name], recorded=recorded, here=here, hint=search))
-    if _minor(record.runtime.onnxruntime) != _minor(runtime.onnxruntime):
+    if minor_version(record.runtime.onnxruntime) != minor_version(runtime.onnxruntime):
         mismatches.append(
             Mismatch(
                 what="onnxruntime",
@@ -82,17 +81,9 @@ def find_mismatches(record: Record, host: Host, runtime: Runtime) -> tuple[Misma
                     hint=f"Install an onnxruntime package that has {name}.",
                 )
             )
-    return (*mismatches, *_find_gpu_mismatch(record, runtime, search))
-
-
-def _find_gpu_mismatch(record: Record, runtime: Runtime, hint: str) -> Iterator[Mismatch]:
-    """Yield the difference between the GPU of the record's config and the one here, if both are known."""
-    if record.config.provider not in CUDA_BASED:
-        return
-    number = find_number(record.config)
-    recorded, here = (each.gpus[number : number + 1] for each in (record.runtime, runtime))
-    if recorded and here and recorded != here:
-        yield Mismatch(what="GPU", recorded=recorded[0], here=here[0], hint=hint)
+    if gpus := find_gpu_difference(record, runtime.gpus):
+        mismatches.append(Mismatch(what="GPU", recorded=gpus.recorded, here=gpus.here, hint=search))
+    return tuple(mismatches)
 
 
 def find_all_mismatches(record: Record, host: Host, runtime: Runtime, beside: str | None) -> tuple[Mismatch, ...]:
@@ -128,8 +119,3 @@ def _install(package: str, version: str) -> str:
     """Return how to install the recorded version of a package. If it is not a version, there is no command."""
     command = f": pip install {package}=={version};" if VERSION.fullmatch(version) else f" of {package},"
     return f"Install the recorded version{command} or search again here."
-
-
-def _minor(version: str) -> str:
-    """Return the major and minor version. Patch releases do not change defaults."""
-    return ".".join(version.split(".")[:2])

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
 from typing import NoReturn, TypeVar
@@ -251,6 +252,19 @@ class BlockRunner:
                 return block
             self._n_repeated += 1
         raise AssertionError("unreachable")
+
+    @contextlib.contextmanager
+    def without_repeats(self) -> Iterator[None]:
+        """Repeat no block because of noise.
+
+        Where requests arrive, what disturbs a block makes them late. Without these blocks, the share of late requests
+        would be too low.
+        """
+        before, self.patient_until_s = self.patient_until_s, -math.inf
+        try:
+            yield
+        finally:
+            self.patient_until_s = before
 
     def measure_undisturbed(self, live: LiveCandidate, plan: BlockPlan) -> Block | Failure:
         """Measure one block, and measure it again if the host slept or its time was set in the meantime.

@@ -6,13 +6,14 @@ import hashlib
 
 import msgspec
 
+from ortune.record.gpus import list_recorded_gpus
 from ortune.record.schema import Record
 
 
 def digest_claim(record: Record) -> str:
-    """Return a SHA-256 of what a record claims: config, baseline, model, workload, class of host and version.
+    """Return a SHA-256 of what a record claims: config, baseline, model, workload, class of host, GPUs and version.
 
-    Without a background load, the digest is the same as in versions that did not include it.
+    Without a background load or a GPU, the digest is the same as in versions that did not include it.
     """
     workload = record.workload
     claim = {
@@ -28,4 +29,6 @@ def digest_claim(record: Record) -> str:
     }
     if workload.background_load:
         claim["background_load"] = workload.background_load
+    if gpus := list_recorded_gpus(record):
+        claim["gpus"] = gpus
     return hashlib.sha256(msgspec.json.encode(claim, order="deterministic")).hexdigest()

@@ -13,7 +13,7 @@ from ortune.planning.measuring import DeploymentRunner
 from ortune.planning.result import Estimate, PlannedDeployment
 from ortune.queueing.capacity import Capacity
 from ortune.queueing.live_capacity import RELAXATIONS, find_live_capacity
-from ortune.queueing.rate_model import Observation, RateModel
+from ortune.queueing.rate_model import Observation, RateModel, find_factors
 from ortune.worker.group import merge_services
 from ortune.worker.open_loop import RELAXATIONS as WARM_UP_RELAXATIONS
 from ortune.workload import Limit
@@ -28,6 +28,10 @@ FEWEST_MEASUREMENTS = 4
 MOST_MEASUREMENTS = 20
 """Measurements at single rates that a measured capacity takes at least and at most."""
 
+LEAST_S = 5.0
+"""How long a measurement lasts at least, if there is time. Hosts that are shared are slow for some seconds now and then.
+Shorter measurements would see little of the queues that grow meanwhile."""
+
 Found = TypeVar("Found")
 Slowdown = TypeVar("Slowdown")
 """What a measurement returns, and the slowdown for which it is made: a number, or several."""
@@ -41,42 +45,52 @@ class CapacityMeasurement:
         row: The deployment, with its predicted capacity.
         model: What is expected at each rate.
         limit: The limit.
+
+    Attributes:
+        row: The deployment.
+        model: What is expected at each rate.
+        limit: The limit.
     """
 
     def __init__(self, runner: DeploymentRunner, row: PlannedDeployment, model: RateModel, limit: Limit) -> None:
         assert row.capacity
         self._runner = runner
-        self._row = row
-        self._model = model
-        self._limit = limit
+        self.row = row
+        self.model = model
+        self.limit = limit
         self._predicted = row.capacity
-        self._relaxations = RELAXATIONS
+        self._share = 1.0
 
     @property
     def start_per_s(self) -> float:
         """The first rate."""
-        return min(self._predicted.estimate or self._row.throughput.estimate / 2, self.highest_per_s)
+        return min(self._predicted.estimate or self.row.throughput.estimate / 2, self.highest_per_s)
 
     @property
     def highest_per_s(self) -> float:
         """The highest rate."""
         possible_per_s = HIGHEST_RATE_PER_S * self._deployment.config.batch
-        return min(HIGHEST_SHARE * self._row.throughput.estimate, possible_per_s)
+        return min(HIGHEST_SHARE * self.row.throughput.estimate, possible_per_s)
 
     def find_time_s(self, rate_per_s: float, slowdown: float = 1.0) -> float:
         """Return how long a measurement at a rate takes, about."""
-        relaxation_s = self._model.find_relaxation_ns(rate_per_s, slowdown) / 1e9
+        relaxation_s = self.model.find_relaxation_ns(rate_per_s, slowdown) / 1e9
         return self._runner.find_rate_time_s(
             self._deployment,
             rate_per_s,
-            self._limit.figure,
-            least_s=self._relaxations * relaxation_s,
+            self.limit.figure,
+            least_s=self._find_least_s(rate_per_s, slowdown),
             warm_up_s=WARM_UP_RELAXATIONS * relaxation_s,
         )
 
+    def _find_least_s(self, rate_per_s: float, slowdown: float) -> float:
+        """Return how long a measurement lasts at least."""
+        relaxation_s = self.model.find_relaxation_ns(rate_per_s, slowdown) / 1e9
+        return self._share * max(RELAXATIONS * relaxation_s, LEAST_S)
+
     def fit_into(self, time_s: float) -> bool:
         """Make measurements so short that the fewest fit into a time. Return whether they do."""
-        for self._relaxations in (RELAXATIONS, RELAXATIONS / 2, RELAXATIONS / 4):
+        for self._share in (1.0, 0.5, 0.25):
             if FEWEST_MEASUREMENTS * self.find_time_s(self.start_per_s) <= time_s:
                 return True
         return False
@@ -95,8 +109,8 @@ class CapacityMeasurement:
             MeasureError: The deployment fails, or the background load ends.
         """
         found = find_live_capacity(
-            measure_in_time(self._measure, self.find_time_s, self._runner.now_s, end_s, observe),
-            self._model,
+            measure_in_time(self.measure, self.find_time_s, self._runner.now_s, end_s, observe),
+            self.model,
             lowest_per_s=LOWEST_SHARE * self.start_per_s,
             highest_per_s=self.highest_per_s,
             start_per_s=self.start_per_s,
@@ -104,17 +118,23 @@ class CapacityMeasurement:
         )
         return describe_measured(found, self._predicted)
 
-    def _measure(self, rate_per_s: float, slowdown: float) -> Observation:
+    def measure(self, rate_per_s: float, slowdown: float) -> Observation:
         """Return how many requests exceed the limit, or the mean latency, in a fresh launch."""
-        least_s = self._relaxations * self._model.find_relaxation_ns(rate_per_s, slowdown) / 1e9
-        blocks, _ = self._runner.run_at_rate(self._deployment, rate_per_s, self._limit.figure, least_s)
+        least_s = self._find_least_s(rate_per_s, slowdown)
+        blocks, _ = self._runner.run_at_rate(self._deployment, rate_per_s, self.limit.figure, least_s)
         latencies_ns = np.concatenate([block.samples_ns for block in blocks])
-        service_ns = None if self._deployment.batching else merge_services(blocks)[0]
-        return self._model.observe(rate_per_s, latencies_ns, service_ns)
+        if self._deployment.batching:
+            return self.model.observe(rate_per_s, latencies_ns, None)
+        factors = find_factors(
+            [block.service_ns for block in blocks],
+            [block.service_sd_ns for block in blocks],
+            [len(block.samples_ns) for block in blocks],
+        )
+        return self.model.observe(rate_per_s, latencies_ns, merge_services(blocks)[0], factors=factors)
 
     @property
     def _deployment(self) -> Deployment:
-        return self._row.deployment
+        return self.row.deployment
 
 
 def measure_in_time(

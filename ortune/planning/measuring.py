@@ -302,7 +302,8 @@ class DeploymentRunner:
             executors=[self.opened.open_executor(load, deployment.cpus)],
         )
         block = self._plan_rate(deployment, load, figure, least_s)
-        run.measure(self.opened.runner, RunPlan(block=block, launches=1, rounds=BLOCKS_PER_RATE), end_s=math.inf)
+        with self.opened.runner.without_repeats():
+            run.measure(self.opened.runner, RunPlan(block=block, launches=1, rounds=BLOCKS_PER_RATE), end_s=math.inf)
         return run.blocks(0), load
 
     def _plan_rate(self, deployment: Deployment, load: Load, figure: Objective, least_s: float) -> BlockPlan:
@@ -312,7 +313,7 @@ class DeploymentRunner:
         pace = msgspec.structs.replace(
             self.opened.calibration.pace, load=load, gap_ns=gap_ns, growth=1.0, call_ns=self._find_call_ns(deployment)
         )
-        block = plan_block(pace, longest_warm_up_ns=LONGEST_RATE_BLOCK_NS // 4)
+        block = plan_block(pace, longest_warm_up_ns=LONGEST_RATE_BLOCK_NS // 2)
         n_calls = max(required_calls(figure) / BLOCKS_PER_RATE, 20.0)
         least_ns = max(n_calls * gap_ns, least_s * 1e9 / BLOCKS_PER_RATE)
         duration_ns = min(max(int(least_ns), block.duration_ns), LONGEST_RATE_BLOCK_NS)

@@ -3,6 +3,10 @@
 What the model does not know is the slowdown: the ratio of the durations of calls where requests arrive to those that
 the model has, which were measured at full load. It is fitted to measurements.
 
+A host that others share is slow at times. Queues are then much longer, so that more requests are late than on a host
+that is always as slow as this one is on average. What is expected is therefore averaged over parts of the measurements,
+with the mean duration of the calls in each.
+
 Source: P. McCullagh and J. A. Nelder, "Generalized Linear Models" (1989), chapter 9, for quasi-likelihoods: shares of
 requests that are not independent, and more variation than the model expects.
 """
@@ -36,6 +40,16 @@ LARGEST_SLOWDOWN = 1.2
 NEAR = 0.25
 """Measurements are near a rate if the logarithms of both rates differ by at most this."""
 
+FEWEST_FACTORS, MOST_FACTORS = 5, 10
+"""How many groups the parts of a measurement, and those of all measurements, are summarized in."""
+
+STEADY = 1.05
+"""If calls take longer by at most this factor in the slowest group than in the fastest, the speed counts as
+constant."""
+
+MOST_BUSY = 0.98
+"""Utilization up to which a queue grows in a slow period, which ends."""
+
 STEP = 1e-3
 """Difference of logarithms for derivatives."""
 
@@ -48,12 +62,14 @@ class Observation(NamedTuple):
         value: The limited figure, such as the share of the requests that take longer than the limit of a percentile.
         n_calls: Number of requests.
         service_ns: Mean duration of a call, without the wait; None if it depends on how many requests it serves.
+        factors: By which factors calls took longer than on average, in parts of equal length.
     """
 
     rate_per_s: float
     value: float
     n_calls: int
     service_ns: float | None = None
+    factors: tuple[float, ...] = (1.0,)
 
 
 class Fit(NamedTuple):
@@ -98,11 +114,16 @@ class RateModel:
         self._tail = functools.cache(lambda place: simulate_tail(UTILIZATIONS[place]))
 
     def observe(
-        self, rate_per_s: float, latencies_ns: NDArray[Any], service_ns: float | None, utilization: float = math.nan
+        self,
+        rate_per_s: float,
+        latencies_ns: NDArray[Any],
+        service_ns: float | None,
+        utilization: float = math.nan,
+        factors: tuple[float, ...] = (1.0,),
     ) -> Observation:
         """Return what latencies, or the share of the servers' time that calls took, show; see `Observation`."""
         value = self.figure.compute(latencies_ns, utilization)
-        return Observation(rate_per_s, value, len(latencies_ns), service_ns)
+        return Observation(rate_per_s, value, len(latencies_ns), service_ns, factors)
 
     def expect(self, rate_per_s: float, slowdown: float) -> float:
         """Return the expected value at a rate; see `Observation`."""
@@ -111,6 +132,13 @@ class RateModel:
         value = self._interpolate(low, high, weight, slowdown)
         last = UTILIZATIONS[-1]
         return self.figure.extrapolate(value, last, utilization) if utilization > last else value
+
+    def expect_on_average(self, rate_per_s: float, slowdown: float, factors: Sequence[float]) -> float:
+        """Return the expected value if calls take longer by each of these factors for an equal part of the time."""
+        if len(factors) == 1:
+            return self.expect(rate_per_s, slowdown * factors[0])
+        most_per_s = MOST_BUSY * self.highest_per_s / slowdown
+        return sum(self.expect(min(rate_per_s, most_per_s / each), slowdown * each) for each in factors) / len(factors)
 
     def find_inflation(self, rate_per_s: float, slowdown: float) -> float:
         """Return the variance inflation of the figure; see `LimitedFigure`."""
@@ -122,14 +150,19 @@ class RateModel:
         low, high, weight = self._locate(rate_per_s * slowdown / self.highest_per_s)
         return slowdown * ((1 - weight) * low.relaxation_ns + weight * high.relaxation_ns)
 
-    def find_capacity(self, slowdown: float) -> float:
-        """Return the highest rate at which the limit is kept; 0 if it is not at the lowest utilization of the table."""
+    def find_capacity(self, slowdown: float, factors: Sequence[float] = (1.0,)) -> float:
+        """Return the highest rate at which the limit is kept; 0 if it is not at the lowest utilization of the table.
+
+        Args:
+            slowdown: By which factor calls take longer than the model has it.
+            factors: By which they take longer than that, each for an equal part of the time.
+        """
         from scipy.optimize import brentq
 
         highest_per_s = self.highest_per_s / slowdown
 
         def find_excess(utilization: float) -> float:
-            return self.expect(utilization * highest_per_s, slowdown) - self.figure.limit
+            return self.expect_on_average(utilization * highest_per_s, slowdown, factors) - self.figure.limit
 
         low = self._find_highest_kept(find_excess)
         if low < 0:
@@ -171,6 +204,8 @@ class RateModel:
         from scipy.special import stdtrit
 
         center, spread = self._expect_slowdown(observed)
+        observed = self._compare_speeds(observed, center)
+        factors = summarize_factors([each for one in observed for each in one.factors], MOST_FACTORS)
         bounds = (center - LARGEST_SLOWDOWN, center + LARGEST_SLOWDOWN)
         log = center
         for _ in range(2):
@@ -191,13 +226,45 @@ class RateModel:
             # What is expected of the slowdown may say more.
             half = min(half, quantile_of_normal(confidence) * spread)
         slowdown = math.exp(log)
-        is_known = math.isfinite(half)
-        return Fit(
-            slowdown=slowdown,
-            rate_per_s=self.find_capacity(slowdown),
-            low_per_s=self.find_capacity(slowdown * math.exp(half)) if is_known else 0.0,
-            high_per_s=self.find_capacity(slowdown / math.exp(half)) if is_known else math.inf,
-        )
+        rate_per_s = self.find_capacity(slowdown, factors)
+        if math.isinf(half):
+            return Fit(slowdown=slowdown, rate_per_s=rate_per_s, low_per_s=0.0, high_per_s=math.inf)
+        low_per_s, high_per_s = (self.find_capacity(slowdown * math.exp(each), factors) for each in (half, -half))
+        error = self._find_error_of_factors(observed, slowdown) if len(factors) > 1 and rate_per_s else 0.0
+        if error:
+            other = float(stdtrit(n - 1, (1 + confidence) / 2)) * error
+            low_per_s, high_per_s = (
+                rate_per_s * math.exp(math.copysign(math.hypot(math.log(max(end, 1e-9) / rate_per_s), other), side))
+                for end, side in ((low_per_s, -1), (high_per_s, 1))
+            )
+        return Fit(slowdown=slowdown, rate_per_s=rate_per_s, low_per_s=low_per_s, high_per_s=high_per_s)
+
+    def _find_error_of_factors(self, observed: Sequence[Observation], slowdown: float) -> float:
+        """Return the standard error of the logarithm of the capacity that comes from how often the host is slow.
+
+        Source: the jackknife, B. Efron and C. Stein, "The jackknife estimate of variance", The Annals of Statistics 9
+        (1981). Each measurement is left out once.
+        """
+        n = len(observed)
+        rates = []
+        for left_out in range(n):
+            kept = [factor for place, each in enumerate(observed) if place != left_out for factor in each.factors]
+            rates.append(self.find_capacity(slowdown, summarize_factors(kept, MOST_FACTORS)))
+        return float(np.std(np.log(np.maximum(rates, 1e-9)))) * math.sqrt(n - 1)
+
+    def _compare_speeds(self, observed: Sequence[Observation], center: float) -> list[Observation]:
+        """Return measurements whose factors are those relative to the mean of all, whose logarithm is `center`."""
+        if len({each.factors for each in observed}) == 1 and observed[0].factors == (1.0,):
+            return list(observed)
+        found = []
+        for each in observed:
+            own = 1.0
+            if each.service_ns:
+                own = each.service_ns / self._find_call_ns(each.rate_per_s) / math.exp(center)
+            found.append(
+                each._replace(factors=summarize_factors([own * part for part in each.factors], FEWEST_FACTORS))
+            )
+        return found
 
     def find_likely_low(self, observed: Sequence[Observation], slowdown: float, confidence: float) -> float:
         """Return a rate that likely is below the capacity, although it may be far above all measurements.
@@ -213,6 +280,8 @@ class RateModel:
         from scipy.optimize import brentq
 
         center, spread = self._expect_slowdown(observed)
+        observed = self._compare_speeds(observed, center)
+        factors = summarize_factors([each for one in observed for each in one.factors], MOST_FACTORS)
         log, end = math.log(slowdown), center + LARGEST_SLOWDOWN
         most = self._find_most(slowdown)
 
@@ -224,8 +293,8 @@ class RateModel:
             return losses[0] + expected[0] - losses[1] - expected[1] - quantile_of_normal(confidence) ** 2 / 2
 
         if log >= end or find_excess(end) <= 0:
-            return self.find_capacity(math.exp(max(log, end)))
-        return self.find_capacity(math.exp(float(brentq(find_excess, log, end, xtol=1e-3))))
+            return self.find_capacity(math.exp(max(log, end)), factors)
+        return self.find_capacity(math.exp(float(brentq(find_excess, log, end, xtol=1e-3))), factors)
 
     def _find_inflations(self, observed: Sequence[Observation], log: float) -> list[float]:
         return [self.find_inflation(each.rate_per_s, math.exp(log)) for each in observed]
@@ -244,21 +313,28 @@ class RateModel:
         """Return the information about the logarithm of the slowdown, and the sum of squared normalized errors."""
         information, excess = 0.0, 0.0
         for each, inflation in zip(observed, inflations, strict=True):
-            value, expected = min(each.value, most), min(self.expect(each.rate_per_s, math.exp(log)), most)
-            ends = [min(self.expect(each.rate_per_s, math.exp(log + side * STEP)), most) for side in (-1, 1)]
+            value, expected = each.value, min(self._expect_observed(each, log), most)
+            if expected == most:
+                value = min(value, most)
+            ends = [min(self._expect_observed(each, log + side * STEP), most) for side in (-1, 1)]
             slope = (ends[1] - ends[0]) / (2 * STEP)
             variance = self.figure.find_variance(expected) * inflation / each.n_calls
             information += slope**2 / variance
             excess += (value - expected) ** 2 / variance
         return information, excess
 
+    def _expect_observed(self, observed: Observation, log: float) -> float:
+        return self.expect_on_average(observed.rate_per_s, math.exp(log), observed.factors)
+
     def _find_misfit(self, observed: Observation, inflation: float, slowdown: float, most: float) -> float:
         """Return by how much a measurement contradicts a slowdown: minus the logarithm of the quasi-likelihood.
 
-        Values count up to `most`: above, queues grow for longer than a measurement lasts.
+        What is expected counts up to `most`: above, queues grow for longer than a measurement lasts. What was measured
+        counts in full. Otherwise, the slow periods of a host, in which almost all requests are late, would count too
+        little, and the capacity would be too high.
         """
-        value, expected = min(observed.value, most), min(self.expect(observed.rate_per_s, slowdown), most)
-        return self.figure.find_misfit(value, expected) * observed.n_calls / inflation
+        expected = min(self.expect_on_average(observed.rate_per_s, slowdown, observed.factors), most)
+        return self.figure.find_misfit(observed.value, expected) * observed.n_calls / inflation
 
     def _find_most(self, slowdown: float) -> float:
         """Return the expected value at the highest utilization of the table, and more than at the capacity."""
@@ -310,3 +386,30 @@ class RateModel:
 def choose_near(observed: Sequence[Observation], rate_per_s: float) -> list[Observation]:
     """Return the measurements near a rate."""
     return [each for each in observed if rate_per_s > 0 and abs(math.log(each.rate_per_s / rate_per_s)) <= NEAR]
+
+
+def find_factors(means_ns: Sequence[float], sds_ns: Sequence[float], n_calls: Sequence[int]) -> tuple[float, ...]:
+    """Return by which factors calls took longer than on average in parts of a measurement.
+
+    The means of parts with few calls differ by chance. Their deviations are reduced by as much as that explains (James
+    and Stein, "Estimation with quadratic loss" (1961), with the mean of the parts).
+
+    Args:
+        means_ns: Mean duration of the calls of each part.
+        sds_ns: Standard deviation of the durations of each part.
+        n_calls: Number of calls of each part.
+    """
+    means = np.asarray(means_ns, dtype=float)
+    mean = float(np.average(means, weights=n_calls))
+    variance = float(means.var(ddof=1)) if len(means) > 1 else 0.0
+    if not variance:
+        return (1.0,)
+    by_chance = float(np.mean(np.square(sds_ns) / np.asarray(n_calls, dtype=float)))
+    kept = math.sqrt(max(1 - by_chance / variance, 0.0))
+    return tuple((1 + kept * (means / mean - 1)).tolist())
+
+
+def summarize_factors(factors: Sequence[float], most: int) -> tuple[float, ...]:
+    """Return the means of groups of factors of about equal size, from small to large; one if all are about equal."""
+    groups = [float(each.mean()) for each in np.array_split(np.sort(factors), min(most, len(factors)))]
+    return tuple(groups) if groups[-1] > STEADY * groups[0] else (float(np.mean(factors)),)

@@ -15,7 +15,9 @@ from ortune.host.host_class import COARSE_NOTE, describe_difference
 from ortune.model import compute_digest, hash_data_file, hash_file
 from ortune.record.check import shorten
 from ortune.record.files import decode_document, name_of_input, read_any
+from ortune.record.gpus import find_gpu_difference, list_recorded_gpus
 from ortune.record.schema import SCHEMA, Bundle, Record
+from ortune.worker.installed import find_installed_version
 from ortune.workload import Load
 
 
@@ -153,11 +155,9 @@ def select_per_model(records: Sequence[Sourced], wanted: Wanted, *, one_model: b
             f"There are records for several models: {paths}.", "Name the model, or pass the records of one model alone."
         )
     host = HostClass.of(read_host(memory=False))
-    choices = tuple(choose(each, host, wanted.load, any_host=wanted.any_host) for each in models.values())
-    if wanted.pick is None or all(choice.is_picked for choice in choices):
-        return choices
-    (choice,) = choices
-    return (msgspec.structs.replace(choice, record=choice.record.point(wanted.pick)),)
+    return tuple(
+        choose(each, host, wanted.load, any_host=wanted.any_host, pick=wanted.pick) for each in models.values()
+    )
 
 
 def _for_model(records: Sequence[Sourced], model: str | Path) -> tuple[Sourced, ...]:
@@ -223,36 +223,74 @@ def check_digest(record: Record, path: str | Path, digest: str) -> None:
         )
 
 
-def choose(records: Sequence[Sourced], host: HostClass, load: Load | None, *, any_host: bool = False) -> Choice:
+def choose(
+    records: Sequence[Sourced],
+    host: HostClass,
+    load: Load | None,
+    *,
+    any_host: bool = False,
+    pick: int | str | None = None,
+) -> Choice:
     """Select among records for the same model.
 
-    Records for this class of host come first; of these, those whose class is not coarse; of these, those for the
-    closest load; of these, the latest. If there are none for this class, records whose class differs in the fewest
-    properties come first. Properties that a coarse class lacks then count as different.
+    Records for this class of host come first; of these, those for this GPU, if they need one; of these, those whose
+    class is not coarse; of these, those for the closest load; of these, those that proved something; of these, those
+    for the installed onnxruntime; of these, the latest. If there are none for this class, records whose class differs
+    in the fewest properties come first. Properties that a coarse class lacks then count as different.
 
     Args:
         records: To select from, at least one.
         host: The class of host.
         load: The load to come; None where it is not known.
-        any_host: Whether a record for another class of host may be used.
+        any_host: Whether a record for another class of host, or for another GPU, may be used.
+        pick: The point of the front that is used; see `Wanted`.
+
+    Raises:
+        RecordError: The front has no such point.
     """
     here = [each for each in records if each.record.host.includes(host)]
-    left = [each for each in here if not each.record.host.is_coarse] or here
+    left = [each for each in here if not find_gpu_difference(each.record)] or here
+    left = [each for each in left if not each.record.host.is_coarse] or left
     if not here:
         least = min(each.record.host.count_differences(host) for each in records)
         left = [each for each in records if each.record.host.count_differences(host) == least]
     wanted = load or Load()
-    left = sorted(left, key=started, reverse=True)
+    left = _sort_by_worth(left)
     best = min(left, key=lambda each: load_distance(each.record.workload.load, wanted))
+    record = best.record if pick is None or best.is_picked else best.record.point(pick)
+    # A point of the front may use another provider than the recommended one.
+    gpus = find_gpu_difference(record)
     return Choice(
-        record=best.record,
+        record=record,
         source=best.source,
         path=best.path,
         is_picked=best.is_picked,
         shapes_vary=best.shapes_vary,
-        fits=bool(here) or any_host,
-        why=_explain(best, left, host, load, is_here=bool(here)),
+        fits=any_host or (bool(here) and gpus is None),
+        why=f"tuned on another GPU: {gpus.recorded}; here: {gpus.here}"
+        if here and gpus
+        else _explain(best, left, host, load, is_here=bool(here)),
     )
+
+
+def _sort_by_worth(records: Sequence[Sourced]) -> list[Sourced]:
+    """Return records of the same model and host with the most useful first."""
+    # Evidence of other hosts may have been added to a copy of a record. Then the copy counts.
+    refuted = {started(each) for each in records if each.record.is_slower}
+    versions = {minor_version(each.record.runtime.onnxruntime) for each in records}
+    installed = minor_version(find_installed_version()) if len(versions) > 1 else ""
+
+    def find_worth(each: Sourced) -> tuple[bool, bool, datetime.datetime]:
+        when = started(each)
+        is_proven = each.record.is_proven and when not in refuted
+        return is_proven, minor_version(each.record.runtime.onnxruntime) == installed, when
+
+    return sorted(records, key=find_worth, reverse=True)
+
+
+def minor_version(version: str) -> str:
+    """Return the major and minor version of onnxruntime. Patch releases do not change defaults."""
+    return ".".join(version.split(".")[:2])
 
 
 def started(each: Sourced) -> datetime.datetime:
@@ -299,10 +337,12 @@ def _explain_load(best: Sourced, left: Sequence[Sourced], load: Load | None) -> 
 
 
 def merge(records: Sequence[Sourced]) -> tuple[Bundle, tuple[Sourced, ...]]:
-    """Combine records into a bundle. Among records for the same model, host, load and objective, the latest is kept.
+    """Combine records into a bundle. Of searches of the same on hosts of the same class, the latest is kept.
+
+    A search that proved nothing does not replace one that did.
 
     Returns:
-        The bundle, and the records that a later one replaced.
+        The bundle, and the records that another one replaced.
 
     Raises:
         RecordError: There are none.
@@ -312,21 +352,35 @@ def merge(records: Sequence[Sourced]) -> tuple[Bundle, tuple[Sourced, ...]]:
     latest: dict[str, Sourced] = {}
     for each in records:
         key = msgspec.json.encode(_identity(each.record)).decode()
-        if key not in latest or started(each) >= started(latest[key]):
+        if key not in latest or _replaces(each, latest[key]):
             latest[key] = each
     kept = {id(each) for each in latest.values()}
     dropped = tuple(each for each in records if id(each) not in kept)
     return Bundle(schema=SCHEMA, records=tuple(each.record for each in latest.values())), dropped
 
 
+def _replaces(new: Sourced, old: Sourced) -> bool:
+    """Return whether a record replaces another one, which was given before it, of the same identity."""
+    if started(new) == started(old):
+        return True  # the same search, to which evidence may have been added
+    return (new.record.is_proven, started(new)) >= (old.record.is_proven, started(old))
+
+
 def _identity(record: Record) -> Mapping[str, object]:
     """Return a key that is equal for two records if the later one replaces the earlier."""
+    workload, program = record.workload, record.workload.program
     return {
         "model": record.model.digest,
         "host": record.host.id,
-        "load": record.workload.load,
-        "objectives": record.workload.objectives,
-        "limits": record.workload.limits,
-        "inputs": sorted((name, data.shapes) for name, data in record.workload.inputs.items()),
+        "gpus": list_recorded_gpus(record),
+        "providers": record.tried.providers,
+        "load": workload.load,
+        "objectives": workload.objectives,
+        "limits": workload.limits,
+        "inputs": sorted((name, data.shapes) for name, data in workload.inputs.items()),
+        "batches": workload.batches,
+        "tolerance": workload.tolerance,
+        "background_load": workload.background_load,
+        "program": (program.kind, program.sha256, program.call, program.metric, program.url) if program else None,
         "onnxruntime": record.runtime.onnxruntime,
     }

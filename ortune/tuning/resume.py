@@ -24,6 +24,7 @@ from ortune.errors import MeasureError, OrtuneError, UsageError
 from ortune.host import HostClass
 from ortune.host.host_class import PROPERTY_NAMES, format_property
 from ortune.knobs import Config, SearchSpace
+from ortune.knobs.config import CUDA_BASED
 from ortune.record.journal import (
     Answer,
     Begin,
@@ -39,6 +40,7 @@ from ortune.record.journal import (
 )
 from ortune.requests import ProgramSearchRequest, SearchRequest
 from ortune.worker import Block, BlockPlan, Executor, Failure, LiveCandidate, Runtime, SessionInfo
+from ortune.worker.gpu import list_gpus
 from ortune.worker.installed import find_installed_version
 from ortune.worker.plugins import find_plugin_versions
 from ortune.workload import Feed, Workload
@@ -187,8 +189,10 @@ def describe_decisions(request: Resumable, host: HostClass, space: SearchSpace) 
         space: The search space.
     """
     dimensions = [[each.name, *each.labels] for each in space.dimensions]
-    keys = [each.config.key for each in space.candidates]
+    configs = [each.config for each in space.candidates]
+    keys = [each.key for each in configs]
     versions = find_plugin_versions()
+    uses_gpu = any(each.provider in CUDA_BASED for each in (space.base, *configs))
     return {
         **{name: format_property(field, getattr(host, field)) for field, name in PROPERTY_NAMES.items()},
         "space": f"{len(keys)} candidates, {digest_value([dimensions, keys])}",
@@ -200,6 +204,7 @@ def describe_decisions(request: Resumable, host: HostClass, space: SearchSpace) 
         "Python": platform.python_version(),
         **{name: importlib.metadata.version(name) for name in LIBRARIES},
         **{plugin.package: versions.get(plugin.package, "not installed") for plugin in space.plugins.values()},
+        **({"GPU": ", ".join(list_gpus()[0]) or "unknown"} if uses_gpu else {}),
     }
 
 
