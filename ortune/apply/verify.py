@@ -221,7 +221,7 @@ def judge_gain(row: Row, comparison: Comparison, recorded: Speedup | None) -> tu
     if any(map(may_be_overloaded, sides)):
         return "inconclusive", "requests may arrive faster than they are served"
     n_calls = min((side.n_calls for side in sides), default=0)
-    if n_calls < comparison.calls_needed:
+    if not row.enough_calls:
         needed = f"{comparison.objective} needs {comparison.calls_needed} calls of each side"
         return "inconclusive", f"{needed}, and there were {n_calls}: use a larger budget"
     if row.speedup is None:

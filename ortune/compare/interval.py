@@ -31,8 +31,8 @@ class Interval(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return self._map(math.log)
 
     def exp(self) -> Interval:
-        """Turn an interval of logarithms into one of ratios."""
-        return self._map(math.exp)
+        """Turn an interval of logarithms into one of ratios. Ends too far away for a number are at the largest one."""
+        return self._map(lambda x: math.exp(x if math.isinf(x) else min(max(x, -LARGEST_LOG), LARGEST_LOG)))
 
     def _map(self, function: Callable[[float], float]) -> Interval:
         """Return the interval of an increasing function of the values."""
@@ -42,6 +42,10 @@ class Interval(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             high=function(self.high),
             confidence=self.confidence,
         )
+
+
+LARGEST_LOG = 700.0
+"""Largest logarithm of a ratio, up or down. Two launches that differ a lot can have wider intervals than any number."""
 
 
 def share_error(n: int, confidence: float = DEFAULT_CONFIDENCE) -> float:

@@ -31,7 +31,11 @@ def make_options_lines(job: Job) -> list[str]:
     pending = job.pending
     lines = []
     if pending.config.provider in CUDA_BASED:
-        lines += ["ort.preload_dlls()  # loads CUDA and cuDNN from NVIDIA's wheels, if they are installed", ""]
+        lines += [
+            'if hasattr(ort, "preload_dlls"):  # onnxruntime 1.21 and later',
+            "    ort.preload_dlls()  # loads CUDA and cuDNN from NVIDIA's wheels, if they are installed",
+            "",
+        ]
     pool = pending.take_global_pool()
     if pool:
         lines += [

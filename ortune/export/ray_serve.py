@@ -10,6 +10,7 @@ import math
 from ortune.export.python import create_session_lines, indent, mapping, run_options_lines
 from ortune.export.serving import (
     count_cpus,
+    count_requests,
     report_cpus,
     report_grouping,
     report_sharing,
@@ -59,10 +60,14 @@ def write(job: Job) -> str:
     run_options = run_options_lines(job)
     setup = ["self.session = create_session()", *run_options]
     setup.append(f"self.callers = ThreadPoolExecutor({deployment.clients})  # calls at a time")
-    n_requests = deployment.clients
     batches: list[str] = []
     if batching := deployment.batching:
-        n_requests *= batching.max_batch
+        pending.report(
+            "max_batch",
+            batching.max_batch,
+            "Ray makes a batch as soon as its first request has waited for the delay, even if all callers are busy: "
+            "batches are smaller than measured",
+        )
         text = BATCHES.format(
             max_batch=batching.max_batch, delay_s=f"{batching.max_delay_us / 1e6:g}", clients=deployment.clients
         )
@@ -91,7 +96,7 @@ def write(job: Job) -> str:
             "",
             "@serve.deployment(",
             f"    num_replicas={n_replicas},",
-            f"    max_ongoing_requests={n_requests},",
+            f"    max_ongoing_requests={count_requests(job)},",
             "    ray_actor_options={",
             *(f"        {each}," for each in actor),
             "    },",

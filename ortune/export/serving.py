@@ -69,9 +69,12 @@ def make_gunicorn_command(
 
 
 def count_requests(job: Job) -> int:
-    """Return how many requests a process handles at a time: those of all calls, where it puts requests together."""
-    batching = job.deployment.batching
-    return job.deployment.clients * (batching.max_batch if batching else 1)
+    """Return how many requests a process handles at a time.
+
+    Where it puts requests together, these are those of all calls, and those that wait for the next one.
+    """
+    clients, batching = job.deployment.clients, job.deployment.batching
+    return (clients + 1) * batching.max_batch if batching else clients
 
 
 def find_bind(job: Job) -> str:

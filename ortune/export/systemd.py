@@ -53,7 +53,7 @@ def write(job: Job) -> str:
         lines += [make_comment("#", describe_memory()), f"MemoryLow={memory}M"]
     if quota := job.record.host.cpu_quota:
         share = quota / n_processes if parts else quota
-        lines.append(f"CPUQuota={max(round(100 * share), 1)}%")
+        lines.append(f"CPUQuota={max(100 * share, 1):.6g}%")
     return "\n".join([*lines, "", "[Install]", "WantedBy=multi-user.target"])
 
 

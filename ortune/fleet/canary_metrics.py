@@ -111,7 +111,7 @@ class ProcessMetrics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     written_ns: Number
     wall_ns: Number
     cpu_ns: Number
-    models: Annotated[tuple[ModelMetrics, ...], Meta(max_length=MOST_MODELS)]
+    models: Annotated[tuple[ModelMetrics, ...], Meta(min_length=1, max_length=MOST_MODELS)]
 
     @property
     def n_calls(self) -> int:

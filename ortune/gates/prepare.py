@@ -24,6 +24,7 @@ from ortune.requests import GateRequest
 from ortune.worker.executor import FIRST_LOAD_DEADLINE_S
 from ortune.workload import Goal, InputOptions, Load, Objective, Tolerance, make_feed, make_goal
 from ortune.workload.batching import with_batches
+from ortune.workload.objectives import OF_PROGRAMS
 
 LARGEST_SLOWDOWN = 10.0
 
@@ -94,11 +95,18 @@ def _choose_goal(request: GateRequest, record: Record | None) -> Goal:
     workload = record.workload if record else None
     load = request.given_load or (workload.load if workload else Load())
     goal = make_goal(load, request.objective, (), request.limit)
-    if record and workload and load == workload.load and request.objective is None:
+    if record is None or workload is None or load != workload.load:
+        return goal
+    if request.objective is None:
+        if found := OF_PROGRAMS.intersection(record.objectives):
+            raise UsageError(
+                f"The record's objective is the {min(found)} of a program, which sessions do not have.",
+                "Name another one with {objective=FIGURE}, or gate the program: ortune gate ... -- COMMAND.",
+                option="objective",
+            )
         goal = msgspec.structs.replace(goal, objectives=record.objectives)
-    if workload and not request.limit:
-        goal = msgspec.structs.replace(goal, limits=workload.limits)
-    return goal
+    # Under another load, the record's limits may be out of reach, or mean nothing.
+    return goal if request.limit else msgspec.structs.replace(goal, limits=workload.limits)
 
 
 def _gate_gain(

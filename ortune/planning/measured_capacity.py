@@ -29,8 +29,8 @@ MOST_MEASUREMENTS = 20
 """Measurements at single rates that a measured capacity takes at least and at most."""
 
 LEAST_S = 5.0
-"""How long a measurement lasts at least, if there is time. Hosts that are shared are slow for some seconds now and then.
-Shorter measurements would see little of the queues that grow meanwhile."""
+"""How long a measurement lasts at least, if there is time. Shared hosts are slow for some seconds now and then. Shorter
+measurements would see little of the queues that grow meanwhile."""
 
 Found = TypeVar("Found")
 Slowdown = TypeVar("Slowdown")

@@ -160,7 +160,7 @@ def workload_options(workload: Workload) -> list[str]:
     options = load_options(workload.load)
     if len(workload.objectives) > 1:
         options.append(f"--pareto {','.join(workload.objectives)}")
-    elif workload.objectives[0] != workload.load.default_objective:
+    elif workload.objectives[0] != ("throughput" if workload.batches else workload.load.default_objective):
         options.append(f"--objective {workload.objectives[0]}")
     options += [f"--limit {shlex.quote(limit.text)}" for limit in workload.limits]
     if workload.batches:

@@ -119,6 +119,12 @@ def judge_front(goal: Goal, run: PairedRun, comparison: Comparison) -> tuple[Ver
         reason = "the baseline exceeds a limit, and these configs stay within all limits"
         return "trade_off", reason, make_front(goal, run, comparison, keeping, recommend=True)
     offered = [position for position in proven if kept[position] == "yes" or position == BASELINE_POSITION]
+    if kept[BASELINE_POSITION] == "unsure" and offered == [BASELINE_POSITION]:
+        reason = "it is uncertain whether the baseline stays within the limits: use a larger budget"
+        return "inconclusive", reason, make_front(goal, run, comparison, keeping, recommend=False)
+    if kept[BASELINE_POSITION] == "unsure":
+        # The baseline may exceed a limit, and those that surely do not are better in something.
+        offered = offered[1:]
     front = make_front(goal, run, comparison, offered, recommend=True)
     if [point.summary.config for point in front] == [rows[BASELINE_POSITION].config]:
         return "default_is_best", "none of them is significantly better in any objective", front

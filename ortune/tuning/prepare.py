@@ -18,6 +18,7 @@ from ortune.record.files import check_record_writable, check_writable
 from ortune.requests import SearchRequest, SpaceRequest, SuggestRequest
 from ortune.steps import enter_step
 from ortune.storage import Location, find_location
+from ortune.storage.location import FILE_VARIABLE, URL_VARIABLE
 from ortune.tuning.effects import read_effects
 from ortune.tuning.hints import history_path, recall
 from ortune.tuning.resume import find_unfinished
@@ -62,6 +63,13 @@ def prepare(request: SearchRequest) -> PreparedSearch:
     if request.output is not None:
         check_record_writable(request.output)
     location = find_location(request.storage)
+    if location is not None and (request.resume or request.restart):
+        # The storage comes from the environment: `SearchRequest.check` rejects the option.
+        raise UsageError(
+            f"{location.title}, the storage that the environment names, has all that the search needs to go on.",
+            "Leave out {resume} and {restart}. To go on with a search of this host alone, unset "
+            f"{URL_VARIABLE} and {FILE_VARIABLE}.",
+        )
     # The storage has everything that such a search needs to go on.
     unfinished = find_unfinished(request) if location is None else None
     if request.study is not None:

@@ -189,6 +189,13 @@ def judge_overload(goal: Goal, baseline: Row, candidate: Row) -> tuple[Verdict, 
         return "overload", (
             f"the baseline can serve {capacity}, and the best candidate {served}: the queue grows without bound"
         )
+    if (kept := kept_all(baseline.limits)) != "yes":
+        verdict: Verdict = "infeasible" if kept == "no" else "inconclusive"
+        exceeds = "exceeds" if kept == "no" else "may exceed"
+        return verdict, (
+            f"the baseline {exceeds} {name_limits(baseline.limits, 'no', 'unsure')}, and {BEST_OF_THEM} can serve only "
+            f"{served}"
+        )
     return "default_is_best", f"{BEST_OF_THEM} can serve only {served}"
 
 

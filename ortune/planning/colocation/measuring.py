@@ -8,7 +8,7 @@ from typing import Protocol
 
 import msgspec
 
-from ortune.compare.block_runner import BlockRunner, select_regime
+from ortune.compare.block_runner import BlockRunner
 from ortune.compare.figures import required_calls
 from ortune.compare.interval import Interval, share_error
 from ortune.compare.open import OpenComparison
@@ -241,7 +241,8 @@ def measure_one(
                 continue
             lives[place] = live
             target.streams.append([])
-        block = host.runner.measure_block(lives[place], plan)
+        with host.runner.without_repeats():
+            block = host.runner.measure_block(lives[place], plan)
         if isinstance(block, Failure):
             lives.pop(place).close()
             target.failure = keep_trying(block, target.n_attempts)
@@ -257,12 +258,10 @@ def keep_trying(failure: Failure, n_attempts: int) -> Failure | None:
     return None if failure.is_sudden and n_attempts < MOST_ATTEMPTS else failure
 
 
-def in_one_regime(streams: Sequence[Sequence[ColocatedBlock]]) -> tuple[list[list[ColocatedBlock]], bool]:
-    """Return the blocks of a quiet host if there are enough of them, and whether they are those of a busy one."""
-    marked = [((place, block), block.contended) for place, stream in enumerate(streams) for block in stream]
-    kept, contended = select_regime(marked, n_quiet=math.ceil(ENOUGH_QUIET * len(marked)))
-    found = [[block for own, block in kept if own == place] for place in range(len(streams))]
-    return [stream for stream in found if stream], contended
+def is_contended(streams: Sequence[Sequence[ColocatedBlock]]) -> bool:
+    """Return whether other processes used the CPUs in so many blocks that the figures may be those of a busy host."""
+    marked = [block.contended for stream in streams for block in stream]
+    return sum(marked) > (1 - ENOUGH_QUIET) * len(marked)
 
 
 def find_latencies(

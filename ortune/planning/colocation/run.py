@@ -353,8 +353,9 @@ class _Planning:
     def describe(self, proposal: Proposal, together: Together, scale: float) -> PlannedSharing:
         """Return the row of a sharing."""
         sharing = together.sharing
-        streams, contended = measuring.in_one_regime(together.streams)
-        self.contended = self.contended or contended
+        # Blocks of a busy host count, too: requests that arrive then are late.
+        streams = [stream for stream in together.streams if stream]
+        self.contended = self.contended or measuring.is_contended(streams)
         blocks = [block for stream in streams for block in stream]
         latencies = measuring.find_latencies(streams, sharing, self.demands, scale)
         utilizations = measuring.find_utilizations(streams, sharing, self.demands, scale)
