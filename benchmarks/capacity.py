@@ -139,7 +139,9 @@ class WatchedMeasurement(CapacityMeasurement):
     def find_capacity(self, slowdown: float) -> tuple[float, float, float]:
         """Return the logarithms of the capacity and of its interval, if calls took longer by this factor."""
         assert self.found
-        change = self.model.find_capacity(slowdown) / self.model.find_capacity(self.find_slowdown())
+        then, now = self.model.find_capacity(self.find_slowdown()), self.model.find_capacity(slowdown)
+        # The model may expect that calls alone take too long. Then only the durations of calls count.
+        change = now / then if then and now else self.find_slowdown() / slowdown
         low, high = self.found.low, self.found.high or math.inf
         with np.errstate(divide="ignore"):
             logs = np.log(np.array([self.found.estimate, low, high]) * change)

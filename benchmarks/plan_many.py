@@ -85,7 +85,8 @@ def confirm(prepared: PreparedHostPlan, sharings: Sequence[Sharing], scale: floa
     for together in found:
         if together.failure:
             raise MeasureError(f"{together.sharing.title}: {together.failure.message}")
-        streams, contended = measuring.in_one_regime(together.streams)
+        streams = [stream for stream in together.streams if stream]
+        contended = measuring.is_contended(streams)
         models = []
         blocks = [block for stream in streams for block in stream]
         latencies = measuring.find_latencies(streams, together.sharing, demands, scale)

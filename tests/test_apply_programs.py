@@ -17,7 +17,7 @@ import pytest
 
 from ortune.apply.exec import STARTUP
 from ortune.apply.inside.options_log import OptionsLog
-from ortune.apply.inside.settings import AFFINITY
+from ortune.apply.inside.settings import AFFINITY, TunedSession
 from ortune.knobs import Config, ThreadPool
 from ortune.record.schema import Tried
 from tests.applying import PROGRAM, TUNED, outputs, run, sessions, write_tuned
@@ -347,6 +347,45 @@ class TestSettings:
         own.set_load_cancellation_flag(True)
         assert copy.cancelled
 
+    def test_options_that_were_changed_in_place_are_as_before_if_the_session_fails(self) -> None:
+        """A program created them before the log began, so that they cannot be copied."""
+
+        class Options:
+            intra_op_num_threads = property(
+                lambda self: self.__dict__.get("n", 0), lambda self, value: self.__dict__.update(n=value)
+            )
+
+            def __init__(self) -> None:
+                self.entries: dict[str, str] = {}
+
+            def add_session_config_entry(self, name: str, text: str) -> None:
+                self.entries[name] = text
+
+            def get_session_config_entry(self, name: str) -> str:
+                if name not in self.entries:
+                    raise RuntimeError(name)
+                return self.entries[name]
+
+        own = Options()
+        own.intra_op_num_threads = 2
+        own.add_session_config_entry("session.intra_op.allow_spinning", "1")
+        config = {
+            "session_options": {"intra_op_num_threads": 3},
+            "global_thread_pool": None,
+            "providers": [["CPUExecutionProvider", {}]],
+        }
+        rule = {"config": config, "tried": {"options": [], "entries": []}}
+        tuned = TunedSession(rule, "m.onnx", {})
+        entries = {"session.intra_op.allow_spinning": "0", AFFINITY: "1;2"}
+        tuned.set_options(own, entries, OptionsLog(Options), keep=False)
+        assert tuned.options is own
+        assert own.intra_op_num_threads == 3
+        assert own.entries == {"session.intra_op.allow_spinning": "0"}
+        assert [text.partition("=")[0].partition(" ")[0] for text in tuned.not_set] == [AFFINITY]
+        tuned.undo()
+        assert own.intra_op_num_threads == 2
+        assert own.entries == {"session.intra_op.allow_spinning": "1"}
+
     @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
     @pytest.mark.slow
     def test_a_fork_while_a_model_is_hashed(self, tmp_path: Path) -> None:
@@ -441,6 +480,7 @@ class TestSettings:
     @pytest.mark.slow
     def test_io_binding_is_reported(self, tmp_path: Path) -> None:
         done = self.program("ort.InferenceSession(MODEL)", Config(io_binding=True), tmp_path, "--explain")
+        assert "was tuned with IO binding, which a program must do itself" in done.stderr
         assert "io_binding (the program would have to call run_with_iobinding)" in done.stderr
 
     @pytest.mark.slow

@@ -111,6 +111,26 @@ class TestSides:
         assert limited.goal.load.scenario == "server"
         assert [limit.text for limit in limited.goal.limits] == ["p99<20ms"]
 
+    @pytest.mark.slow
+    def test_limits_are_those_of_the_same_load(self, tmp_path: Path) -> None:
+        record = make_record(TINY_CNN, ONE_THREAD)
+        workload = msgspec.structs.replace(record.workload, limits=(parse_limit("throughput>1/s"),))
+        path = str(write(msgspec.structs.replace(record, workload=workload), tmp_path / "c.json"))
+        side = f"{TINY_CNN}@{path}"
+        same = make_gate(GateRequest(base=side, head=side, budget=60))
+        assert [limit.text for limit in same.goal.limits] == ["throughput>1/s"]
+        assert not make_gate(GateRequest(base=side, head=side, budget=60, clients=8)).goal.limits
+
+    @pytest.mark.slow
+    def test_the_objective_of_a_program_is_not_that_of_a_session(self, tmp_path: Path) -> None:
+        record = make_record(TINY_CNN, ONE_THREAD)
+        workload = msgspec.structs.replace(record.workload, objectives=("metric",), limits=())
+        path = str(write(msgspec.structs.replace(record, workload=workload), tmp_path / "c.json"))
+        side = f"{TINY_CNN}@{path}"
+        with pytest.raises(UsageError, match="objective is the metric of a program"):
+            make_gate(GateRequest(base=side, head=side, budget=60))
+        assert make_gate(GateRequest(base=side, head=side, budget=60, objective="p50")).goal.objectives == ("p50",)
+
     def test_one_config_has_one_python(self, tmp_path: Path) -> None:
         path = str(write(make_record(TINY_CNN, ONE_THREAD), tmp_path / "c.json"))
         with pytest.raises(UsageError, match="gated in one Python"):

@@ -27,7 +27,7 @@ from ortune.queueing.live_capacity import (
     find_live_capacity,
 )
 from ortune.queueing.queue_model import Queue
-from ortune.queueing.rate_model import Observation, RateModel
+from ortune.queueing.rate_model import Observation, RateModel, find_factors
 from ortune.queueing.services import make_services
 from ortune.queueing.tails import simulate_batched_tail, simulate_tail
 from ortune.queueing.theory import ConstantQueue, ExponentialQueue, KnownQueue, find_known_capacity
@@ -137,6 +137,40 @@ def test_the_capacity_is_found_without_bias(
     assert np.abs(errors).max() < 0.12
     # The share of such intervals is that of `python -m benchmarks.live_capacity`.
     assert sum(each.low <= truth <= each.high for each in found) >= 5
+
+
+def test_late_requests_of_slow_periods_count_in_full() -> None:
+    """In a slow period, almost all requests are late. Their share over all time is that of all measurements."""
+    model = make_model(draw_constant, "p90<30ms")
+    rate = model.find_capacity(1.0)
+    values = (0.02,) * 7 + (0.95,)
+    fit = model.fit([Observation(rate, each, 50_000, float(SERVICE_NS)) for each in values])
+    assert model.expect(rate, fit.slowdown) == pytest.approx(float(np.mean(values)), rel=0.05)
+
+
+def test_a_host_that_is_slow_at_times_has_a_lower_capacity_than_its_mean_speed() -> None:
+    model = make_model(draw_constant, "p90<30ms")
+    factors = (0.9, 0.9, 0.9, 1.3)
+    capacity = model.find_capacity(1.0, factors)
+    assert capacity < 0.95 * model.find_capacity(1.0)
+    assert model.expect_on_average(capacity, 1.0, factors) == pytest.approx(0.1, rel=0.01)
+    seen = Observation(capacity, 0.1, 5000, float(SERVICE_NS), factors)
+    assert model.fit([seen] * 4).rate_per_s == pytest.approx(capacity, rel=0.03)
+    # It is not known how often the host is slow if only one of the measurements shows it.
+    steady = Observation(capacity, 0.02, 5000, 0.9 * SERVICE_NS)
+    wide, narrow = model.fit([seen, steady, steady, steady]), model.fit([seen] * 4)
+    assert wide.high_per_s / wide.low_per_s > 1.2 * narrow.high_per_s / narrow.low_per_s
+
+
+def test_factors_of_parts() -> None:
+    """Means of a few calls differ by chance, which says nothing about the speed of the host."""
+    rng = np.random.default_rng(0)
+    calls = rng.normal(10.0, 2.0, (10, 20))
+    by_chance = find_factors(calls.mean(axis=1).tolist(), calls.std(axis=1).tolist(), [20] * 10)
+    assert max(by_chance) / min(by_chance) < 1.05
+    slow = find_factors([10.0] * 8 + [14.0] * 2, [0.1] * 10, [20] * 10)
+    assert max(slow) / min(slow) == pytest.approx(1.4, rel=0.01)
+    assert find_factors([10.0], [1.0], [20]) == (1.0,)
 
 
 def test_it_ends_when_the_interval_is_narrow() -> None:

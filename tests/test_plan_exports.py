@@ -182,8 +182,9 @@ class TestGunicorn:
     @pytest.mark.parametrize("case", DEPLOYMENTS)
     def test_processes_and_threads(self, case: str) -> None:
         names, deployment = self.load(case), DEPLOYMENTS[case]
-        # Requests that are put together wait in threads of their own.
-        threads = deployment.clients * (deployment.batching.max_batch if deployment.batching else 1)
+        # While full batches run, as many requests wait for the next one, in threads of their own.
+        batching = deployment.batching
+        threads = (deployment.clients + 1) * batching.max_batch if batching else deployment.clients
         assert (names["workers"], names["threads"]) == (deployment.processes, threads)
         assert names["worker_class"] == ("gthread" if threads > 1 else "sync")
 

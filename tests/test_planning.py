@@ -361,9 +361,10 @@ class TestStages:
         assert default.source == "measured"
         assert default.n_measurements >= FEWEST_MEASUREMENTS
 
-    def test_the_usual_budget_is_not_extended_if_it_is_enough(self) -> None:
+    def test_the_usual_budget_is_almost_enough_for_quick_calls(self) -> None:
+        """Their capacities are measured for as long as it takes to see slow periods of the host."""
         outcome, spent_s = self.plan_slow_calls(0.5, "p90<25ms")
-        assert outcome.extension_s == 0
+        assert outcome.extension_s < 5
         assert spent_s < 260
 
     def test_the_usual_budget_is_not_extended_in_vain(self) -> None:

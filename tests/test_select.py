@@ -32,6 +32,7 @@ from ortune.record.select import (
     select_record,
 )
 from ortune.workload import Load, make_load
+from ortune.workload.workload import BackgroundProgram
 from tests.conftest import ROOT, TINY_CNN, TINY_ENCODER, run_ortune
 from tests.records import EXAMPLE, make_record, write
 from tests.simulation import make_host
@@ -76,6 +77,13 @@ def of_class(n: int, host: HostClass, load: Load = ONE) -> Sourced:
     return msgspec.structs.replace(given, record=msgspec.structs.replace(given.record, host=host))
 
 
+def on_gpu(n: int, gpu: str) -> Sourced:
+    given = sourced(n)
+    config = Config(providers=(("CUDAExecutionProvider", {}), ("CPUExecutionProvider", {})))
+    runtime = msgspec.structs.replace(given.record.runtime, gpus=(gpu,))
+    return msgspec.structs.replace(given, record=msgspec.structs.replace(given.record, config=config, runtime=runtime))
+
+
 class TestChoice:
     def test_the_host_goes_first(self) -> None:
         choice = choose([sourced(1, FOUR, here=False), sourced(2, ONE)], HERE, FOUR)
@@ -94,6 +102,37 @@ class TestChoice:
     def test_then_the_latest(self) -> None:
         records = [sourced(1, started="2026-01-01"), sourced(2, started="2026-03-01"), sourced(3, started="2026-02-01")]
         assert choose(records, HERE, None).source == "2.json"
+
+    def test_what_proved_something_goes_before_the_latest(self) -> None:
+        proven, later = sourced(1, started="2026-01-01"), sourced(2, started="2026-02-01")
+        evidence = msgspec.structs.replace(later.record.evidence, verdict="inconclusive")
+        record = msgspec.structs.replace(later.record, evidence=evidence, config=later.record.base)
+        unproven = msgspec.structs.replace(later, record=record)
+        assert not record.is_proven
+        for records in ([proven, unproven], [unproven, proven]):
+            assert choose(records, HERE, None).source == "1.json"
+            assert merge(records)[0].records == (proven.record,)
+
+    def test_the_installed_version_goes_before_the_latest(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        records = [sourced(1, started="2026-01-01"), sourced(2, started="2026-02-01")]
+        for place, version in enumerate(("1.22.0", "1.31.0")):
+            runtime = msgspec.structs.replace(records[place].record.runtime, onnxruntime=version)
+            record = msgspec.structs.replace(records[place].record, runtime=runtime)
+            records[place] = msgspec.structs.replace(records[place], record=record)
+        for installed, source in (("1.22.1", "1.json"), ("1.31.1", "2.json"), ("1.25.0", "2.json"), ("", "2.json")):
+            monkeypatch.setattr("ortune.record.select.find_installed_version", lambda installed=installed: installed)
+            assert choose(records, HERE, None).source == source
+
+    def test_another_gpu_does_not_fit(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("ortune.worker.gpu.list_gpus", lambda: (("H100",), "580"))
+        a100, h100 = (on_gpu(number, gpu) for number, gpu in enumerate(("A100", "H100")))
+        choice = choose([a100], HERE, None)
+        assert (choice.fits, choice.why) == (False, "tuned on another GPU: A100; here: H100")
+        assert choose([a100], HERE, None, any_host=True).fits
+        assert choose([h100, a100], HERE, None).source == "1.json"
+        assert choose([a100, sourced(3)], HERE, None).source == "3.json"
+        monkeypatch.setattr("ortune.worker.gpu.list_gpus", lambda: ((), ""))
+        assert choose([a100], HERE, None).fits
 
     def test_another_host(self) -> None:
         choice = choose([sourced(1, here=False)], HERE, None)
@@ -196,6 +235,18 @@ class TestBundle:
             assert bundle.records == (new.record,)
             assert dropped == (old,)
 
+    def test_searches_of_something_else_stay(self) -> None:
+        record = sourced(1, started="2026-01-01").record
+        workload = record.workload
+        loaded = msgspec.structs.replace(workload, background_load=BackgroundProgram.of("stress"))
+        batches = msgspec.structs.replace(workload, batches=(1, 8))
+        others = [msgspec.structs.replace(record, workload=each) for each in (loaded, batches)]
+        gpus = [on_gpu(2, "A100").record, on_gpu(3, "H100").record]
+        given = [Sourced(record=each, source="") for each in (record, *others, *gpus)]
+        bundle, dropped = merge(given)
+        assert len(bundle.records) == 5
+        assert not dropped
+
     def test_nothing_to_merge(self) -> None:
         with pytest.raises(RecordError, match="no records to merge"):
             merge([])
@@ -295,7 +346,15 @@ class TestApi:
             assert ortune.run_options(record) is None
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            assert ortune.session_options(record, any_host=True).intra_op_num_threads == 1
+            same_version = msgspec.structs.replace(record, runtime=make_record(TINY_CNN, threads(1)).runtime)
+            assert ortune.session_options(same_version, any_host=True).intra_op_num_threads == 1
+
+    def test_another_version_of_onnxruntime(self) -> None:
+        record = make_record(TINY_CNN, threads(1))
+        other = msgspec.structs.replace(record.runtime, onnxruntime="1.2.3")
+        with pytest.warns(UserWarning, match="was tuned with onnxruntime 1.2.3; this is onnxruntime "):
+            options = ortune.session_options(msgspec.structs.replace(record, runtime=other))
+        assert options.intra_op_num_threads == 1
 
     def test_a_load_that_makes_no_sense(self, bundle: Path) -> None:
         with pytest.raises(UsageError, match="clients 0: must be from 1"):

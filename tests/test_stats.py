@@ -209,3 +209,11 @@ class TestCases:
         launches = [self.launch((0, 1.0), (2, 4.0)), self.launch((1, 2.0), (2, 4.0)), self.launch((0, 1.0), (1, 2.0))]
         found = percentile_interval(launches, 50, by_case=by_case).exp()
         assert found.estimate == pytest.approx(2e6)
+
+
+def test_ratios_too_far_apart_for_a_number() -> None:
+    """Two launches that differ a lot have such intervals."""
+    found = Interval(estimate=800.0, low=-5000.0, high=math.inf, confidence=0.95).exp()
+    assert 1e300 < found.estimate < math.inf
+    assert 0 < found.low < 1e-300
+    assert found.high == math.inf

@@ -293,3 +293,15 @@ def test_an_overload_by_many_requests(baseline_utilization: float, utilization: 
     """Numbers from 1000 on have no exponent."""
     found = judge(utilization=utilization, baseline_utilization=baseline_utilization, rate_per_s=1575.0)
     assert found[1].startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("baseline_kept", "verdict"), [("yes", "default_is_best"), ("unsure", "inconclusive"), ("no", "infeasible")]
+)
+def test_a_candidate_that_is_overloaded_does_not_make_a_baseline_best_that_exceeds_a_limit(
+    baseline_kept: Kept, verdict: Verdict
+) -> None:
+    found, reason = judge(utilization=(1.1, 1.2, 1.3), baseline_kept=baseline_kept)
+    assert found == verdict
+    assert "can serve only" in reason
+    assert ("p99<1ms" in reason) == (baseline_kept != "yes")

@@ -151,6 +151,7 @@ class TestVerdict:
         failure: FailureKind | None = None,
         kept: Kept | None = None,
         n_calls: int = 100,
+        enough_calls: bool = True,
         utilization: float | None = None,
     ) -> tuple[str, str]:
         evidence = record.evidence
@@ -167,6 +168,7 @@ class TestVerdict:
             speedup=None if failure else speedup_here,
             failure=Failure(kind=failure, stage="load", message="cannot load") if failure else None,
             limits=(check,) if kept else (),
+            enough_calls=enough_calls,
         )
         comparison = Comparison(objective="p50", rows=(baseline, tuned), calls_needed=50, noise=evidence.noise)
         return judge_comparison(record, comparison, record.gain)
@@ -204,7 +206,9 @@ class TestVerdict:
         assert self.judge(record, kept="no")[0] == "does_not_hold"
 
     def test_too_few_calls_are_inconclusive(self) -> None:
-        answer, reason = self.judge(here(), n_calls=49)
+        """A comparison whose sides differ a lot has enough calls earlier."""
+        assert self.judge(here(), n_calls=49)[0] == "holds"
+        answer, reason = self.judge(here(), n_calls=49, enough_calls=False)
         assert answer == "inconclusive"
         assert reason == "p50 needs 50 calls of each side, and there were 49: use a larger budget"
 

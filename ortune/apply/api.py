@@ -14,8 +14,8 @@ from ortune.options import make_request
 from ortune.planning.read import read_configs
 from ortune.program_options import LoadOptions
 from ortune.record.schema import Record
-from ortune.record.select import Wanted, select_record
-from ortune.worker.installed import require_runtime
+from ortune.record.select import Wanted, minor_version, select_record
+from ortune.worker.installed import find_installed_version, require_runtime
 from ortune.worker.session import make_run_options, make_session, make_session_options, set_global_thread_pool
 
 if TYPE_CHECKING:
@@ -250,4 +250,9 @@ def _choose(
     if not choice.fits or choice.record.is_slower:
         warnings.warn(describe_mismatch(choice), stacklevel=3)
         return DEFAULT
+    recorded, here = choice.record.runtime.onnxruntime, find_installed_version()
+    if here and minor_version(recorded) != minor_version(here):
+        warnings.warn(
+            f"{choice.source} was tuned with onnxruntime {recorded}; this is onnxruntime {here}", stacklevel=3
+        )
     return choice.record.config

@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from ortune.apply.canary import describe_canary, plan_canary
 from ortune.apply.exec import find_program, make_environment, replace_process
-from ortune.apply.messages import describe_mismatch, describe_missing_cache
+from ortune.apply.messages import describe_left_out, describe_mismatch, describe_missing_cache
 from ortune.apply.placeholders import fill_command, find_own_workers
 from ortune.apply.plan import (
     choose_for,
@@ -128,7 +128,8 @@ def notes(choices: tuple[Choice, ...], *, keep_explicit: bool) -> list[str]:
         else f"warning: {describe_mismatch(choice, spell_as_flag)}"
         for choice in choices
     ]
-    lines += [f"warning: {text}" for text in (*missing_allocators(choices), *find_doubts(choices))]
+    left_out = [text for choice in choices if choice.applies and (text := describe_left_out(choice))]
+    lines += [f"warning: {text}" for text in (*left_out, *missing_allocators(choices), *find_doubts(choices))]
     lines += [
         text for choice in choices if choice.applies and (text := describe_missing_cache(choice.record, spell_as_flag))
     ]

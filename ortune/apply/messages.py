@@ -26,6 +26,24 @@ def describe_mismatch(choice: Choice, spell: Spelling = spell_in_python) -> str:
     return printable(f"{text} {hint}")
 
 
+def describe_left_out(choice: Choice) -> str:
+    """Return a warning that names what a program itself would have to do for the gain of a record; empty for nothing.
+
+    Args:
+        choice: The record.
+    """
+    config = choice.record.config
+    left_out = ["captured graphs"] if config.without_captures() != config else []
+    left_out += ["IO binding"] if config.io_binding else []
+    left_out += [f"calls with {config.batch} items"] if config.batch > 1 and not choice.shapes_vary else []
+    if not left_out:
+        return ""
+    return printable(
+        f"{choice.source} was tuned with {' and '.join(left_out)}, which a program must do itself. Without, its gain "
+        "was not measured."
+    )
+
+
 def missing_variables(wanted: dict[str, str]) -> str:
     """Return a warning that names the environment variables that this process lacks; empty if there are none.
 

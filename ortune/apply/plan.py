@@ -12,6 +12,7 @@ import msgspec
 
 from ortune.apply.canary import plan_canary
 from ortune.apply.messages import (
+    describe_left_out,
     describe_mismatch,
     describe_missing_allocator,
     describe_missing_cache,
@@ -270,7 +271,9 @@ def plan_process(paths: Sequence[str | Path], options: ProgramRequest, warn: Cal
         if not choice.applies:
             warn(describe_mismatch(choice))
     texts = [missing_variables(environment_of(choices)), *missing_allocators(choices), *find_doubts(choices)]
-    texts += [describe_missing_cache(choice.record) for choice in choices if choice.applies]
+    for choice in choices:
+        if choice.applies:
+            texts += [describe_missing_cache(choice.record), describe_left_out(choice)]
     for text in texts:
         if text:
             warn(text)

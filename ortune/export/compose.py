@@ -5,6 +5,8 @@ Source: https://github.com/compose-spec/compose-spec
 
 from __future__ import annotations
 
+import os
+
 from ortune.export.comments import make_comment
 from ortune.export.literals import YAML
 from ortune.export.serving import (
@@ -69,7 +71,7 @@ def make_service(job: Job, name: str, port: int, cpus: Cpus = ()) -> list[str]:
         f'      - "{port}:{PORT}"',
         "    volumes:",
         "      - type: bind",
-        f"        source: {quote(job.file)}",
+        f"        source: {quote(find_source(job))}",
         f"        target: {CONFIG_IN_CONTAINER}",
         "        read_only: true",
     ]
@@ -81,6 +83,15 @@ def make_service(job: Job, name: str, port: int, cpus: Cpus = ()) -> list[str]:
     if memory := count_memory_mib(job, 1 if cpus else None):
         lines.append(f"    mem_reservation: {memory}m")
     return lines
+
+
+def find_source(job: Job) -> str:
+    """Return the path of the plan as compose reads it: relative to the folder of the file that is written."""
+    if job.output is None:
+        return job.file
+    # A path without a dot would be the name of a volume.
+    path = os.path.relpath(job.file, job.output.parent)
+    return path if path.startswith(os.pardir) else f"{os.curdir}/{path}"
 
 
 def quote(text: str) -> str:

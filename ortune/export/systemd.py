@@ -59,7 +59,9 @@ def write(job: Job) -> str:
 
 def make_command(job: Job, *, is_template: bool) -> str:
     """Return the command line of the service."""
-    ortune, *apply = make_apply_command(job)
+    # Each process gets a part of the quota, so that it sees another class of host.
+    is_other_class = is_template and bool(job.record.host.cpu_quota) and job.deployment.processes > 1
+    ortune, *apply = make_apply_command(job, any_host=is_other_class)
     if not is_template:
         gunicorn, *options = make_gunicorn_command(job)
         words = [f"{PROGRAMS}/{ortune}", *apply, f"{PROGRAMS}/{gunicorn}", *options]

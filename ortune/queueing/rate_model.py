@@ -410,6 +410,8 @@ def find_factors(means_ns: Sequence[float], sds_ns: Sequence[float], n_calls: Se
 
 
 def summarize_factors(factors: Sequence[float], most: int) -> tuple[float, ...]:
-    """Return the means of groups of factors of about equal size, from small to large; one if all are about equal."""
-    groups = [float(each.mean()) for each in np.array_split(np.sort(factors), min(most, len(factors)))]
+    """Return the means of groups of factors of equal size, from small to large; one if all are about equal."""
+    n_groups = min(most, len(factors))
+    # A factor may belong to two groups in part.
+    groups = np.repeat(np.sort(factors), n_groups).reshape(n_groups, len(factors)).mean(axis=1).tolist()
     return tuple(groups) if groups[-1] > STEADY * groups[0] else (float(np.mean(factors)),)

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from ortune.apply.inside.options_log import read_entry
 from ortune.apply.inside.providers import show_option
 from ortune.apply.inside.settings import THREADS, TunedSession, show_value
 
@@ -128,14 +129,6 @@ def write_stderr(text: str) -> None:
     """Write lines to stderr if it is open. Daemons close it."""
     with contextlib.suppress(AttributeError, ValueError, OSError):
         sys.stderr.write("\n".join(map(printable, text.split("\n"))))
-
-
-def read_entry(options: Any, name: str) -> str:
-    """Return a configuration entry of SessionOptions; empty if it is not set."""
-    try:
-        return str(options.get_session_config_entry(name))
-    except (AttributeError, RuntimeError):
-        return ""
 
 
 def list_threads() -> set[int]:

@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any
 
 from ortune.apply.inside.calls import RUN_SETTINGS, WATCH, wrap_runs
-from ortune.apply.inside.explain import describe, describe_own, list_threads, read_entry, render, write_stderr
+from ortune.apply.inside.explain import describe, describe_own, list_threads, render, write_stderr
 from ortune.apply.inside.fit import FitCheck
-from ortune.apply.inside.options_log import OptionsLog
+from ortune.apply.inside.options_log import OptionsLog, read_entry
 from ortune.apply.inside.plugins import PluginLibraries, find_unapplied, has_providers
 from ortune.apply.inside.processes import Processes
 from ortune.apply.inside.providers import CUDA_BASED, Skip, read_requested
@@ -140,14 +140,8 @@ class Hook:
         before = list_threads() if tuned or self._observer or not self.plan["rules"] else set()
         start_ns, fault = time.perf_counter_ns(), ""
         if tuned is not None:
-            try:
-                own(session, *tuned.arguments, **tuned.extra)
-                if tuned.unproven_provider:
-                    fault = find_unapplied(session, tuned.unproven_provider)
-                    reason = f"{tuned.rule['source']} cannot be applied"
-            except Exception as error:  # noqa: BLE001  (onnxruntime may raise anything)
-                fault, reason = str(error) or type(error).__name__, "creating the session with the tuned options failed"
-            tuned = None if fault else tuned
+            fault, why = _create_tuned(own, session, tuned)
+            tuned, reason = (None, why) if fault else (tuned, reason)
         if tuned is None:
             start_ns = time.perf_counter_ns()
             own(session, *args, **kwargs)  # if the model itself is at fault, this raises as it would without ortune
@@ -435,6 +429,24 @@ class Hook:
         if text not in self._said:
             self._said.add(text)
             write_stderr(f"ortune: {text}\n")
+
+
+def _create_tuned(own: Callable[..., None], session: Any, tuned: TunedSession) -> tuple[str, str]:
+    """Create a session with tuned options. If that fails, the program's own options are as they were.
+
+    Returns:
+        The fault, and what failed; the first is empty if nothing did.
+    """
+    fault, reason = "", f"{tuned.rule['source']} cannot be applied"
+    try:
+        own(session, *tuned.arguments, **tuned.extra)
+        if tuned.unproven_provider:
+            fault = find_unapplied(session, tuned.unproven_provider)
+    except Exception as error:  # noqa: BLE001  (onnxruntime may raise anything)
+        fault, reason = str(error) or type(error).__name__, "creating the session with the tuned options failed"
+    if fault:
+        tuned.undo()
+    return fault, reason
 
 
 def _bind(own: Callable[..., None], session: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -130,3 +130,11 @@ def entry_of(method: str, args: tuple[Any, ...]) -> tuple[str, str] | None:
     if method not in ADDS_ENTRY:
         return None
     return (str(args[0]), str(args[1]))  # pybind accepts them only by position
+
+
+def read_entry(options: Any, name: str) -> str:
+    """Return a configuration entry of SessionOptions; empty if it is not set."""
+    try:
+        return str(options.get_session_config_entry(name))
+    except (AttributeError, RuntimeError):
+        return ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
-from ortune.apply.inside.options_log import OptionsLog
+from ortune.apply.inside.options_log import OptionsLog, read_entry
 from ortune.apply.inside.plugins import (
     ASSIGNMENT_ENTRY,
     BY_POLICY,
@@ -63,6 +63,8 @@ class TunedSession:
         self.not_set: list[str] = []
         self._devices: dict[str, Any] = {}
         self._known: set[str] = set()
+        self._before: dict[str, Any] = {}
+        self._entries_before: dict[str, str] = {}
 
     def set_providers(
         self, onnxruntime: Any, arguments: dict[str, Any], log: OptionsLog, libraries: PluginLibraries, *, keep: bool
@@ -157,11 +159,31 @@ class TunedSession:
             # Created before the log began: its entries are unknown, so it cannot be copied.
             self.options = own
             default = log.kind()
+            if AFFINITY in entries:
+                # It could not be removed again if the session fails.
+                self.set.pop(AFFINITY, None)
+                self.not_set.append(f"{AFFINITY} (the program created its options before ortune was active)")
+                del entries[AFFINITY]
             options = {**{name: getattr(default, name) for name in own_options}, **options}
+            self._remember(own, options, entries)
         for name, value in options.items():
             setattr(self.options, name, value)
         for name, text in entries.items():
             log.add_entry(self.options, name, text)
+
+    def _remember(self, own: Any, options: dict[str, Any], entries: dict[str, str]) -> None:
+        """Note what the program's own options have before they are changed, to undo that if the session fails."""
+        self._before = {name: getattr(own, name) for name in options}
+        self._entries_before = {name: read_entry(own, name) for name in entries}
+
+    def undo(self) -> None:
+        """Give the program's own options back the settings that they had, if they were changed."""
+        for name, value in self._before.items():
+            setattr(self.options, name, value)
+        for name, text in self._entries_before.items():
+            # An entry that was not set cannot be removed.
+            if text:
+                self.options.add_session_config_entry(name, text)
 
     def _note(self, final: dict[str, Any], ours: dict[str, Any], theirs: dict[str, Any]) -> None:
         """Record which settings of the program and of the config took effect."""
