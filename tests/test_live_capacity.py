@@ -27,7 +27,7 @@ from ortune.queueing.live_capacity import (
     find_live_capacity,
 )
 from ortune.queueing.queue_model import Queue
-from ortune.queueing.rate_model import Observation, RateModel, find_factors
+from ortune.queueing.rate_model import Observation, RateModel, find_factors, group_factors, join_factors
 from ortune.queueing.services import make_services
 from ortune.queueing.tails import simulate_batched_tail, simulate_tail
 from ortune.queueing.theory import ConstantQueue, ExponentialQueue, KnownQueue, find_known_capacity
@@ -156,8 +156,12 @@ def test_a_host_that_is_slow_at_times_has_a_lower_capacity_than_its_mean_speed()
     assert model.expect_on_average(capacity, 1.0, factors) == pytest.approx(0.1, rel=0.01)
     seen = Observation(capacity, 0.1, 5000, float(SERVICE_NS), factors)
     assert model.fit([seen] * 4).rate_per_s == pytest.approx(capacity, rel=0.03)
-    # It is not known how often the host is slow if only one of the measurements shows it.
+    # It is not known how often the host is slow if only one of the measurements shows it. All count as much.
     steady = Observation(capacity, 0.02, 5000, 0.9 * SERVICE_NS)
+    joined = join_factors(
+        [seen._replace(factors=group_factors(factors, 5)), *[steady._replace(factors=(0.9,) * 5)] * 3]
+    )
+    assert np.mean(joined) == pytest.approx((1.0 + 3 * 0.9) / 4)
     wide, narrow = model.fit([seen, steady, steady, steady]), model.fit([seen] * 4)
     assert wide.high_per_s / wide.low_per_s > 1.2 * narrow.high_per_s / narrow.low_per_s
 

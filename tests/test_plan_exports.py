@@ -26,7 +26,10 @@ import ortune
 from ortune.apply.plan import describe_measured
 from ortune.errors import RecordError, TrustWarning, UsageError
 from ortune.export import TARGETS, gunicorn, render
+from ortune.export.compose import find_source
 from ortune.export.selection import list_selection
+from ortune.export.systemd import format_quota
+from ortune.export.target import Job
 from ortune.export.triton import make_text_of_ranges
 from ortune.host import HostClass, place_processes, read_host
 from ortune.knobs import Config
@@ -640,3 +643,23 @@ def test_parts_of_this_host() -> None:
     names: dict[str, Any] = {}
     exec(compile(text, "gunicorn.conf.py", "exec"), names)  # the code of the export is under test
     assert names["PARTS"] == [list(cpus) for cpus in placement.cpus]
+
+
+@pytest.mark.parametrize(
+    ("file", "output", "source"),
+    [
+        ("plan.json", None, "plan.json"),
+        ("plan.json", "compose.yaml", "./plan.json"),
+        ("plan.json", "deploy/compose.yaml", "../plan.json"),
+        ("deploy/plan.json", "deploy/compose.yaml", "./plan.json"),
+        ("/srv/plan.json", "deploy/compose.yaml", "/srv/plan.json"),
+    ],
+)
+def test_compose_finds_the_plan_from_its_own_folder(file: str, output: str | None, source: str) -> None:
+    record = pick_on(HostClass.of(HOST), DEPLOYMENTS["pinned"]).record
+    assert find_source(Job(record, "m.onnx", file, None if output is None else Path(output))) == source
+
+
+@pytest.mark.parametrize(("processes", "percent"), [(3, "33.33%"), (2, "50%"), (8, "12.5%")])
+def test_systemd_reads_two_decimal_places(processes: int, percent: str) -> None:
+    assert format_quota(1.0 / processes) == percent

@@ -364,7 +364,7 @@ class TestStages:
     def test_the_usual_budget_is_almost_enough_for_quick_calls(self) -> None:
         """Their capacities are measured for as long as it takes to see slow periods of the host."""
         outcome, spent_s = self.plan_slow_calls(0.5, "p90<25ms")
-        assert outcome.extension_s < 5
+        assert outcome.extension_s < 15
         assert spent_s < 260
 
     def test_the_usual_budget_is_not_extended_in_vain(self) -> None:
@@ -385,6 +385,16 @@ class TestStages:
     def test_more_requests_than_can_be_sent(self) -> None:
         outcome, _ = self.plan_slow_calls(1e-5, "p99<50ms", budget_s=60.0)
         assert outcome.rows[outcome.recommended].capacity
+
+    def test_blocks_of_a_busy_host_count_where_requests_arrive(self) -> None:
+        """What disturbs them makes requests late. In comparisons, such blocks are repeated."""
+        opened = open_simulated(SimulatedExecutor(lambda config: 1e6, contended_share=0.5))
+        runner = DeploymentRunner(opened, Deployment())
+        blocks, _ = runner.run_at_rate(Deployment(), 100.0, "p90", 1.0)
+        assert 0 < sum(block.contended for block in blocks) < len(blocks)
+        assert opened.runner.describe_noise(contended=False).n_repeated == 0
+        runner.confirm([Deployment()], runner.plan_confirmation([Deployment()], 30.0), lambda done, total: None)
+        assert opened.runner.describe_noise(contended=False).n_repeated > 0
 
     def test_a_target_that_nothing_keeps(self) -> None:
         executor = SimulatedExecutor(lambda config: 1, latency_under=scale_badly(2))

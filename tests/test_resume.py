@@ -25,6 +25,7 @@ from ortune.host import HostClass
 from ortune.knobs import CPU, DEFAULT, SpaceOptions, build_space
 from ortune.knobs.config import Plugin
 from ortune.model import InputInfo
+from ortune.options import make_request
 from ortune.record.files import read_record, read_trials
 from ortune.record.journal import (
     Answer,
@@ -41,6 +42,7 @@ from ortune.record.journal import (
 )
 from ortune.requests import SearchRequest
 from ortune.tuning.outcome import Outcome
+from ortune.tuning.prepare import prepare
 from ortune.tuning.resume import check_identity, describe_identity, find_unfinished, open_journal
 from ortune.tuning.stages import SearchSettings, run_search
 from ortune.tuning.study import open_storage, open_study
@@ -667,3 +669,13 @@ def test_the_options_are_in_python_too() -> None:
 
     parameters: Sequence[str] = ortune.search.__signature__.parameters  # type: ignore[attr-defined]
     assert {"resume", "restart"} <= set(parameters)
+
+
+@pytest.mark.parametrize("option", ["resume", "restart"])
+def test_a_storage_of_the_environment_has_all_that_it_needs_to_go_on(
+    option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORTUNE_STORAGE", str(tmp_path / "fleet.journal"))
+    request = make_request(SearchRequest, {"model": str(TINY_CNN), option: True, "output": str(tmp_path / "t.json")})
+    with pytest.raises(UsageError, match="the storage that the environment names"):
+        prepare(request)

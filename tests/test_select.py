@@ -13,6 +13,7 @@ import pytest
 
 import ortune
 from ortune.apply.bench import read_sides
+from ortune.compare.hosts import pool_hosts
 from ortune.errors import ModelError, RecordError, UsageError
 from ortune.host import HostClass, read_host
 from ortune.host.processor import Caches, CpuType, Processor
@@ -36,6 +37,7 @@ from ortune.workload.workload import BackgroundProgram
 from tests.conftest import ROOT, TINY_CNN, TINY_ENCODER, run_ortune
 from tests.records import EXAMPLE, make_record, write
 from tests.simulation import make_host
+from tests.test_hosts import speedup
 
 HERE = HostClass.of(read_host())
 ONE, FOUR, BUSY = make_load(), make_load(clients=4), make_load(rate_per_s=100)
@@ -246,6 +248,14 @@ class TestBundle:
         bundle, dropped = merge(given)
         assert len(bundle.records) == 5
         assert not dropped
+
+    def test_evidence_of_other_hosts_stays(self) -> None:
+        plain = sourced(1)
+        hosts = pool_hosts([speedup(1.3)] * 3)
+        evidence = msgspec.structs.replace(plain.record.evidence, hosts=hosts)
+        more = Sourced(record=msgspec.structs.replace(plain.record, evidence=evidence), source="more.json")
+        for records in ([plain, more], [more, plain]):
+            assert merge(records)[0].records == (more.record,)
 
     def test_nothing_to_merge(self) -> None:
         with pytest.raises(RecordError, match="no records to merge"):

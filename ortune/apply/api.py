@@ -15,6 +15,7 @@ from ortune.planning.read import read_configs
 from ortune.program_options import LoadOptions
 from ortune.record.schema import Record
 from ortune.record.select import Wanted, minor_version, select_record
+from ortune.sanitize import printable
 from ortune.worker.installed import find_installed_version, require_runtime
 from ortune.worker.session import make_run_options, make_session, make_session_options, set_global_thread_pool
 
@@ -252,7 +253,6 @@ def _choose(
         return DEFAULT
     recorded, here = choice.record.runtime.onnxruntime, find_installed_version()
     if here and minor_version(recorded) != minor_version(here):
-        warnings.warn(
-            f"{choice.source} was tuned with onnxruntime {recorded}; this is onnxruntime {here}", stacklevel=3
-        )
+        text = f"{choice.source} was tuned with onnxruntime {recorded}; this is onnxruntime {here}"
+        warnings.warn(printable(text), stacklevel=3)
     return choice.record.config

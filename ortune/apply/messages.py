@@ -39,8 +39,8 @@ def describe_left_out(choice: Choice) -> str:
     if not left_out:
         return ""
     return printable(
-        f"{choice.source} was tuned with {' and '.join(left_out)}, which a program must do itself. Without, its gain "
-        "was not measured."
+        f"{choice.source} was tuned with {' and '.join(left_out)}, which a program must do itself. Otherwise, the gain "
+        "may be smaller."
     )
 
 

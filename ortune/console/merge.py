@@ -40,7 +40,7 @@ def show_bundle(console: Console, bundle: Bundle, dropped: Sequence[Sourced], pa
         why = (
             "the same record was given twice"
             if each.record in bundle.records
-            else "another record of the same search is later, or proved more"
+            else "another record of an equal search is later, or has more evidence"
         )
         show_note(console, "skipped", f"{each.source}: {why}")
     show_note(console, "written", f"{path}, {format_count(len(bundle.records), 'record')}", "green")

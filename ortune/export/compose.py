@@ -6,6 +6,7 @@ Source: https://github.com/compose-spec/compose-spec
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from ortune.export.comments import make_comment
 from ortune.export.literals import YAML
@@ -87,11 +88,13 @@ def make_service(job: Job, name: str, port: int, cpus: Cpus = ()) -> list[str]:
 
 def find_source(job: Job) -> str:
     """Return the path of the plan as compose reads it: relative to the folder of the file that is written."""
-    if job.output is None:
+    if job.output is None or Path(job.file).is_absolute():
         return job.file
-    # A path without a dot would be the name of a volume.
-    path = os.path.relpath(job.file, job.output.parent)
-    return path if path.startswith(os.pardir) else f"{os.curdir}/{path}"
+    try:
+        path = Path(os.path.relpath(job.file, job.output.parent)).as_posix()
+    except ValueError:  # another drive of Windows
+        return str(Path(job.file).absolute())
+    return path if path.split("/")[0] == os.pardir else f"{os.curdir}/{path}"
 
 
 def quote(text: str) -> str:

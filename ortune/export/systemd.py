@@ -53,8 +53,13 @@ def write(job: Job) -> str:
         lines += [make_comment("#", describe_memory()), f"MemoryLow={memory}M"]
     if quota := job.record.host.cpu_quota:
         share = quota / n_processes if parts else quota
-        lines.append(f"CPUQuota={max(100 * share, 1):.6g}%")
+        lines.append(f"CPUQuota={format_quota(share)}")
     return "\n".join([*lines, "", "[Install]", "WantedBy=multi-user.target"])
+
+
+def format_quota(cpus: float) -> str:
+    """Return a number of CPUs in percent. systemd ignores a quota with more than two decimal places."""
+    return f"{max(100 * cpus, 1):.2f}".rstrip("0").rstrip(".") + "%"
 
 
 def make_command(job: Job, *, is_template: bool) -> str:

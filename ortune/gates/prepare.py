@@ -106,7 +106,8 @@ def _choose_goal(request: GateRequest, record: Record | None) -> Goal:
             )
         goal = msgspec.structs.replace(goal, objectives=record.objectives)
     # Under another load, the record's limits may be out of reach, or mean nothing.
-    return goal if request.limit else msgspec.structs.replace(goal, limits=workload.limits)
+    limits = tuple(limit for limit in workload.limits if limit.figure not in OF_PROGRAMS)
+    return goal if request.limit else msgspec.structs.replace(goal, limits=limits)
 
 
 def _gate_gain(

@@ -79,14 +79,9 @@ class CapacityMeasurement:
             self._deployment,
             rate_per_s,
             self.limit.figure,
-            least_s=self._find_least_s(rate_per_s, slowdown),
+            least_s=self._share * max(RELAXATIONS * relaxation_s, LEAST_S),
             warm_up_s=WARM_UP_RELAXATIONS * relaxation_s,
         )
-
-    def _find_least_s(self, rate_per_s: float, slowdown: float) -> float:
-        """Return how long a measurement lasts at least."""
-        relaxation_s = self.model.find_relaxation_ns(rate_per_s, slowdown) / 1e9
-        return self._share * max(RELAXATIONS * relaxation_s, LEAST_S)
 
     def fit_into(self, time_s: float) -> bool:
         """Make measurements so short that the fewest fit into a time. Return whether they do."""
@@ -120,7 +115,8 @@ class CapacityMeasurement:
 
     def measure(self, rate_per_s: float, slowdown: float) -> Observation:
         """Return how many requests exceed the limit, or the mean latency, in a fresh launch."""
-        least_s = self._find_least_s(rate_per_s, slowdown)
+        relaxation_s = self.model.find_relaxation_ns(rate_per_s, slowdown) / 1e9
+        least_s = self._share * max(RELAXATIONS * relaxation_s, LEAST_S)
         blocks, _ = self._runner.run_at_rate(self._deployment, rate_per_s, self.limit.figure, least_s)
         latencies_ns = np.concatenate([block.samples_ns for block in blocks])
         if self._deployment.batching:

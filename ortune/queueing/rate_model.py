@@ -204,8 +204,9 @@ class RateModel:
         from scipy.special import stdtrit
 
         center, spread = self._expect_slowdown(observed)
-        observed = self._compare_speeds(observed, center)
-        factors = summarize_factors([each for one in observed for each in one.factors], MOST_FACTORS)
+        by_part = self._compare_speeds(observed, center)
+        factors = join_factors(by_part)
+        observed = [each._replace(factors=simplify_factors(each.factors)) for each in by_part]
         bounds = (center - LARGEST_SLOWDOWN, center + LARGEST_SLOWDOWN)
         log = center
         for _ in range(2):
@@ -230,7 +231,7 @@ class RateModel:
         if math.isinf(half):
             return Fit(slowdown=slowdown, rate_per_s=rate_per_s, low_per_s=0.0, high_per_s=math.inf)
         low_per_s, high_per_s = (self.find_capacity(slowdown * math.exp(each), factors) for each in (half, -half))
-        error = self._find_error_of_factors(observed, slowdown) if len(factors) > 1 and rate_per_s else 0.0
+        error = self._find_error_of_factors(by_part, slowdown) if len(factors) > 1 and rate_per_s else 0.0
         if error:
             other = float(stdtrit(n - 1, (1 + confidence) / 2)) * error
             low_per_s, high_per_s = (
@@ -246,24 +247,25 @@ class RateModel:
         (1981). Each measurement is left out once.
         """
         n = len(observed)
-        rates = []
-        for left_out in range(n):
-            kept = [factor for place, each in enumerate(observed) if place != left_out for factor in each.factors]
-            rates.append(self.find_capacity(slowdown, summarize_factors(kept, MOST_FACTORS)))
+        rates = [
+            self.find_capacity(slowdown, join_factors([*observed[:left_out], *observed[left_out + 1 :]]))
+            for left_out in range(n)
+        ]
         return float(np.std(np.log(np.maximum(rates, 1e-9)))) * math.sqrt(n - 1)
 
     def _compare_speeds(self, observed: Sequence[Observation], center: float) -> list[Observation]:
-        """Return measurements whose factors are those relative to the mean of all, whose logarithm is `center`."""
-        if len({each.factors for each in observed}) == 1 and observed[0].factors == (1.0,):
+        """Return measurements with factors relative to the mean of all, whose logarithm is `center`.
+
+        All have equally many, so that they count as much.
+        """
+        if all(each.factors == (1.0,) for each in observed):
             return list(observed)
         found = []
         for each in observed:
             own = 1.0
             if each.service_ns:
                 own = each.service_ns / self._find_call_ns(each.rate_per_s) / math.exp(center)
-            found.append(
-                each._replace(factors=summarize_factors([own * part for part in each.factors], FEWEST_FACTORS))
-            )
+            found.append(each._replace(factors=group_factors([own * part for part in each.factors], FEWEST_FACTORS)))
         return found
 
     def find_likely_low(self, observed: Sequence[Observation], slowdown: float, confidence: float) -> float:
@@ -280,8 +282,9 @@ class RateModel:
         from scipy.optimize import brentq
 
         center, spread = self._expect_slowdown(observed)
-        observed = self._compare_speeds(observed, center)
-        factors = summarize_factors([each for one in observed for each in one.factors], MOST_FACTORS)
+        by_part = self._compare_speeds(observed, center)
+        factors = join_factors(by_part)
+        observed = [each._replace(factors=simplify_factors(each.factors)) for each in by_part]
         log, end = math.log(slowdown), center + LARGEST_SLOWDOWN
         most = self._find_most(slowdown)
 
@@ -391,8 +394,8 @@ def choose_near(observed: Sequence[Observation], rate_per_s: float) -> list[Obse
 def find_factors(means_ns: Sequence[float], sds_ns: Sequence[float], n_calls: Sequence[int]) -> tuple[float, ...]:
     """Return by which factors calls took longer than on average in parts of a measurement.
 
-    The means of parts with few calls differ by chance. Their deviations are reduced by as much as that explains (James
-    and Stein, "Estimation with quadratic loss" (1961), with the mean of the parts).
+    The means of parts with few calls differ by chance. Their deviations are reduced so that their variance is what is
+    left of it without that.
 
     Args:
         means_ns: Mean duration of the calls of each part.
@@ -409,9 +412,20 @@ def find_factors(means_ns: Sequence[float], sds_ns: Sequence[float], n_calls: Se
     return tuple((1 + kept * (means / mean - 1)).tolist())
 
 
-def summarize_factors(factors: Sequence[float], most: int) -> tuple[float, ...]:
-    """Return the means of groups of factors of equal size, from small to large; one if all are about equal."""
-    n_groups = min(most, len(factors))
-    # A factor may belong to two groups in part.
-    groups = np.repeat(np.sort(factors), n_groups).reshape(n_groups, len(factors)).mean(axis=1).tolist()
-    return tuple(groups) if groups[-1] > STEADY * groups[0] else (float(np.mean(factors)),)
+def group_factors(factors: Sequence[float], n_groups: int) -> tuple[float, ...]:
+    """Return the means of so many groups of factors of equal size, from small to large.
+
+    A factor may belong to several groups in part.
+    """
+    repeated = np.repeat(np.sort(factors), n_groups).reshape(n_groups, len(factors))
+    return tuple(repeated.mean(axis=1).tolist())
+
+
+def simplify_factors(factors: Sequence[float]) -> tuple[float, ...]:
+    """Return the mean of factors, from small to large, if all are about equal, else the factors."""
+    return tuple(factors) if factors[-1] > STEADY * factors[0] else (float(np.mean(factors)),)
+
+
+def join_factors(observed: Sequence[Observation]) -> tuple[float, ...]:
+    """Return the factors of some measurements together."""
+    return simplify_factors(group_factors([factor for each in observed for factor in each.factors], MOST_FACTORS))

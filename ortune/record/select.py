@@ -73,7 +73,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
         load: The expected load, or None if it is not known.
         pick: The point of the record's front, counted from 1; None for what the record recommends. Where a record is
             already picked, it has no effect.
-        any_host: Whether a record for another class of host may be used.
+        any_host: Whether a record for another class of host, or for another GPU, may be used.
         other_model: Whether a record for another model may be used. The model then only decides among records for
             several models.
     """
@@ -249,7 +249,7 @@ def choose(
         RecordError: The front has no such point.
     """
     here = [each for each in records if each.record.host.includes(host)]
-    left = [each for each in here if not find_gpu_difference(each.record)] or here
+    left = [each for each in here if not find_gpu_difference(_find_point(each, pick))] or here
     left = [each for each in left if not each.record.host.is_coarse] or left
     if not here:
         least = min(each.record.host.count_differences(host) for each in records)
@@ -271,6 +271,14 @@ def choose(
         if here and gpus
         else _explain(best, left, host, load, is_here=bool(here)),
     )
+
+
+def _find_point(each: Sourced, pick: int | str | None) -> Record:
+    """Return the record with the point of its front that is wanted; as it is if it has no such point."""
+    try:
+        return each.record if pick is None or each.is_picked else each.record.point(pick)
+    except RecordError:
+        return each.record
 
 
 def _sort_by_worth(records: Sequence[Sourced]) -> list[Sourced]:
@@ -337,7 +345,7 @@ def _explain_load(best: Sourced, left: Sequence[Sourced], load: Load | None) -> 
 
 
 def merge(records: Sequence[Sourced]) -> tuple[Bundle, tuple[Sourced, ...]]:
-    """Combine records into a bundle. Of searches of the same on hosts of the same class, the latest is kept.
+    """Combine records into a bundle. Of equal searches on hosts of the same class, the latest is kept.
 
     A search that proved nothing does not replace one that did.
 
@@ -362,7 +370,8 @@ def merge(records: Sequence[Sourced]) -> tuple[Bundle, tuple[Sourced, ...]]:
 def _replaces(new: Sourced, old: Sourced) -> bool:
     """Return whether a record replaces another one, which was given before it, of the same identity."""
     if started(new) == started(old):
-        return True  # the same search, to which evidence may have been added
+        # The same search, to one of which evidence of other hosts may have been added.
+        return new.record.evidence.hosts is not None or old.record.evidence.hosts is None
     return (new.record.is_proven, started(new)) >= (old.record.is_proven, started(old))
 
 

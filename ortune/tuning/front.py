@@ -120,11 +120,15 @@ def judge_front(goal: Goal, run: PairedRun, comparison: Comparison) -> tuple[Ver
         return "trade_off", reason, make_front(goal, run, comparison, keeping, recommend=True)
     offered = [position for position in proven if kept[position] == "yes" or position == BASELINE_POSITION]
     if kept[BASELINE_POSITION] == "unsure" and offered == [BASELINE_POSITION]:
-        reason = "it is uncertain whether the baseline stays within the limits: use a larger budget"
+        doubt = (
+            "can serve all requests" if kept_all(rows[BASELINE_POSITION].limits) == "yes" else "stays within the limits"
+        )
+        reason = f"it is uncertain whether the baseline {doubt}: use a larger budget"
         return "inconclusive", reason, make_front(goal, run, comparison, keeping, recommend=False)
     if kept[BASELINE_POSITION] == "unsure":
-        # The baseline may exceed a limit, and those that surely do not are better in something.
-        offered = offered[1:]
+        # Those that surely stay within the limits are better in something.
+        reason = "the baseline may exceed a limit, and none of these configs is better than another in all objectives"
+        return "trade_off", reason, make_front(goal, run, comparison, offered[1:], recommend=True)
     front = make_front(goal, run, comparison, offered, recommend=True)
     if [point.summary.config for point in front] == [rows[BASELINE_POSITION].config]:
         return "default_is_best", "none of them is significantly better in any objective", front

@@ -60,7 +60,7 @@ def judge_confirmation(
     baseline, candidate = comparison.rows
     assert candidate.speedup and candidate.summary and baseline.summary
     if is_overloaded(candidate.summary):
-        return judge_overload(goal, baseline, candidate)
+        return judge_overload(goal, baseline, candidate, others_left=others_left)
     unserved = (
         "it is uncertain whether the best candidate can serve all requests: they take "
         f"{candidate.summary.utilization_low or 0:.0%} to {candidate.summary.utilization_high or 1:.0%} of the "
@@ -180,7 +180,7 @@ def advise_budget(goal: Goal, row: Row, spent: TimeSpent | None) -> str:
     return f"use a budget of {budget_s} s, which would probably decide it"
 
 
-def judge_overload(goal: Goal, baseline: Row, candidate: Row) -> tuple[Verdict, str]:
+def judge_overload(goal: Goal, baseline: Row, candidate: Row, *, others_left: bool = False) -> tuple[Verdict, str]:
     """Return the verdict if the candidate cannot serve all requests."""
     assert candidate.summary and baseline.summary
     served = describe_capacity(goal, candidate.summary)
@@ -190,10 +190,10 @@ def judge_overload(goal: Goal, baseline: Row, candidate: Row) -> tuple[Verdict, 
             f"the baseline can serve {capacity}, and the best candidate {served}: the queue grows without bound"
         )
     if (kept := kept_all(baseline.limits)) != "yes":
-        verdict: Verdict = "infeasible" if kept == "no" else "inconclusive"
+        verdict: Verdict = "infeasible" if kept == "no" and not others_left else "inconclusive"
         exceeds = "exceeds" if kept == "no" else "may exceed"
         return verdict, (
-            f"the baseline {exceeds} {name_limits(baseline.limits, 'no', 'unsure')}, and {BEST_OF_THEM} can serve only "
+            f"the baseline {exceeds} {name_limits(baseline.limits, 'no', 'unsure')}, and the best candidate can serve only "
             f"{served}"
         )
     return "default_is_best", f"{BEST_OF_THEM} can serve only {served}"

@@ -360,8 +360,12 @@ class Hook:
         entries = {**config["session_config"], **rule["entries"]}
         if config["per_session"]:
             entries.update(config["per_session"][number % len(config["per_session"])])
-        tuned.set_options(arguments["sess_options"], entries, self._session_log, keep=keep)
-        tuned.add_providers(self._session_log)
+        try:
+            tuned.set_options(arguments["sess_options"], entries, self._session_log, keep=keep)
+            tuned.add_providers(self._session_log)
+        except Exception:
+            tuned.undo()
+            raise
         for name in rule["captures"]:
             # A replay reads the buffers of the first call. Programs that do not keep them would get wrong outputs.
             tuned.not_set.append(f"{name} (the program would have to keep its inputs in buffers on the device)")
@@ -432,7 +436,7 @@ class Hook:
 
 
 def _create_tuned(own: Callable[..., None], session: Any, tuned: TunedSession) -> tuple[str, str]:
-    """Create a session with tuned options. If that fails, the program's own options are as they were.
+    """Create a session with tuned options. If that fails, undo what was changed in the program's own options.
 
     Returns:
         The fault, and what failed; the first is empty if nothing did.

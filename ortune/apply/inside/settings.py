@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from typing import Any
 
@@ -177,13 +178,17 @@ class TunedSession:
         self._entries_before = {name: read_entry(own, name) for name in entries}
 
     def undo(self) -> None:
-        """Give the program's own options back the settings that they had, if they were changed."""
+        """Give the program's own options back the settings that they had, if they were changed.
+
+        An entry that was not set cannot be removed.
+        """
         for name, value in self._before.items():
-            setattr(self.options, name, value)
+            with contextlib.suppress(Exception):
+                setattr(self.options, name, value)
         for name, text in self._entries_before.items():
-            # An entry that was not set cannot be removed.
             if text:
-                self.options.add_session_config_entry(name, text)
+                with contextlib.suppress(Exception):
+                    self.options.add_session_config_entry(name, text)
 
     def _note(self, final: dict[str, Any], ours: dict[str, Any], theirs: dict[str, Any]) -> None:
         """Record which settings of the program and of the config took effect."""
