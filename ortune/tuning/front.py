@@ -119,16 +119,16 @@ def judge_front(goal: Goal, run: PairedRun, comparison: Comparison) -> tuple[Ver
         reason = "the baseline exceeds a limit, and these configs stay within all limits"
         return "trade_off", reason, make_front(goal, run, comparison, keeping, recommend=True)
     offered = [position for position in proven if kept[position] == "yes" or position == BASELINE_POSITION]
-    if kept[BASELINE_POSITION] == "unsure" and offered == [BASELINE_POSITION]:
-        doubt = (
-            "can serve all requests" if kept_all(rows[BASELINE_POSITION].limits) == "yes" else "stays within the limits"
-        )
-        reason = f"it is uncertain whether the baseline {doubt}: use a larger budget"
-        return "inconclusive", reason, make_front(goal, run, comparison, keeping, recommend=False)
     if kept[BASELINE_POSITION] == "unsure":
-        # Those that surely stay within the limits are better in something.
-        reason = "the baseline may exceed a limit, and none of these configs is better than another in all objectives"
-        return "trade_off", reason, make_front(goal, run, comparison, offered[1:], recommend=True)
+        keeps = kept_all(rows[BASELINE_POSITION].limits) == "yes"
+        doubt = "can serve all requests" if keeps else "stays within the limits"
+        reason = f"it is uncertain whether the baseline {doubt}"
+        if offered == [BASELINE_POSITION]:
+            front = make_front(goal, run, comparison, keeping, recommend=False)
+            return "inconclusive", f"{reason}: use a larger budget", front
+        # Those that surely do are better in something.
+        front = make_front(goal, run, comparison, offered[1:], recommend=True)
+        return "trade_off", f"{reason}; none of these configs is better than another in all objectives", front
     front = make_front(goal, run, comparison, offered, recommend=True)
     if [point.summary.config for point in front] == [rows[BASELINE_POSITION].config]:
         return "default_is_best", "none of them is significantly better in any objective", front

@@ -193,8 +193,8 @@ def judge_overload(goal: Goal, baseline: Row, candidate: Row, *, others_left: bo
         verdict: Verdict = "infeasible" if kept == "no" and not others_left else "inconclusive"
         exceeds = "exceeds" if kept == "no" else "may exceed"
         return verdict, (
-            f"the baseline {exceeds} {name_limits(baseline.limits, 'no', 'unsure')}, and the best candidate can serve only "
-            f"{served}"
+            f"the baseline {exceeds} {name_limits(baseline.limits, 'no', 'unsure')}, and the best candidate can serve "
+            f"only {served}"
         )
     return "default_is_best", f"{BEST_OF_THEM} can serve only {served}"
 
