@@ -59,7 +59,8 @@ class TestModules:
     @pytest.mark.slow
     def test_only_msgspec_and_onnxruntime_are_needed(self) -> None:
         found = modules.third_party(modules.find_closure(), sys.stdlib_module_names)
-        # psutil is only used where the system itself does not report the number of cores.
+        # psutil is only used where the system itself does not report the number of cores, and pynvml for records whose
+        # config uses an NVIDIA GPU. Without it, it is not known which GPU there is.
         assert found == {
             "msgspec": found["msgspec"],
             "onnxruntime": {
@@ -69,6 +70,7 @@ class TestModules:
                 "ortune.worker.session",
             },
             "psutil": {"ortune.host.read"},
+            "pynvml": {"ortune.worker.gpu"},
         }
         project = tomllib.loads((DISTRIBUTION / "pyproject.toml").read_text())["project"]
         assert [re.split(r"[>=]", each)[0] for each in project["dependencies"]] == ["msgspec", "psutil"]
