@@ -108,9 +108,15 @@ class Break(NamedTuple):
 
 
 class WatchedMeasurement(CapacityMeasurement):
-    """A capacity measurement that keeps what it measured at single rates."""
+    """A capacity measurement that keeps what it measured at single rates.
+
+    Attributes:
+        seen: The measurements at single rates.
+        found: The capacity; None if there were too few of them, or if no rate keeps the limit.
+    """
 
     seen: list[Observation]
+    found: Estimate | None = None
 
     def measure(self, rate_per_s: float, slowdown: float) -> Observation:
         """Measure at a rate."""
@@ -125,8 +131,6 @@ class WatchedMeasurement(CapacityMeasurement):
         if capacity and capacity.estimate:
             self.found = capacity
         return capacity
-
-    found: Estimate | None = None
 
     def find_slowdown(self) -> float:
         """Return by how much calls took longer than the model of the queue has them, near the capacity."""

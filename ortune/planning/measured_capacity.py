@@ -79,7 +79,7 @@ class CapacityMeasurement:
             self._deployment,
             rate_per_s,
             self.limit.figure,
-            least_s=self._share * max(RELAXATIONS * relaxation_s, LEAST_S),
+            least_s=self._find_least_s(relaxation_s),
             warm_up_s=WARM_UP_RELAXATIONS * relaxation_s,
         )
 
@@ -116,7 +116,7 @@ class CapacityMeasurement:
     def measure(self, rate_per_s: float, slowdown: float) -> Observation:
         """Return how many requests exceed the limit, or the mean latency, in a fresh launch."""
         relaxation_s = self.model.find_relaxation_ns(rate_per_s, slowdown) / 1e9
-        least_s = self._share * max(RELAXATIONS * relaxation_s, LEAST_S)
+        least_s = self._find_least_s(relaxation_s)
         blocks, _ = self._runner.run_at_rate(self._deployment, rate_per_s, self.limit.figure, least_s)
         latencies_ns = np.concatenate([block.samples_ns for block in blocks])
         if self._deployment.batching:
@@ -127,6 +127,10 @@ class CapacityMeasurement:
             [len(block.samples_ns) for block in blocks],
         )
         return self.model.observe(rate_per_s, latencies_ns, merge_services(blocks)[0], factors=factors)
+
+    def _find_least_s(self, relaxation_s: float) -> float:
+        """Return how long a measurement lasts at least, given the relaxation time of the queue."""
+        return self._share * max(RELAXATIONS * relaxation_s, LEAST_S)
 
     @property
     def _deployment(self) -> Deployment:

@@ -205,8 +205,7 @@ class RateModel:
 
         center, spread = self._expect_slowdown(observed)
         by_part = self._compare_speeds(observed, center)
-        factors = join_factors(by_part)
-        observed = [each._replace(factors=simplify_factors(each.factors)) for each in by_part]
+        observed, factors = simplify_observations(by_part), join_factors(by_part)
         bounds = (center - LARGEST_SLOWDOWN, center + LARGEST_SLOWDOWN)
         log = center
         for _ in range(2):
@@ -283,8 +282,7 @@ class RateModel:
 
         center, spread = self._expect_slowdown(observed)
         by_part = self._compare_speeds(observed, center)
-        factors = join_factors(by_part)
-        observed = [each._replace(factors=simplify_factors(each.factors)) for each in by_part]
+        observed, factors = simplify_observations(by_part), join_factors(by_part)
         log, end = math.log(slowdown), center + LARGEST_SLOWDOWN
         most = self._find_most(slowdown)
 
@@ -316,18 +314,18 @@ class RateModel:
         """Return the information about the logarithm of the slowdown, and the sum of squared normalized errors."""
         information, excess = 0.0, 0.0
         for each, inflation in zip(observed, inflations, strict=True):
-            value, expected = each.value, min(self._expect_observed(each, log), most)
+            value, expected = each.value, min(self._expect_observed(each, math.exp(log)), most)
             if expected == most:
                 value = min(value, most)
-            ends = [min(self._expect_observed(each, log + side * STEP), most) for side in (-1, 1)]
+            ends = [min(self._expect_observed(each, math.exp(log + side * STEP)), most) for side in (-1, 1)]
             slope = (ends[1] - ends[0]) / (2 * STEP)
             variance = self.figure.find_variance(expected) * inflation / each.n_calls
             information += slope**2 / variance
             excess += (value - expected) ** 2 / variance
         return information, excess
 
-    def _expect_observed(self, observed: Observation, log: float) -> float:
-        return self.expect_on_average(observed.rate_per_s, math.exp(log), observed.factors)
+    def _expect_observed(self, observed: Observation, slowdown: float) -> float:
+        return self.expect_on_average(observed.rate_per_s, slowdown, observed.factors)
 
     def _find_misfit(self, observed: Observation, inflation: float, slowdown: float, most: float) -> float:
         """Return by how much a measurement contradicts a slowdown: minus the logarithm of the quasi-likelihood.
@@ -336,7 +334,7 @@ class RateModel:
         counts in full. Otherwise, the slow periods of a host, in which almost all requests are late, would count too
         little, and the capacity would be too high.
         """
-        expected = min(self.expect_on_average(observed.rate_per_s, slowdown, observed.factors), most)
+        expected = min(self._expect_observed(observed, slowdown), most)
         return self.figure.find_misfit(observed.value, expected) * observed.n_calls / inflation
 
     def _find_most(self, slowdown: float) -> float:
@@ -424,6 +422,11 @@ def group_factors(factors: Sequence[float], n_groups: int) -> tuple[float, ...]:
 def simplify_factors(factors: Sequence[float]) -> tuple[float, ...]:
     """Return the mean of factors, from small to large, if all are about equal, else the factors."""
     return tuple(factors) if factors[-1] > STEADY * factors[0] else (float(np.mean(factors)),)
+
+
+def simplify_observations(observed: Sequence[Observation]) -> list[Observation]:
+    """Return measurements with one factor where the speed was constant."""
+    return [each._replace(factors=simplify_factors(each.factors)) for each in observed]
 
 
 def join_factors(observed: Sequence[Observation]) -> tuple[float, ...]:

@@ -249,7 +249,7 @@ def choose(
         RecordError: The front has no such point.
     """
     here = [each for each in records if each.record.host.includes(host)]
-    left = [each for each in here if not find_gpu_difference(_find_point(each, pick))] or here
+    left = [each for each in here if _fits_gpu(each, pick)] or here
     left = [each for each in left if not each.record.host.is_coarse] or left
     if not here:
         least = min(each.record.host.count_differences(host) for each in records)
@@ -257,8 +257,7 @@ def choose(
     wanted = load or Load()
     left = _sort_by_worth(left)
     best = min(left, key=lambda each: load_distance(each.record.workload.load, wanted))
-    record = best.record if pick is None or best.is_picked else best.record.point(pick)
-    # A point of the front may use another provider than the recommended one.
+    record = _find_point(best, pick)
     gpus = find_gpu_difference(record)
     return Choice(
         record=record,
@@ -274,11 +273,20 @@ def choose(
 
 
 def _find_point(each: Sourced, pick: int | str | None) -> Record:
-    """Return the record with the point of its front that is wanted; as it is if it has no such point."""
+    """Return the record with the point of its front that is wanted, which may use another provider.
+
+    Raises:
+        RecordError: The front has no such point.
+    """
+    return each.record if pick is None or each.is_picked else each.record.point(pick)
+
+
+def _fits_gpu(each: Sourced, pick: int | str | None) -> bool:
+    """Return whether the GPU is the recorded one, if the wanted point uses one. Without such a point, it is unknown."""
     try:
-        return each.record if pick is None or each.is_picked else each.record.point(pick)
+        return find_gpu_difference(_find_point(each, pick)) is None
     except RecordError:
-        return each.record
+        return find_gpu_difference(each.record) is None
 
 
 def _sort_by_worth(records: Sequence[Sourced]) -> list[Sourced]:

@@ -19,6 +19,7 @@ from ortune.console.widgets import (
 from ortune.report.blocks import Cell, Chart, Facts, Table, Tone
 from ortune.report.charts.latencies import draw_latencies, draw_tails
 from ortune.workload import FIGURES, Load, Workload
+from ortune.workload.goal import find_default_objective
 
 LIMIT_TONES: dict[str, Tone] = {"yes": "good", "no": "bad", "unsure": "unsure"}
 
@@ -160,7 +161,7 @@ def workload_options(workload: Workload) -> list[str]:
     options = load_options(workload.load)
     if len(workload.objectives) > 1:
         options.append(f"--pareto {','.join(workload.objectives)}")
-    elif workload.objectives[0] != ("throughput" if workload.batches else workload.load.default_objective):
+    elif workload.objectives[0] != find_default_objective(workload.load, workload.batches):
         options.append(f"--objective {workload.objectives[0]}")
     options += [f"--limit {shlex.quote(limit.text)}" for limit in workload.limits]
     if workload.batches:

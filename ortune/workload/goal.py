@@ -114,6 +114,11 @@ def check_batches(load: Load, batches: tuple[int, ...]) -> None:
         )
 
 
+def find_default_objective(load: Load, batches: tuple[int, ...]) -> Objective:
+    """Return what is optimized if the user does not choose: throughput if the number of items in a call varies."""
+    return "throughput" if batches else load.default_objective
+
+
 def make_goal(
     load: Load,
     objective: Objective | None = None,
@@ -146,7 +151,7 @@ def make_goal(
             option="pareto",
         )
     check_batches(load, batches)
-    default = "throughput" if batches else load.default_objective
+    default = find_default_objective(load, batches)
     names = pareto or (objective or default,)
     if load.scenario == "server" and "throughput" in names:
         raise UsageError(
