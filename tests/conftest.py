@@ -128,12 +128,12 @@ def worker_processes() -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         try:
-            line, environment = process.cmdline(), process.environ()
+            if not any("ortune.worker.main" in part or "faulty_worker" in part for part in process.cmdline()):
+                continue
+            if process.environ().get("ORTUNE_TEST_RUN") == os.environ["ORTUNE_TEST_RUN"]:
+                found.append(process)
         except psutil.Error:
             continue
-        is_of_this_run = environment.get("ORTUNE_TEST_RUN") == os.environ["ORTUNE_TEST_RUN"]
-        if is_of_this_run and any("ortune.worker.main" in part or "faulty_worker" in part for part in line):
-            found.append(process)
     return found
 
 

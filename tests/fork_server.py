@@ -24,7 +24,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-HEAVY = ("onnx", "optuna", "scipy.linalg", "scipy.special", "typer.main")
+HEAVY = ("onnx", "optuna", "scipy.linalg", "scipy.optimize", "scipy.special", "typer.main")
 
 
 def import_modules() -> None:

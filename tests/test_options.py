@@ -15,7 +15,7 @@ from typer.main import get_command
 
 import ortune
 from docs.generate import describe_interface, describe_options
-from ortune.cli import app
+from ortune.cli import app, choose_command
 from ortune.errors import PLACEHOLDERS, UsageError, spell_as_flag, spell_in_python, spell_in_toml
 from ortune.gates.file import read_gates
 from ortune.options import (
@@ -49,6 +49,24 @@ def test_the_command_line_offers_what_is_declared(command: str) -> None:
         flags = {*each.option.flags, each.flag, *([f"--no-{each.key}"] if each.option.negatable else [])}
         expected[name] = {name} if each.option.positional else flags
     assert parameters == expected
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["--version"], ["serach"]], ids=str)
+def test_without_a_command_all_are_there(arguments: list[str]) -> None:
+    assert choose_command(app, ["ortune", *arguments]) is app
+
+
+@pytest.mark.parametrize("name", get_command(app).commands)  # type: ignore[attr-defined]
+def test_only_the_command_that_runs_is_built(name: str) -> None:
+    def describe(group: Any) -> dict[str, Any]:
+        commands = getattr(group, "commands", {})
+        own = {each.name: (each.opts, each.help) for each in group.params}
+        return {"": own, **{each: describe(command) for each, command in commands.items()}}
+
+    chosen: Any = get_command(choose_command(app, ["ortune", name, "--help"]))
+    every: Any = get_command(app)
+    assert list(chosen.commands) == [name]
+    assert describe(chosen.commands[name]) == describe(every.commands[name])
 
 
 @pytest.mark.parametrize("name", PYTHON)

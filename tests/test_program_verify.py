@@ -20,6 +20,7 @@ from ortune.gates.run import run_gate
 from ortune.knobs import Config
 from ortune.knobs.config import ModelSettings, ThreadPool
 from ortune.options import make_request
+from ortune.program import prepare
 from ortune.program.prepare import PreparedProgram, prepare_program
 from ortune.program.space import ProgramModel
 from ortune.program.tuned import (
@@ -108,6 +109,12 @@ def write_bundle(path: Path, *records: Record) -> Path:
 
 def model_named(name: str, own: Config = Config()) -> ProgramModel:  # noqa: B008  (it is immutable)
     return ProgramModel(name=name, info=None, own=own, share=0.5)
+
+
+@pytest.fixture(autouse=True)
+def observed_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Observe programs, which are the same here each time, for a second instead of five."""
+    monkeypatch.setattr(prepare, "USUAL_OBSERVE_S", prepare.LEAST_OBSERVE_S)
 
 
 class TestRecords:

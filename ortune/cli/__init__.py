@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import shlex
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, TextIO, cast
 
 import typer
 import typer.core
+from typer.main import get_command_name
 
 from ortune import __version__
 from ortune.cli.after_dashes import NAMES, SEPARATOR, route
@@ -159,7 +161,7 @@ def main() -> None:
             check_words(sys.argv)
             check_arguments(sys.argv)
             sys.argv = route_several(route(sys.argv))
-            app(prog_name="ortune")
+            choose_command(app, sys.argv)(prog_name="ortune")
         except SystemExit:
             if fault := safe_stdout.find_fault():
                 raise UsageError(f"Cannot write to stdout: {fault}.") from None
@@ -178,6 +180,28 @@ def main() -> None:
         # A bug in ortune. Python would exit with code 1, which ortune uses for a failed check.
         show_traceback()
         sys.exit(ExitCode.ERROR)
+
+
+def choose_command(every: typer.Typer, arguments: Sequence[str]) -> typer.Typer:
+    """Return the application with only the command or group that runs: Typer needs a while to build the others.
+
+    Args:
+        every: The application with all commands.
+        arguments: The arguments of this process. If they name no command first, all are kept.
+    """
+    names = arguments[1:2]
+    commands = [each for each in every.registered_commands if [each.name or name_of(each.callback)] == names]
+    groups = [each for each in every.registered_groups if [each.name] == names]
+    if not commands and not groups:
+        return every
+    chosen = copy.copy(every)
+    chosen.registered_commands, chosen.registered_groups = commands, groups
+    return chosen
+
+
+def name_of(callback: Callable[..., Any] | None) -> str:
+    """Return the name of the command that Typer makes of a function."""
+    return get_command_name(callback.__name__) if callback else ""
 
 
 def show_traceback() -> None:

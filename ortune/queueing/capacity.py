@@ -32,6 +32,10 @@ NARROW = 1.05
 """Where two rates differ by this factor at most, the function between them is taken to be a line."""
 
 
+APPROACH = 0.6
+"""Part of the way to the highest rate that one step goes at most."""
+
+
 class Capacity(msgspec.Struct, frozen=True, kw_only=True):
     """The highest rate that keeps a limit.
 
@@ -123,7 +127,7 @@ def find_crossing(
         while find_spare(high) >= 0:
             if high >= highest:
                 return math.inf
-            low, high, factor = high, min(high * factor, highest), factor**2
+            low, high, factor = high, min(high * factor, approach(high, highest)), factor**2
     else:
         while find_spare(low) < 0:
             if low <= lowest:
@@ -133,6 +137,14 @@ def find_crossing(
         below, above = find_spare(low), find_spare(high)
         return low + (high - low) * below / (below - above)
     return float(brentq(find_spare, low, high, rtol=PRECISION))
+
+
+def approach(rate: float, highest: float) -> float:
+    """Return a rate between this one and the highest, or the highest if that is near.
+
+    The closer a rate is to that at which a queue grows without bound, the longer its simulation takes.
+    """
+    return highest if highest <= NARROW * rate else rate + APPROACH * (highest - rate)
 
 
 def simulate_capacity(
