@@ -984,7 +984,8 @@ class ProgramRunOptions(Request):
     body: Annotated[
         tuple[str, ...],
         Option(
-            help="A file with the body of the requests, which are then POST requests. Several bodies are sent in turn.",
+            help="A file with the body of the requests, which are then POST requests. Several bodies are sent in turn, "
+            "or drawn at random at a rate.",
             metavar="FILE",
             parse=parse_texts,
             accepts=f"{PATH} | Sequence[{PATH}]",

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from benchmarks.simulated_clock import SimulatedClock
 from ortune.worker import BlockPlan
 from ortune.worker.load_generator import generate_load
-from ortune.worker.open_loop import Mark, RequestStream, cpu_between, draw_arrivals, plan_warm_up
+from ortune.worker.open_loop import Mark, RequestStream, cpu_between, draw_arrivals, draw_positions, plan_warm_up
 from ortune.worker.window import work_within
 from ortune.workload import Load, make_load
 from tests.simulation import sojourn_times
@@ -56,11 +56,23 @@ def test_sojourn_times_match_a_queue(arrivals: str, clients: int, mean_ms: float
     clock = SimulatedClock()
     window = generate_load(make_sleep_call(clock), services, block, make_reader(clock), clock)
     due = draw_arrivals(load, block.lead_in_ns, block.lead_in_ns + block.duration_ns, block.seed)
-    order = [services[(block.seed + number) % len(services)] for number in range(len(due))]
-    sojourns = sojourn_times(due, np.array(order), clients)
+    order = np.array(services)[draw_positions(len(due), len(services), block.seed)]
+    sojourns = sojourn_times(due, order, clients)
     starts = due + sojourns - order
     expected = sojourns[(starts >= block.lead_in_ns) & (starts < block.lead_in_ns + block.duration_ns)]
     assert window.latencies_ns.tolist() == pytest.approx(expected.tolist(), abs=2)
+
+
+def test_samples_of_requests_are_drawn_at_random() -> None:
+    """If short and long calls alternated, as they do in turn, queues would be shorter than those of users."""
+    clock = SimulatedClock()
+    load = make_load(rate_per_s=50)
+    window = generate_load(
+        make_sleep_call(clock), [MS, 9 * MS], plan(load, duration_ms=20_000), make_reader(clock), clock
+    )
+    changes = np.mean(window.positions[1:] != window.positions[:-1])
+    assert 0.4 < changes < 0.6
+    assert 0.4 < window.positions.mean() < 0.6
 
 
 @pytest.mark.parametrize("arrivals", ["poisson", "periodic"])

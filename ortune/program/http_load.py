@@ -307,8 +307,8 @@ class HttpLoad:
             timeout_s: Maximum time to wait for a connection, and for the next part of a response.
             method: Method of the requests.
             headers: Names and values of header fields.
-            body_paths: Files with the bodies, which are sent in turn. If no header has the content type, it is that of
-                the file's name.
+            body_paths: Files with the bodies, which are sent in turn, or drawn at random at a rate. If no header has
+                the content type, it is that of the file's name.
             n_cores: Number of physical cores that the CPUs belong to; 0 if unknown.
             background_load: Process id of the background load, or None.
             check_waiting: Whether threads that wait for a CPU show that other processes disturb the server.

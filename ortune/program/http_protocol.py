@@ -40,7 +40,8 @@ class OpenRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
         url: URL with scheme, host and port.
         method: Method of the requests.
         headers: Names and values of header fields.
-        body_paths: Files with the bodies, which are sent in turn. Without any, requests have no body.
+        body_paths: Files with the bodies, which are sent in turn, or drawn at random at a rate. Without any,
+            requests have no body.
         timeout_s: Maximum time to wait for a connection, and for the next part of a response.
         verify: Whether the certificate of the server must be valid.
         root: Id of the process whose tree serves the requests.

@@ -36,7 +36,8 @@ def generate_load(
 
     Args:
         call: Makes one call with one sample.
-        samples: Samples of the calls, used in turn. The plan's seed determines the first one.
+        samples: Samples of the calls, used in turn, or drawn at random if requests arrive at a rate. The plan's seed
+            determines which.
         plan: The load, and for how long.
         read: Called before the lead-in and after the window.
         clock: The clock; None for the real one.

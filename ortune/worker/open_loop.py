@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -48,6 +48,9 @@ RELAXATIONS = 3.0
 WARM_UP_BATCHES = 10
 """Full batches that the warm-up lasts at least, where requests are put together."""
 
+OF_POSITIONS = 2**31
+"""Second part of the seed of samples. That of arrivals is the number of an attempt."""
+
 HIGHEST_UTILIZATION = 0.95
 """Utilization for which the longest warm-up is planned. The relaxation time has no bound as it approaches 1."""
 
@@ -74,6 +77,7 @@ class Segment(NamedTuple):
 
     Attributes:
         arrivals: Arrival time of each request, those first that waited at the start.
+        positions: Position of the sample of each request.
         marks: The calls that were made.
         inside: Of these, the calls that began in the window, in order of their start.
         start: The start of the window.
@@ -82,6 +86,7 @@ class Segment(NamedTuple):
     """
 
     arrivals: list[int]
+    positions: NDArray[np.int64]
     marks: list[Mark]
     inside: list[Mark]
     start: int
@@ -125,7 +130,8 @@ class RequestStream:
 
         Args:
             call: Makes one call with one sample; with several samples in a list, if the plan puts requests together.
-            samples: Samples of the requests, used in turn.
+            samples: Samples of the requests, drawn at random. Used in turn, they would come more regularly than the
+                requests of users, and queues would be shorter.
             plan: For how long, and how requests are put together.
             read: Called before the lead-in and after the window.
             clock: The clock.
@@ -136,24 +142,24 @@ class RequestStream:
         before = read()
         begin = barrier.wait()
 
-        def serve(numbers: Sequence[int], seed: int) -> None:
-            chosen = [samples[(seed + number) % len(samples)] for number in numbers]
+        def serve(positions: Iterable[int]) -> None:
+            chosen = [samples[position % len(samples)] for position in positions]
             call(chosen[0] if plan.max_batch == 1 else chosen)
 
         # Caches and threads are cold after a pause. In the stream, this would make the queue longer.
-        serve([0], plan.seed)
+        serve([plan.seed])
         if not self._is_warm and plan.longest_warm_up_ns:
             self._is_warm = True
-            durations = try_calls(lambda number: serve(range(number, number + plan.max_batch), 0), plan, clock)
+            durations = try_calls(lambda number: serve(range(number, number + plan.max_batch)), plan, clock)
             warm_up_ns = plan_warm_up(durations, self.load, plan.longest_warm_up_ns, plan.max_batch)
             warm_up_ns = barrier.find_largest(warm_up_ns)
             if warm_up_ns:
                 # The warm-up has traffic of its own, so that all candidates have the same in the window.
-                self._run_segment(serve, plan, plan.seed + 1, 0, warm_up_ns, clock, barrier)
+                self._run_segment(serve, len(samples), plan, plan.seed + 1, 0, warm_up_ns, clock, barrier)
         # While a caller is busy with a call that began in the last block, nothing is measured.
         lead_in_ns = barrier.find_largest(max(plan.lead_in_ns, *self._free_ns))
         end_ns = lead_in_ns + plan.duration_ns
-        segment = self._run_segment(serve, plan, plan.seed, lead_in_ns, end_ns, clock, barrier, own_ns)
+        segment = self._run_segment(serve, len(samples), plan, plan.seed, lead_in_ns, end_ns, clock, barrier, own_ns)
         after = read()
         marks, inside = segment.marks, segment.inside
         starts = np.array([mark.start for mark in marks], dtype=np.int64)
@@ -162,7 +168,7 @@ class RequestStream:
         services_ns = (ends - starts) / sizes
         return Window(
             latencies_ns=np.array([mark.end - segment.arrivals[mark.number] for mark in inside], dtype=np.int64),
-            positions=np.array([(plan.seed + mark.number) % len(samples) for mark in inside], dtype=np.int64),
+            positions=segment.positions[[mark.number for mark in inside]],
             service_ns=float(services_ns.mean()),
             service_sd_ns=float(services_ns.std()),
             # Avoids a division by zero if the only request is served at the very end of the window.
@@ -179,7 +185,8 @@ class RequestStream:
 
     def _run_segment(
         self,
-        serve: Callable[[Sequence[int], int], None],
+        serve: Callable[[Iterable[int]], None],
+        n_samples: int,
         plan: BlockPlan,
         seed: int,
         window_start_ns: int,
@@ -197,6 +204,7 @@ class RequestStream:
         arrivals = [base + waiting for waiting in self._waiting] + (due + base).tolist()
         free = [base + duration for duration in self._free_ns]
         n = len(arrivals)
+        positions = draw_positions(n, n_samples, seed)
         marks: list[Mark] = []
         unserved: list[int] = []
         # The position of the first request that is served in the window.
@@ -214,7 +222,7 @@ class RequestStream:
                     return
                 if start >= window_start:
                     served.append(numbers[0])
-                serve(numbers, seed)
+                serve(positions[numbers])
                 end, cpu_end = now(), cpu()
                 own = own_ns() if own_ns else 0
                 for number in numbers:
@@ -241,7 +249,7 @@ class RequestStream:
             self._next_ns = due[-1] + base + 1e9 / self.load.rate_per_s - end
         inside = sorted((mark for mark in marks if mark.start >= window_start), key=lambda mark: mark.start)
         cpu_ns = last_reading.find_use_ns(first_reading, end - window_start)
-        return Segment(arrivals, marks, inside, window_start, end, cpu_ns)
+        return Segment(arrivals, positions, marks, inside, window_start, end, cpu_ns)
 
 
 def draw_arrivals(
@@ -268,6 +276,11 @@ def draw_arrivals(
         if len(arrivals) and arrivals[-1] >= window_start_ns:
             return arrivals
     raise AssertionError("unreachable")
+
+
+def draw_positions(n: int, n_samples: int, seed: int) -> NDArray[np.int64]:
+    """Return the position of the sample of each of `n` requests. The same seed gives the same ones."""
+    return np.random.default_rng([seed, OF_POSITIONS]).integers(n_samples, size=n)
 
 
 def take_in_turn(arrivals: Sequence[int], clock: Clock, take_number: Callable[[], int], free_ns: int) -> range:

@@ -104,7 +104,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         load: How calls arrive.
         objectives: What is optimized; several for a Pareto front.
         limits: Bounds for the result.
-        n_samples: Number of samples of input data, which are used in turn.
+        n_samples: Number of samples of input data, which are used in turn, or drawn at random at a rate.
         inputs: Data of each input.
         tolerance: How far a candidate's outputs may differ from the default's.
         background_load: Program that ran during measurements, or None.
