@@ -99,7 +99,11 @@ Pick = Annotated[
 ]
 AnyHost = Annotated[
     bool,
-    Option(help="Use a record even if it is for another class of host.", accepts="bool", interfaces=CLI_AND_PYTHON),
+    Option(
+        help="Use a record even if it is for another class of host or another GPU.",
+        accepts="bool",
+        interfaces=CLI_AND_PYTHON,
+    ),
 ]
 CacheDir = Annotated[
     Path | None,

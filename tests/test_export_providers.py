@@ -198,6 +198,11 @@ class TestCapturedGraphs:
         expected = plain.run(None, {"image": image})
         np.testing.assert_allclose(scope["run"]({"image": image.copy()}), expected, rtol=1e-5)
 
+    def test_batches_get_run_options(self) -> None:
+        config = Config(batch=8, run_config={"disable_synchronize_execution_providers": "1"})
+        text = render("python", make_record(TINY_CNN, config, here=False), "m.onnx").text
+        assert "outputs = session.run(None, inputs, run_options)  # " in text
+
     def test_with_batches_and_another_gpu(self) -> None:
         options = self.CUDA_GRAPH | {"device_id": "1"}
         done = export_for("python", "CUDAExecutionProvider", options, io_binding=True, batch=8)

@@ -164,6 +164,17 @@ class TestPages:
         assert any(text.startswith("ortune search ") and "--budget" in text for text in commands)
         assert {"python", "cpp"} <= {block.title.partition(":")[0] for block in blocks_of(page, Code)}
 
+    def test_a_search_with_fixed_settings_is_repeated_with_them(self, tmp_path: Path) -> None:
+        base = Config(
+            providers=(("CUDAExecutionProvider", {"device_id": "1"}), ("CPUExecutionProvider", {})),
+            session_options={"intra_op_num_threads": 1, "enable_mem_pattern": False},
+        )
+        record = msgspec.structs.replace(make_local_record(TINY_CNN, ONE_THREAD), base=base)
+        page = page_of(write_record(record, tmp_path / "r.json"))
+        (command,) = (block.text for block in blocks_of(page, Code) if block.title == "Search again")
+        fixed = "--fix intra_op_num_threads=1 --fix enable_mem_pattern=false --fix cuda.device_id=1"
+        assert f" --provider cuda,cpu {fixed} --budget " in command
+
     def test_a_front(self) -> None:
         page = page_of(FRONT)
         assert page.verdict.startswith("Pareto front of")

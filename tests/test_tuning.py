@@ -21,13 +21,13 @@ from ortune.compare.open import start_comparison
 from ortune.compare.paired_run import PairedRun
 from ortune.errors import BackgroundLoadError, MeasureError, UsageError
 from ortune.knobs import DEFAULT, Config, build_space
-from ortune.record.trials import summarize_trials
+from ortune.record.trials import Trial, summarize_trials
 from ortune.tuning.confirmation import start_run
 from ortune.tuning.outcome import Outcome, Progress
 from ortune.tuning.pareto import find_front, find_knee
 from ortune.tuning.plan import Plan, make_plan, reserve_confirmation, resize_confirmation, warn_of_small_budget
 from ortune.tuning.results import CandidateResult
-from ortune.tuning.stages import SearchSettings, run_search
+from ortune.tuning.stages import SearchSettings, count_tried, run_search
 from ortune.tuning.state import SearchState
 from ortune.worker import Block, BlockPlan, Failure
 from ortune.workload import Goal, Load, Objective, make_goal, make_load, parse_limit
@@ -481,6 +481,17 @@ def test_an_interrupt_keeps_the_best_so_far_and_marks_it(block: int) -> None:
     assert outcome.config == DEFAULT
     assert outcome.evidence.best_so_far is not None
     assert outcome.evidence.best_so_far.config.session_options["intra_op_num_threads"] == 1
+
+
+def test_what_was_not_measured_was_not_tried() -> None:
+    own = Failure(kind="exception", stage="run", message="")
+    sudden = Failure(kind="crash", stage="run", message="")
+    tried = [
+        Trial(number=number, stage="screening", n_blocks=n_blocks, failure=failure)
+        for number, (n_blocks, failure) in enumerate([(9, None), (2, None), (0, None), (0, own), (0, sudden)])
+    ]
+    assert [each.is_of_candidate for each in (own, sudden)] == [True, False]
+    assert count_tried(tried) == (2, 1)
 
 
 @pytest.mark.parametrize("n_blocks", [0, 1, 5])

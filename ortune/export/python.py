@@ -159,7 +159,7 @@ def write(job: Job) -> str:
     is_bound = pending.take_io_binding()
     run_options, run_entries = pending.take_run_options(), pending.take_run_entries()
     if run_options or run_entries:
-        usage = "" if is_bound else "  # pass it to session.run(..., run_options)"
+        usage = "" if is_bound or pending.config.batch > 1 else "  # pass it to session.run(..., run_options)"
         lines.append(f"run_options = ort.RunOptions(){usage}")
         lines += [f"run_options.{name} = {PYTHON.literal(value)}" for name, value in run_options.items()]
         lines += PYTHON.call_lines("run_options.add_run_config_entry", run_entries, "")
@@ -170,7 +170,8 @@ def write(job: Job) -> str:
             "inputs = {name: np.concatenate([item[name] for item in items]) for name in items[0]}",
         ]
         if not is_bound:
-            lines.append("outputs = session.run(None, inputs)  # the first axis of each output is that of the items")
+            arguments = "None, inputs, run_options" if run_options or run_entries else "None, inputs"
+            lines.append(f"outputs = session.run({arguments})  # the first axis of each output is that of the items")
     bound = "binding, run_options" if run_options or run_entries else "binding"
     if captures:
         lines += ["", *make_captured_call_lines(bound, find_place(pending.config))]

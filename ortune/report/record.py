@@ -29,6 +29,7 @@ from ortune.console.widgets import (
 from ortune.errors import OrtuneError
 from ortune.export import TARGETS, render
 from ortune.knobs import KNOBS, Config, describe
+from ortune.knobs.ids import BATCH
 from ortune.record.schema import Record
 from ortune.record.trials import Trials
 from ortune.report.blocks import Block, Cell, Chart, Code, Facts, Page, Section, Table, Text, Tone
@@ -263,6 +264,18 @@ def show_exports(source: RecordSource, name: str) -> tuple[Block, ...]:
     return tuple(blocks)
 
 
+def fix_options(base: Config) -> list[str]:
+    """Return the options that fix the settings of a base. Without them, another baseline would be measured."""
+    options = []
+    for name, value in base.settings.items():
+        if name == "providers":
+            options.append(f"--provider {shlex.quote(str(value))}")
+        elif name in KNOBS and name != BATCH:  # the first batch is that of the baseline
+            text = str(value).lower() if isinstance(value, bool) else str(value)
+            options.append(f"--fix {shlex.quote(f'{name}={text}')}")
+    return options
+
+
 def show_commands(record: Record, name: str) -> tuple[Block, ...]:
     """Return how to repeat the search, and what it rests on."""
     search, workload = record.search, record.workload
@@ -287,7 +300,9 @@ def show_commands(record: Record, name: str) -> tuple[Block, ...]:
     options = workload_options(workload)
     strategy = [f"--strategy {search.strategy}"] if search.strategy != "adaptive" else []
     seed = [f"--seed {search.seed}"] if search.seed else []
-    words = ["ortune search", model, *options, f"--budget {search.budget_s:g}s", *strategy, *seed, "-o again.json"]
+    budget = f"--budget {search.budget_s:g}s"
+    fixed = fix_options(record.base)
+    words = ["ortune search", model, *options, *fixed, budget, *strategy, *seed, "-o again.json"]
     blocks.append(Code(title="Search again", text=" ".join(words)))
     if record.config != record.base:
         blocks.append(Code(title="Verify the gain on this host", text=f"ortune apply {file} {model} --verify"))

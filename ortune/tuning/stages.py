@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
@@ -21,7 +22,7 @@ from ortune.errors import MeasureError, OrtuneError, UsageError
 from ortune.knobs import Config, SearchSpace
 from ortune.knobs.providers import find_provider
 from ortune.record.schema import BestSoFar, Closest, Compared, Evidence, OutputCheck, Verdict
-from ortune.record.trials import TrialSession
+from ortune.record.trials import Trial, TrialSession
 from ortune.requests import StrategyName
 from ortune.storage import SharedRace, SharedResult
 from ortune.tuning.confirmation import confirm
@@ -556,7 +557,7 @@ def conclude_front(outcome: Outcome, goal: Goal, run: PairedRun, comparison: Com
 
 def weaken(outcome: Outcome, reason: str) -> tuple[Verdict, str]:
     """Return that the baseline is best, or a weaker verdict if too little is known of the untried candidates."""
-    n_tried = sum(1 for trial in outcome.trials if not trial.failure or trial.failure.is_of_candidate) - 1
+    n_tried, n_lost = count_tried(outcome.trials)
     return judge_untried(
         n_tried,
         outcome.n_candidates - 1,
@@ -564,8 +565,19 @@ def weaken(outcome: Outcome, reason: str) -> tuple[Verdict, str]:
         outcome.tried_gain,
         ruled_out=reason,
         all_pairs=outcome.ended_early == ALL_PAIRS_TRIED,
-        n_lost=len(outcome.trials) - 1 - n_tried,
+        n_lost=n_lost,
     )
+
+
+def count_tried(trials: Sequence[Trial]) -> tuple[int, int]:
+    """Return the number of candidates of which something is known, and of those that failed for other reasons.
+
+    Args:
+        trials: All trials, the baseline's first. Those without blocks were launched, but the time was over.
+    """
+    _, *tried = trials
+    n_tried = sum(1 for trial in tried if (trial.failure.is_of_candidate if trial.failure else trial.n_blocks))
+    return n_tried, sum(1 for trial in tried if trial.failure and not trial.failure.is_of_candidate)
 
 
 def list_sessions(comparison: Comparison) -> tuple[TrialSession, ...]:
