@@ -63,6 +63,31 @@ def test_sojourn_times_match_a_queue(arrivals: str, clients: int, mean_ms: float
     assert window.latencies_ns.tolist() == pytest.approx(expected.tolist(), abs=2)
 
 
+def test_new_requests_get_the_same_samples_whatever_waits() -> None:
+    """Two candidates are compared under the same traffic, also if one has a longer queue."""
+    load = make_load(rate_per_s=50)
+
+    def find_positions(service_ms: int) -> list[int]:
+        """Return the positions of the last requests of the second of two blocks."""
+        stream, clock, begun = RequestStream(load), SimulatedClock(), [0] * 100
+        for number in range(2):
+            called: list[int] = []
+
+            def call(position: int, called: list[int] = called) -> None:
+                called.append(position)
+                clock.sleep_ns(service_ms * MS)
+
+            generate_load(call, range(len(begun)), plan(load, seed=number), make_reader(clock), clock, stream=stream)
+        return called
+
+    quick, slow = find_positions(1), find_positions(30)
+    n_due = len(draw_arrivals(load, 100 * MS, 1100 * MS, 1))
+    drawn = draw_positions(n_due, 100, 1).tolist()
+    assert quick[1:] == drawn  # the first call comes before the stream
+    n_waiting = next(n for n in range(1, len(slow)) if slow[n + 1 : n + 6] == drawn[:5])
+    assert n_waiting > 3
+
+
 def test_samples_of_requests_are_drawn_at_random() -> None:
     """If short and long calls alternated, as they do in turn, queues would be shorter than those of users."""
     clock = SimulatedClock()

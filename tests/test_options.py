@@ -51,7 +51,7 @@ def test_the_command_line_offers_what_is_declared(command: str) -> None:
     assert parameters == expected
 
 
-@pytest.mark.parametrize("arguments", [[], ["--help"], ["--version"], ["serach"]], ids=str)
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["--version"], ["frobnicate"]], ids=str)
 def test_without_a_command_all_are_there(arguments: list[str]) -> None:
     assert choose_command(app, ["ortune", *arguments]) is app
 

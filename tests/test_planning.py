@@ -152,6 +152,9 @@ class TestSpace:
         assert {threads_of(each.config, 4) for each in fixed.list_first()} == {1}
         tuned = make_deployment_space(host, DEFAULT, tune={THREADS: [1, 4]})
         assert {threads_of(each.config, 4) for each in tuned.list_first()} == {1, 4}
+        larger = make_deployment_space(make_host(16), DEFAULT, tune={THREADS: [4, 8]})
+        near = larger.list_sizes(larger.find_shape(larger.default), 2.0)
+        assert {threads_of(each.config, 16) for each in [*larger.list_first(), *near]} == {4, 8, 16}
         only = make_deployment_space(host, DEFAULT, only=[THREADS])
         assert only.settings == ()
         # More processes, or more threads, than there would be without the user's number.
@@ -298,6 +301,23 @@ class TestStages:
         assert row.capacity
         assert 0 < row.capacity.estimate < row.throughput.estimate
 
+    def test_with_a_target_deployments_are_compared_with_the_capacity_of_the_default(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Close to the target, no deployment can take as many requests as the throughput of the default."""
+        scores: list[tuple[Deployment, float]] = []
+
+        def keep(*arguments: Any, **options: Any) -> list[tuple[Deployment, float]]:
+            scores[:] = screen_deployments(*arguments, **options)
+            return scores
+
+        monkeypatch.setattr("ortune.planning.run.screen_deployments", keep)
+        self.plan_slow_calls(0.5, "p90<25ms")
+        best, best_score = scores[0]
+        assert (best.processes, best.n_threads) == (2, 1)
+        assert best_score > 0.1
+        assert [score for each, score in scores if each.key == Deployment().key] == [0.0]
+
     def test_the_capacity_is_measured_within_the_budget(self) -> None:
         executor = SimulatedExecutor(lambda config: 1, latency_under=scale_badly(2), launch_s=0.01)
         slo = parse_limit("p99<50ms")
@@ -364,8 +384,8 @@ class TestStages:
     def test_the_usual_budget_is_almost_enough_for_quick_calls(self) -> None:
         """Their capacities are measured for as long as it takes to see slow periods of the host."""
         outcome, spent_s = self.plan_slow_calls(0.5, "p90<25ms")
-        assert outcome.extension_s < 15
-        assert spent_s < 260
+        assert outcome.extension_s < 30
+        assert spent_s < 275
 
     def test_the_usual_budget_is_not_extended_in_vain(self) -> None:
         outcome, spent_s = self.plan_slow_calls(100, "p99<9s")

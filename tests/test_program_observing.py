@@ -14,7 +14,10 @@ from ortune.worker import BlockPlan, Failure
 from tests.conftest import TINY_ENCODER
 from tests.test_program_outputs import ONE_THREAD, prepare, prepare_calls
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="programs are tuned on POSIX systems")
+pytestmark = [
+    pytest.mark.skipif(sys.platform == "win32", reason="programs are tuned on POSIX systems"),
+    pytest.mark.usefixtures("models_read_here"),
+]
 
 SEEN_CALL, LATE_CALL = 20, 300
 """Calls of the function, of which 50 take a second without settings, and 500 with one thread."""

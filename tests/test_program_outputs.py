@@ -50,7 +50,10 @@ PROGRAM = Path(__file__).parent / "programs" / "outputs.py"
 
 ONE_THREAD = Config(session_options={"intra_op_num_threads": 1})
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="programs are tuned on POSIX systems")
+pytestmark = [
+    pytest.mark.skipif(sys.platform == "win32", reason="programs are tuned on POSIX systems"),
+    pytest.mark.usefixtures("models_read_here"),
+]
 
 
 def prepare(how: str, n: object, *, arguments: Sequence[object] = (), **options: Any) -> PreparedProgram:

@@ -27,7 +27,10 @@ from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
 
 PROGRAM = Path(__file__).parent / "programs" / "worker.py"
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="programs are tuned on POSIX systems")
+pytestmark = [
+    pytest.mark.skipif(sys.platform == "win32", reason="programs are tuned on POSIX systems"),
+    pytest.mark.usefixtures("models_read_here"),
+]
 
 ONE_THREAD_ONLY = ("intra_op_num_threads",)
 

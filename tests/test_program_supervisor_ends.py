@@ -37,7 +37,10 @@ WAYS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "server": (("serve", "{port}"), {"url": "http://127.0.0.1:{port}/"}),
 }
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has guards that adopt what is left")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="only Linux has guards that adopt what is left"),
+    pytest.mark.usefixtures("models_read_here"),
+]
 
 
 def prepare(way: str) -> PreparedProgram:

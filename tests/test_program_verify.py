@@ -44,7 +44,10 @@ from tests.test_console import Terminal
 
 PROGRAM = Path(__file__).parent / "programs" / "worker.py"
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="programs are tuned on POSIX systems")
+pytestmark = [
+    pytest.mark.skipif(sys.platform == "win32", reason="programs are tuned on POSIX systems"),
+    pytest.mark.usefixtures("models_read_here"),
+]
 
 NO_ARENA = Config(session_options={"enable_cpu_mem_arena": False})
 """What the program sets itself."""

@@ -453,6 +453,7 @@ class TestReadBack:
         assert not is_same_value(4, 2)
 
 
+@pytest.mark.usefixtures("models_read_here")
 class TestBuilds:
     """A provider that compiles models: simulated by a worker, which runs on the CPU in its place."""
 

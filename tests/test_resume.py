@@ -303,6 +303,12 @@ LINES = make_lines()
 
 
 class TestFile:
+    @pytest.mark.skipif(sys.platform == "win32", reason="named pipes")
+    def test_a_pipe_is_no_journal(self, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "c.unfinished.jsonl")
+        with pytest.raises(UsageError, match="is not a file"):
+            Journal(tmp_path / "c.unfinished.jsonl", BEGIN, AGAIN)
+
     def test_blocks_are_what_they_were(self) -> None:
         block = make_block(np.random.default_rng(0))
         cases = np.arange(len(block.samples_ns))

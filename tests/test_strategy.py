@@ -742,9 +742,9 @@ class TestStrategies:
     @pytest.mark.slow
     def test_the_same_seed_gives_the_same_search(self, strategy: StrategyName) -> None:
         landscape = additive_landscape(small_space(width=2))
-        one, other = (msgspec.json.encode(search(landscape, strategy, budget_s=20, seed=3)) for _ in range(2))
+        one, other = (msgspec.json.encode(search(landscape, strategy, budget_s=10, seed=3)) for _ in range(2))
         assert one == other
-        assert one != msgspec.json.encode(search(landscape, strategy, budget_s=20, seed=4))
+        assert one != msgspec.json.encode(search(landscape, strategy, budget_s=10, seed=4))
 
     @pytest.mark.slow
     def test_screening_ends_early_when_no_gain_is_expected(self) -> None:

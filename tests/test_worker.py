@@ -49,7 +49,7 @@ from tests.conftest import FAULTY_WORKER, ROOT, TINY_CNN, TINY_ENCODER
 PLAN = BlockPlan(duration_ns=20_000_000, lead_in_ns=2_000_000, min_calls=3, deadline_s=30)
 USABLE = tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else (0,)
 
-pytestmark = pytest.mark.usefixtures("no_workers_left")
+pytestmark = pytest.mark.usefixtures("models_read_here", "no_workers_left")
 
 
 def level(name: str) -> Config:

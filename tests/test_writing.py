@@ -24,7 +24,7 @@ from ortune.planning.files import decode_plan, read_plan
 from ortune.program_options import parse_output
 from ortune.record import files, rescue
 from ortune.record.files import place_file, read_record, read_trials, write_atomically
-from ortune.record.rescue import rescue_record
+from ortune.record.rescue import rescue_record, save_record
 from ortune.record.trials import encode_trials
 from ortune.requests import GateReportOptions
 from ortune.streams import find_descriptor, replace_characters, show_what_fits
@@ -183,6 +183,23 @@ class TestRescue:
         assert fault.hint == f"The record was written to {folder / 'tuned.json'} instead."
         assert read_record(folder / "tuned.json").config == ONE_THREAD
         assert read_trials(folder / "tuned.json") == trials(1)
+
+    def test_a_folder_that_cannot_be_reached(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        folder, usable = tmp_path / "remote", tmp_path / "usable"
+        usable.mkdir()
+        is_special = files.is_special
+
+        def ask(path: Path) -> bool:
+            if path.parent == folder:
+                raise OSError(errno.ESTALE, "Stale file handle")
+            return is_special(path)
+
+        monkeypatch.setattr(files, "is_special", ask)
+        monkeypatch.setattr(rescue, "find_folders", lambda: iter([usable]))
+        saved = save_record(make_local_record(TINY_CNN, ONE_THREAD), folder / "tuned.json", encode_trials(trials(1)))
+        assert saved.fault
+        assert "Stale file handle" in saved.fault.message
+        assert saved.fault.hint.startswith(f"The record was written to {usable}")
 
     def test_a_record_for_stdout(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(rescue, "find_folders", lambda: iter([tmp_path]))

@@ -142,6 +142,11 @@ def write_manifests(job: Job, picked: PickedDeployment) -> str:
         f"# Each pod has {what}. A pod is of another class of host than the host that was measured, unless that had",
         "# the same CPU limit: plan in a pod with these resources, on the same type of node, if the figures must hold.",
     ]
+    if not job.deployment.n_threads and not job.is_pinned:
+        lines += [
+            "# ONNX Runtime's default is one thread for each physical core of the node, whatever the CPU limit is. On",
+            "# nodes with more cores than the host that was measured, set intra_op_num_threads.",
+        ]
     if job.is_pinned:
         lines += [
             "# Each process has its own CPUs if the kubelet has the static CPU manager policy, and the pod the QoS",

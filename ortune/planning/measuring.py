@@ -50,6 +50,10 @@ MOST_KEPT_SAMPLES = 2000
 BLOCKS_PER_RATE = 10
 """Blocks of a measurement at one rate. The interval of the percentile rests on how much they differ."""
 
+FEWEST_OF_PROCESS = 6.0
+"""Requests in a block, for each process. A block without a request is drawn again, so that with fewer, more would
+arrive than the rate says."""
+
 LONGEST_RATE_BLOCK_NS = 20_000_000_000
 
 USUAL_WARM_UP_S, OVERHEAD = 1.0, 1.15
@@ -87,12 +91,14 @@ class DeploymentRunner:
     Attributes:
         limit_bytes: Memory that deployments may use together; None if it is not known.
         unfit: Deployments that were not measured because they do not fit into memory.
+        screened_default: What the first group of deployments was compared with; None before.
     """
 
     def __init__(self, opened: OpenComparison, default: Deployment) -> None:
         self.opened = opened
         self.default = default
         self.unfit: dict[str, Deployment] = {}
+        self.screened_default: Screened | None = None
         calibration, free_bytes = opened.calibration, opened.free_bytes
         self.limit_bytes = MEMORY_SHARE * free_bytes if free_bytes and calibration.peak_bytes else None
         self._needs = MemoryNeeds(self.limit_bytes, count_on_gpu([calibration.gpu] if calibration.gpu else []))
@@ -153,6 +159,7 @@ class DeploymentRunner:
             block=plan_block(self._find_pace(group), SCREENING_BLOCK_NS), launches=1, rounds=SCREENING_ROUNDS
         )
         run.measure(self.opened.runner, plan, end_s=math.inf)
+        self.screened_default = self.screened_default or self._summarize(run, BASELINE_POSITION, self.default)
         return [self._summarize(run, position, each) for position, each in enumerate(group, 1)]
 
     def _summarize(self, run: PairedRun, position: int, deployment: Deployment) -> Screened:
@@ -314,7 +321,7 @@ class DeploymentRunner:
             self.opened.calibration.pace, load=load, gap_ns=gap_ns, growth=1.0, call_ns=self._find_call_ns(deployment)
         )
         block = plan_block(pace, longest_warm_up_ns=LONGEST_RATE_BLOCK_NS // 2)
-        n_calls = max(required_calls(figure) / BLOCKS_PER_RATE, 20.0)
+        n_calls = max(required_calls(figure) / BLOCKS_PER_RATE, 20.0, FEWEST_OF_PROCESS * deployment.processes)
         least_ns = max(n_calls * gap_ns, least_s * 1e9 / BLOCKS_PER_RATE)
         duration_ns = min(max(int(least_ns), block.duration_ns), LONGEST_RATE_BLOCK_NS)
         deadline_s = block.deadline_s + 20 * duration_ns / 1e9

@@ -153,8 +153,7 @@ def prepare_items(setup: ComparisonSetup, request: PlanRequest) -> tuple[Compari
     axes = find_length_axes(model, options)
     lengths = request.lengths.take(MOST_SAMPLED, request.seed)
     feed = make_length_feed(model, options, lengths, axes)
-    maximum = max(lengths) if request.lengths.kind == "sample" else request.lengths.high
     text = request.lengths.text
     return msgspec.structs.replace(setup, feed=feed), LengthSample(
-        text=text, lengths=lengths, maximum=maximum, axes=axes
+        text=text, lengths=lengths, maximum=request.lengths.high, axes=axes
     )

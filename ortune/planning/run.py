@@ -184,7 +184,6 @@ class _Planning:
         self.observe = observe
         self.runner = DeploymentRunner(opened, space.default)
         self.screened: dict[str, Screened] = {}
-        self.default_utilization: float | None = None
         self.finalists: list[Deployment] = []
         self.durations: dict[str, NDArray[np.int64]] = {}
         self.batch_times: dict[str, BatchTimes] = {}
@@ -276,10 +275,13 @@ class _Planning:
         return scores
 
     def score_of(self, found: Screened) -> float:
-        """Return the throughput of a deployment relative to the default, or with a target the estimated capacity.
+        """Return the throughput of a deployment relative to the default, or with a target the estimated capacity."""
+        default = self.runner.screened_default
+        assert default
+        return self._find_log_capacity(found) - self._find_log_capacity(default)
 
-        With a target, all deployments are compared with the throughput of the default deployment.
-        """
+    def _find_log_capacity(self, found: Screened) -> float:
+        """Return what a deployment can take, relative to the throughput of the default, as a logarithm."""
         if not self.options.slo:
             return found.log_ratio
         utilization = estimate_utilization(found.deployment, found.samples_ns, self.options.slo)

@@ -212,6 +212,8 @@ class DeploymentSpace(msgspec.Struct, frozen=True, kw_only=True):
             return False
         if self.batches and shape.batch not in self.batches:
             return False
+        if self.threads and shape.threads not in (*self.threads, self.n_default_threads):
+            return False
         most = MOST_THREADS_PER_CORE * max(self.n_cores, 1)
         # The default settings are what most services run, whatever the number of threads is.
         is_default = shape.processes <= 2 and shape.threads == self.n_default_threads

@@ -516,7 +516,11 @@ def serve(connection: Any) -> None:
             reply = protocol.FailureReply(Failure(kind="timeout", stage=stage, message=str(error)))
         except (Exception, SystemExit) as error:  # noqa: BLE001  (any error is a failure of the candidate)
             reply = protocol.FailureReply(make_failure(error, stage))
-        connection.send_bytes(encode(reply))
+        try:
+            message = encode(reply)
+        except MemoryError as error:  # the figures of a long block, within a limit of memory
+            message = encode(protocol.FailureReply(make_failure(error, stage)))
+        connection.send_bytes(message)
 
 
 def main() -> None:

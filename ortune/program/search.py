@@ -104,10 +104,10 @@ def search_program(prepared: PreparedProgram, observe: Observe = lambda progress
         if request.output is not None:
             trials = encode_trials(make_trials(records[0], outcome, prepared.goal, prepared.host))
             saved = save_record(document, request.output, trials)
-        if journal and request.output is not None:
+        if journal and request.output is not None and saved.fault is None:
             for path in (request.output, path_of_trials(request.output)):
                 remove_leftovers(follow_link(path))
-            if not outcome.interrupted and saved.fault is None:
+            if not outcome.interrupted:
                 journal.remove()
     if outcome.fault:
         explain_kept(outcome.fault, journal, saved.fault)
@@ -117,7 +117,7 @@ def search_program(prepared: PreparedProgram, observe: Observe = lambda progress
         outcome=outcome,
         kept=saved.kept,
         others=tuple(sorted(others)),
-        unfinished=journal.path if journal and journal.path.exists() else None,
+        unfinished=journal.path if journal and journal.is_there else None,
         fault=saved.fault,
     )
 

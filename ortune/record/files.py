@@ -414,7 +414,7 @@ def _keep_proven(path: Path) -> Path | None:
             return None
     except RecordError:
         return None
-    kept = next(each for each in _backup_paths(path) if not each.exists() or _is_record(each))
+    kept = next(each for each in _backup_paths(path) if not each.exists() or (each.is_file() and _is_record(each)))
     write_atomically(kept, path.read_bytes())
     if path_of_trials(path).is_file():
         write_atomically(path_of_trials(kept), path_of_trials(path).read_bytes())

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import stat
 import sys
 import time
 import zlib
@@ -359,7 +360,10 @@ def _read(path: Path, descriptor: int, *, is_locked: bool) -> Content:
         UsageError: This process could not lock it, or it cannot be read or is not a journal.
     """
     try:
-        n_bytes = os.fstat(descriptor).st_size
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise UsageError(f"{path}: is not a file.", "Remove it, or name another file with {output=FILE}.")
+        n_bytes = status.st_size
         if n_bytes > MOST_BYTES and is_locked:
             raise UsageError(
                 f"{path}: has {n_bytes >> 30} GiB, more than the journal of any search.",
@@ -459,6 +463,14 @@ class Journal:
                 os.close(descriptor)
         except OSError as error:
             raise UsageError(f"{self.path}: cannot be written: {error.strerror}.", option="output") from None
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the file is still in its folder, as far as can be seen."""
+        try:
+            return self.path.exists()
+        except OSError:
+            return False
 
     def __enter__(self) -> Journal:
         return self

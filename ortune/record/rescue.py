@@ -39,6 +39,9 @@ def save_record(record: Kind, path: Path, trials: bytes) -> Saved[Kind]:
         written = write_record(record, path, trials)
     except UsageError as error:
         return Saved(record=record, fault=rescue_record(record, path, trials, error))
+    except OSError as error:  # such as that of a folder on another host that cannot be reached
+        fault = UsageError(f"Cannot write {path}: {error.strerror}.", option="output")
+        return Saved(record=record, fault=rescue_record(record, path, trials, fault))
     return Saved(record=written.record, kept=written.kept)
 
 

@@ -257,7 +257,7 @@ def explain_kept(cause: OrtuneError, journal: Journal | None, fault: UsageError 
     """
     if fault:
         cause.details = (*cause.details, fault.message, fault.hint, *fault.details)
-    if journal and journal.path.exists():
+    if journal and journal.is_there:
         cause.details = (*cause.details, f"What was measured is kept in {journal.path}.")
         cause.hint = f"{cause.hint} To go on, repeat the command with {{resume}}.".strip()
 

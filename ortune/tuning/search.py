@@ -128,15 +128,15 @@ def search(prepared: PreparedSearch, observe: Observe = lambda progress: None) -
             is_complete = True
         if (history := find_history(request)) and (best := best_configs(outcome, prepared.base)):
             remember(history, describe_result(prepared, outcome, best))
-        if journal and request.output is not None:
+        if journal and request.output is not None and saved.fault is None:
             for path in (request.output, path_of_trials(request.output)):
                 remove_leftovers(follow_link(path))
-            if not outcome.interrupted and saved.fault is None:
+            if not outcome.interrupted:
                 journal.remove()
     if outcome.fault:
         explain_kept(outcome.fault, journal, saved.fault)
         raise outcome.fault
-    unfinished = journal.path if journal and journal.path.exists() else None
+    unfinished = journal.path if journal and journal.is_there else None
     sessions = opened.runner.sessions
     return Result(
         record=saved.record,

@@ -110,6 +110,7 @@ class RequestStream:
         self._is_warm = False
         # The state of the queue at the end of the last segment, in ns from that end.
         self._waiting: list[int] = []
+        self._positions = np.zeros(0, dtype=np.int64)
         self._free_ns = [0] * load.clients
         self._next_ns = first_ns
 
@@ -204,7 +205,8 @@ class RequestStream:
         arrivals = [base + waiting for waiting in self._waiting] + (due + base).tolist()
         free = [base + duration for duration in self._free_ns]
         n = len(arrivals)
-        positions = draw_positions(n, n_samples, seed)
+        # A request that waits keeps its sample, so that the new ones get the same for all candidates.
+        positions = np.concatenate([self._positions, draw_positions(len(due), n_samples, seed)])
         marks: list[Mark] = []
         unserved: list[int] = []
         # The position of the first request that is served in the window.
@@ -242,7 +244,9 @@ class RequestStream:
         last_reading = CpuReading.of(clock)
         callers.join()
         unserved += range(len(marks) + len(unserved), n)
-        self._waiting = sorted(arrivals[number] - end for number in unserved)
+        unserved.sort()
+        self._waiting = [arrivals[number] - end for number in unserved]
+        self._positions = positions[unserved]
         self._free_ns = [max(each - end, 0) for each in free]
         if self.load.arrivals == "periodic":
             assert self.load.rate_per_s
