@@ -285,8 +285,14 @@ def show(row: Row) -> str:
     runs = [Run(*each) for each in row["runs"]]
     speeds = [run.speed for run in runs]
     found = find_break(runs, parse_limit(row["target"]))
+    of_runs = f"{len(runs)} runs, host {min(speeds):.2f} to {max(speeds):.2f}x as fast"
+    if math.isnan(found.log_rate):
+        capacities = ", ".join(f"{math.exp(each[0]):.1f}/s" for each in row["capacities"])
+        return (
+            f"{head} the rate at which it breaks is not known: {of_runs}; capacities {capacities}; {row['deployment']}"
+        )
     text = f"{head} breaks at {math.exp(found.log_rate):.1f}/s ± {math.expm1(found.half):.1%}"
-    text += f" of {row['throughput']:.1f}/s, {len(runs)} runs, host {min(speeds):.2f} to {max(speeds):.2f}x as fast"
+    text += f" of {row['throughput']:.1f}/s, {of_runs}"
     errors = ", ".join(f"{math.expm1(error):+.1%}" for error in list_errors(row))
     n_containing = sum(count_containing(row))
     text += f"; capacities {errors}; {n_containing} of {len(row['capacities'])} intervals contain it"
@@ -309,7 +315,7 @@ def report(rows: Sequence[Row]) -> None:
     """Print all cases, and how many capacities are right."""
     for row in rows:
         print(show(row))
-    measured = [row for row in rows if "runs" in row]
+    measured = [row for row in rows if "runs" in row and not math.isnan(list_errors(row)[0])]
     if not measured:
         return
     errors = [list_errors(row) for row in measured]
