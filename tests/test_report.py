@@ -445,6 +445,12 @@ class TestHostileTexts:
         page = write.render_page(page_of(write_record(record, tmp_path / "r.json")))
         assert "<img" not in page
 
+    def test_whole_numbers_that_no_float_holds(self, tmp_path: Path) -> None:
+        record = msgspec.to_builtins(make_local_record(TINY_CNN, ONE_THREAD))
+        record["model"]["files"][0]["size_bytes"] = 10**400
+        (tmp_path / "r.json").write_text(json.dumps(record))
+        write.render_page(page_of(tmp_path / "r.json"))
+
     def test_numbers_that_no_search_writes(self, tmp_path: Path) -> None:
         """A file may hold any number. Nothing fails, and the JSON of charts stays valid."""
         trials = read_trials(SEARCH)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import re
 from collections import Counter
@@ -19,7 +20,7 @@ from ortune.compare.block_runner import Attempts, BlockRunner
 from ortune.compare.calibrate import Calibration
 from ortune.compare.open import start_comparison
 from ortune.compare.paired_run import PairedRun
-from ortune.errors import BackgroundLoadError, MeasureError, UsageError
+from ortune.errors import BackgroundLoadError, HostError, MeasureError, UsageError
 from ortune.knobs import DEFAULT, Config, build_space
 from ortune.record.trials import Trial, summarize_trials
 from ortune.tuning.confirmation import start_run
@@ -444,6 +445,20 @@ def test_a_baseline_that_fails_for_good_ends_the_search_and_keeps_the_best_so_fa
     assert "The baseline worked at first and then failed" in outcome.fault.message
     assert outcome.interrupted
     assert outcome.evidence.verdict == "inconclusive"
+    assert outcome.evidence.best_so_far is not None
+
+
+def test_a_lack_of_space_ends_the_search_and_keeps_the_best_so_far() -> None:
+    def fails(config: Config) -> Failure | None:
+        if executor.n_blocks > 150:
+            raise OSError(errno.ENOSPC, "No space left on device", "/tmp/run")
+        return None
+
+    executor = SimulatedExecutor(one_thread_wins, fails_to_launch=fails)
+    outcome = search(executor)
+    assert isinstance(outcome.fault, HostError)
+    assert "No space left on device" in outcome.fault.message
+    assert outcome.interrupted
     assert outcome.evidence.best_so_far is not None
 
 

@@ -162,8 +162,13 @@ def format_duration(ns: float) -> str:
     return f"{ns:.0f} ns"
 
 
+MOST_SHOWN_BYTES = 1e300
+"""Records of others may hold whole numbers that no floating-point number can hold."""
+
+
 def format_bytes(n_bytes: float) -> str:
     """Return a number of bytes with three digits, such as `67.9 MB`."""
+    n_bytes = min(n_bytes, MOST_SHOWN_BYTES)
     for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if n_bytes >= factor:
             return f"{format_number(n_bytes / factor)} {unit}"

@@ -18,7 +18,7 @@ from ortune.compare.limits import is_overloaded, kept_all, worst_excess
 from ortune.compare.open import OpenComparison
 from ortune.compare.paired_run import PairedRun
 from ortune.compare.providers import allow_for_providers
-from ortune.errors import MeasureError, OrtuneError, UsageError
+from ortune.errors import MeasureError, OrtuneError, UsageError, explain_lack
 from ortune.knobs import Config, SearchSpace
 from ortune.knobs.providers import find_provider
 from ortune.record.schema import BestSoFar, Closest, Compared, Evidence, OutputCheck, Verdict
@@ -188,6 +188,10 @@ def run_search(
         interrupted = fault.message
     except OrtuneError as error:
         interrupted, fault = error.message, error
+    except (OSError, MemoryError) as error:
+        if not (lack := explain_lack(error)):
+            raise
+        interrupted, fault = lack.message, lack
     compared = find_compared(state, confirmed, deterministic=opened.deterministic)
     outcome = conclude(state, confirmed, interrupted, budget_s=budget_s, compared=compared)
     return msgspec.structs.replace(outcome, fault=fault)
