@@ -68,8 +68,8 @@ def test_new_requests_get_the_same_samples_whatever_waits() -> None:
     load = make_load(rate_per_s=50)
 
     def find_positions(service_ms: int) -> list[int]:
-        """Return the positions of the last requests of the second of two blocks."""
-        stream, clock, begun = RequestStream(load), SimulatedClock(), [0] * 100
+        """Return the positions of the samples of all calls of the second of two blocks."""
+        stream, clock = RequestStream(load), SimulatedClock()
         for number in range(2):
             called: list[int] = []
 
@@ -77,7 +77,7 @@ def test_new_requests_get_the_same_samples_whatever_waits() -> None:
                 called.append(position)
                 clock.sleep_ns(service_ms * MS)
 
-            generate_load(call, range(len(begun)), plan(load, seed=number), make_reader(clock), clock, stream=stream)
+            generate_load(call, range(100), plan(load, seed=number), make_reader(clock), clock, stream=stream)
         return called
 
     quick, slow = find_positions(1), find_positions(30)

@@ -158,7 +158,8 @@ def write(job: Job) -> str:
     lines += session_comments(job)
     is_bound = pending.take_io_binding()
     run_options, run_entries = pending.take_run_options(), pending.take_run_entries()
-    if run_options or run_entries:
+    has_run_options = bool(run_options or run_entries)
+    if has_run_options:
         usage = "" if is_bound or pending.config.batch > 1 else "  # pass it to session.run(..., run_options)"
         lines.append(f"run_options = ort.RunOptions(){usage}")
         lines += [f"run_options.{name} = {PYTHON.literal(value)}" for name, value in run_options.items()]
@@ -170,9 +171,9 @@ def write(job: Job) -> str:
             "inputs = {name: np.concatenate([item[name] for item in items]) for name in items[0]}",
         ]
         if not is_bound:
-            arguments = "None, inputs, run_options" if run_options or run_entries else "None, inputs"
+            arguments = "None, inputs, run_options" if has_run_options else "None, inputs"
             lines.append(f"outputs = session.run({arguments})  # the first axis of each output is that of the items")
-    bound = "binding, run_options" if run_options or run_entries else "binding"
+    bound = "binding, run_options" if has_run_options else "binding"
     if captures:
         lines += ["", *make_captured_call_lines(bound, find_place(pending.config))]
     elif is_bound:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 
@@ -276,9 +277,14 @@ class _Planning:
 
     def score_of(self, found: Screened) -> float:
         """Return the throughput of a deployment relative to the default, or with a target the estimated capacity."""
+        return self._find_log_capacity(found) - self._default_log_capacity
+
+    @functools.cached_property
+    def _default_log_capacity(self) -> float:
+        """That of the default deployment, which each group is compared with."""
         default = self.runner.screened_default
         assert default
-        return self._find_log_capacity(found) - self._find_log_capacity(default)
+        return self._find_log_capacity(default)
 
     def _find_log_capacity(self, found: Screened) -> float:
         """Return what a deployment can take, relative to the throughput of the default, as a logarithm."""
