@@ -41,6 +41,9 @@ STEPS = 40
 LARGEST_ERROR = 700.0
 """Errors from this one on, as a logarithm, say nothing, and have no number."""
 
+HOPELESS = -10.0
+"""Logarithm of the utilization of a deployment whose calls alone take longer than the target."""
+
 
 def make_queue(deployment: Deployment, samples_ns: NDArray[np.int64]) -> Queue:
     """Return the queue of a deployment whose calls take that long while all callers are busy."""
@@ -97,6 +100,12 @@ def estimate_utilization(deployment: Deployment, samples_ns: NDArray[np.int64], 
         middle = (low + high) / 2
         low, high = (middle, high) if is_kept(middle) else (low, middle)
     return low
+
+
+def estimate_log_utilization(deployment: Deployment, samples_ns: NDArray[np.int64], limit: Limit) -> float:
+    """Return the logarithm of `estimate_utilization`; `HOPELESS` if calls alone take longer than the limit."""
+    utilization = estimate_utilization(deployment, samples_ns, limit)
+    return math.log(utilization) if utilization > 0 else HOPELESS
 
 
 def find_launch_error(

@@ -21,7 +21,7 @@ from ortune.compare.stats import t_interval
 from ortune.errors import BackgroundLoadError, ClockError, MeasureError, UsageError
 from ortune.host import HostClass
 from ortune.planning.capacity import (
-    estimate_utilization,
+    estimate_log_utilization,
     find_launch_error,
     make_rate_model,
     predict_capacity,
@@ -69,9 +69,6 @@ MOST_FINALISTS = 6
 
 LEAST_THROUGHPUT = math.log(0.8)
 """Throughput of a finalist that needs the least CPU time, relative to the default, as a logarithm."""
-
-HOPELESS = -10.0
-"""Added to the score of a deployment whose calls alone take longer than the target."""
 
 DOES_NOT_FIT = "does not fit into memory"
 
@@ -282,16 +279,13 @@ class _Planning:
     @functools.cached_property
     def _default_log_capacity(self) -> float:
         """That of the default deployment, which each group is compared with."""
-        default = self.runner.screened_default
-        assert default
-        return self._find_log_capacity(default)
+        assert self.runner.screened_default
+        return self._find_log_capacity(self.runner.screened_default)
 
     def _find_log_capacity(self, found: Screened) -> float:
         """Return what a deployment can take, relative to the throughput of the default, as a logarithm."""
-        if not self.options.slo:
-            return found.log_ratio
-        utilization = estimate_utilization(found.deployment, found.samples_ns, self.options.slo)
-        return found.log_ratio + (math.log(utilization) if utilization > 0 else HOPELESS)
+        slo = self.options.slo
+        return found.log_ratio + (estimate_log_utilization(found.deployment, found.samples_ns, slo) if slo else 0.0)
 
     def choose_finalists(self) -> list[Deployment]:
         """Return the best deployments, and those that need the least memory, CPU time or time for a call."""
