@@ -87,6 +87,11 @@ def sojourn_times(
     `free` holds the times at which servers become free. It is updated.
     """
     free = free if free is not None else [0.0] * n_servers
+    if n_servers == 1:
+        done = np.cumsum(services)
+        ends = done + np.maximum(np.maximum.accumulate(arrivals - (done - services)), free[0])
+        free[0] = float(ends[-1]) if len(ends) else free[0]
+        return np.asarray(ends - arrivals)
     heapq.heapify(free)
     sojourns = []
     for arrival, service in zip(arrivals.tolist(), services.tolist(), strict=True):

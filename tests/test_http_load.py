@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import http.server
 import json
@@ -612,6 +613,36 @@ def test_an_attempt_that_the_deadline_cuts_short_does_not_replace_an_answer(
     failure = wait_until_up("http://127.0.0.1:9/", is_alive=lambda: True, deadline_s=deadline_s)
     assert failure is not None
     assert failure.message.endswith(expected)
+
+
+class EndlessServer(http.server.BaseHTTPRequestHandler):
+    """Is not up, and explains it a byte at a time, until the connection is closed."""
+
+    n_requests = 0
+
+    def do_GET(self) -> None:
+        type(self).n_requests += 1
+        self.send_response(503)
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            while True:
+                self.wfile.write(b"x")
+                time.sleep(0.1)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.slow
+def test_an_answer_that_does_not_end_is_not_waited_for() -> None:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), EndlessServer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/"
+        failure = wait_until_up(url, url, is_alive=lambda: True, deadline_s=1)
+        server.shutdown()
+    assert failure is not None
+    assert failure.message.endswith("the last answer was status 503 Service Unavailable: x")
+    assert EndlessServer.n_requests > 1
 
 
 @pytest.mark.slow

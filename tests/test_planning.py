@@ -866,7 +866,7 @@ def test_the_output_fits(width: int) -> None:
 
 @pytest.mark.parametrize(
     ("source", "high", "shown"),
-    [("measured", 27.0, "< 27.0/s"), ("measured", None, "unknown"), ("predicted", 5.0, "never")],
+    [("measured", 27.0, "< 27.0/s"), ("measured", None, "unknown"), ("predicted", 5.0, "~0/s [0, 5.00]")],
 )
 def test_a_capacity_of_zero(source: Literal["measured", "predicted"], high: float | None, shown: str) -> None:
     """Only rates that were measured are known to be too high."""

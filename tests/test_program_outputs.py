@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import msgspec
 import numpy as np
+import psutil
 import pytest
 
 from ortune.apply.inside.returned import describe_returned
@@ -28,7 +29,7 @@ from ortune.options import make_request
 from ortune.program.candidates import CallCandidate
 from ortune.program.executor import ProgramExecutor
 from ortune.program.launcher import Run
-from ortune.program.outputs import OutputReference, read_returned
+from ortune.program.outputs import OutputReference, check_output, read_returned
 from ortune.program.prepare import PreparedProgram, can_measure_inside, prepare_program
 from ortune.program.search import open_program, search_program
 from ortune.program.task import ProgramTask
@@ -469,7 +470,9 @@ class TestPrinted:
 
     def compare(self, outputs: OutputReference, output: bytes | None, key: str = "") -> str | None:
         run = cast("Run", SimpleNamespace(read_output=lambda: output))
-        return outputs.compare_run(run, key or DEFAULT.key, is_baseline=not key)
+        failure = outputs.compare_run(run, key or DEFAULT.key, is_baseline=not key)
+        assert failure is None or failure.kind == "wrong_output"
+        return failure.message if failure else None
 
     @pytest.mark.parametrize(("pattern", "best"), [(r"images/s: (\d+)", b"150"), (r"(images)/s: (\d+)", b"150")])
     def test_a_better_metric_is_no_difference(self, pattern: str, best: bytes) -> None:
@@ -489,3 +492,52 @@ class TestPrinted:
         assert self.compare(outputs, None) is None
         assert self.compare(outputs, None, "tuned") is None
         assert not outputs.is_compared("other", is_baseline=False)
+
+
+@pytest.mark.slow
+class TestCheck:
+    """The user's command that judges the output of a run."""
+
+    def check(self, folder: Path, command: str, *, timeout_s: float = 60) -> Failure | None:
+        (folder / "stdout").write_text("label 3\n")
+        run = cast("Run", SimpleNamespace(folder=folder, stdout=folder / "stdout"))
+        return check_output(command, run, timeout_s=timeout_s)
+
+    @pytest.mark.parametrize(
+        ("command", "kind", "message"),
+        [
+            ("grep 'label 4'", "wrong_output", "the check \"grep 'label 4'\" rejects it"),
+            ("sh -c 'echo no; echo wrong label >&2; exit 3'", "wrong_output", "rejects it: wrong label"),
+            ("sh -c 'head -c 9000000 /dev/zero; echo; echo no label; exit 1'", "wrong_output", "rejects it: no label"),
+            ("sh -c 'kill -9 $$'", "crash", "was ended by SIGKILL"),
+            ("/no/such/program", "exit", "cannot be started: No such file or directory"),
+        ],
+    )
+    def test_what_does_not_accept_it(self, command: str, kind: str, message: str, tmp_path: Path) -> None:
+        """A check that does not run says nothing about the output."""
+        failure = self.check(tmp_path, command)
+        assert failure is not None
+        assert (failure.kind, failure.stage) == (kind, "check")
+        assert failure.message.endswith(message)
+
+    def test_what_accepts_it(self, tmp_path: Path) -> None:
+        assert self.check(tmp_path, "grep 'label 3'") is None
+
+    def test_one_that_does_not_end(self, tmp_path: Path) -> None:
+        """All its processes end."""
+        pid = tmp_path / "pid"
+        failure = self.check(tmp_path, f"sh -c 'sleep 600 & echo $! >{pid}.new; mv {pid}.new {pid}; wait'", timeout_s=1)
+        assert failure is not None
+        assert failure.kind == "timeout"
+        assert failure.message.endswith("did not end within 1 s")
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process = psutil.Process(int(pid.read_text()))
+            assert psutil.wait_procs([process], timeout=60)[0] or process.status() == psutil.STATUS_ZOMBIE
+
+    def test_one_that_does_not_run_is_no_comparison(self, tmp_path: Path) -> None:
+        (tmp_path / "stdout").touch()
+        run = cast("Run", SimpleNamespace(folder=tmp_path, stdout=tmp_path / "stdout"))
+        for command, is_compared in (("/no/such/program", False), ("false", True), ("true", True)):
+            outputs = OutputReference(ProgramTask(command=("x",), check=command))
+            outputs.compare_run(run, "tuned", is_baseline=False)
+            assert outputs.is_compared("tuned", is_baseline=False) == is_compared

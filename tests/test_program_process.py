@@ -128,6 +128,11 @@ class TestRunning:
         assert ended
         assert ended.cpu_ns > 0.3e9
 
+    def test_a_missing_file_for_stdin_is_named(self, process: ProgramProcess, tmp_path: Path) -> None:
+        """It was there when the search began."""
+        with pytest.raises(OSError, match=r"stdin, .*missing, cannot be read"):
+            start(process, tmp_path, "print(input())", tmp_path / "missing")
+
     def test_a_program_that_reads_stdin(self, process: ProgramProcess, tmp_path: Path) -> None:
         (tmp_path / "in").write_text("hello")
         start(process, tmp_path, "print(input())", tmp_path / "in")

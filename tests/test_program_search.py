@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import socket
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import psutil
 import pytest
 
@@ -18,8 +20,10 @@ from ortune.compare.block_runner import SteadyCandidate
 from ortune.errors import ProgramError, UsageError
 from ortune.options import make_request
 from ortune.program.http_load import find_free_port
+from ortune.program.identity import describe_program_identity
 from ortune.program.prepare import PreparedProgram, prepare_program
 from ortune.program.search import ProgramResult, count_spent, open_program, search_program
+from ortune.program.task import parse_metric
 from ortune.record.files import read_records
 from ortune.requests import ProgramSearchRequest
 from tests.budgets import scale_budget
@@ -222,6 +226,21 @@ class TestFailures:
     def test_programs_that_cannot_be_tuned(self, code: str, message: str) -> None:
         with pytest.raises(ProgramError, match=message):
             prepare(command=(sys.executable, "-c", code))
+
+    def test_words_that_are_not_utf_8(self, tmp_path: Path) -> None:
+        """They may be in names of files, and in what the program prints."""
+        program = tmp_path / os.fsdecode(b"run\xff")
+        program.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+        program.chmod(0o755)
+        command = (str(program), str(PROGRAM), str(TINY_CNN), "run", "3")
+        prepared = prepare(command=command, check_command="grep '\udcff'")
+        assert msgspec.json.encode(prepared.describe_run())
+        identity = describe_program_identity(prepared)
+        assert msgspec.json.encode(identity)
+        other = msgspec.structs.replace(prepared.task, check="grep '\udcfe'")
+        assert describe_program_identity(msgspec.structs.replace(prepared, task=other)) != identity
+        with pytest.raises(UsageError, match="not UTF-8"):
+            parse_metric("\udcff: ([0-9]+)")
 
     def test_a_program_without_python(self) -> None:
         with pytest.raises(ProgramError, match="no Python"):

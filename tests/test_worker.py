@@ -489,6 +489,21 @@ def test_kill_by_another_process_is_a_value(executor: ProcessExecutor) -> None:
     assert (result.kind, result.message) == ("crash", "ended by SIGKILL")  # the cause is not guessed
 
 
+def test_a_reply_that_does_not_fit_into_memory_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The figures of a long block, where memory is limited. The process would end without a reason."""
+    encode = protocol.encode
+
+    def run_out(reply: object) -> bytes:
+        if isinstance(reply, protocol.FailureReply):
+            return encode(reply)
+        raise MemoryError
+
+    monkeypatch.setattr(protocol, "encode", run_out)
+    reply = protocol.decode_reply(protocol.encode_reply(protocol.CreatedReply(), "measure"))
+    assert isinstance(reply, protocol.FailureReply)
+    assert (reply.failure.kind, reply.failure.stage) == ("out_of_memory", "measure")
+
+
 @pytest.mark.parametrize(
     ("sent", "error"),
     [

@@ -217,9 +217,7 @@ def format_capacity(capacity: Estimate | None) -> str:
     """Return a capacity with its interval. A tilde marks one that is predicted."""
     if capacity is None:
         return ""
-    if capacity.estimate <= 0:
-        if capacity.source == "predicted":
-            return "never"
+    if capacity.estimate <= 0 and capacity.source == "measured":
         return f"< {format_rate(capacity.high)}" if capacity.high else "unknown"
     high = "" if capacity.high is None else format_number(capacity.high)
     mark = "~" if capacity.source == "predicted" else ""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from ortune.export.comments import make_comment
 from ortune.export.serving import (
     APP,
+    START_TIMEOUT_S,
     count_requests,
     find_bind,
     join_words,
@@ -51,7 +52,7 @@ def write(job: Job) -> str:
     threads = count_requests(job)
     lines += ["", f"workers = {deployment.processes}", f"threads = {threads}"]
     lines.append(f'worker_class = "{"gthread" if threads > 1 else "sync"}"')
-    lines.append("preload_app = False")
+    lines += ["preload_app = False", f"timeout = {START_TIMEOUT_S}  # a worker is silent while it loads its model"]
     if bind := find_bind(job):
         lines.append(f'bind = "{bind}"')
     if parts:

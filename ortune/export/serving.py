@@ -17,6 +17,10 @@ from ortune.knobs.config import CUDA_BASED
 APP = "app:app"
 """The application in commands: module and name."""
 
+START_TIMEOUT_S = 120
+"""Time after which gunicorn ends a worker that is silent, as one is that loads a model. With the default of 30 s, models
+that load for longer would never be ready."""
+
 CONFIG_IN_CONTAINER = "/etc/ortune/config.json"
 """Path of the record or plan in a container."""
 
@@ -64,7 +68,7 @@ def make_gunicorn_command(
     """
     bind = find_bind(job) if bind is None else bind
     words = ["gunicorn", f"--workers={workers or job.deployment.processes}", f"--threads={count_requests(job)}"]
-    words += ["--reuse-port"] if reuse_port else []
+    words += [f"--timeout={START_TIMEOUT_S}", *(["--reuse-port"] if reuse_port else [])]
     return [*words, *([f"--bind={bind}"] if bind else []), APP]
 
 

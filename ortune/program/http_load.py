@@ -230,7 +230,8 @@ def _ask(
         preload_content=False,
     )
     try:
-        text = response.read(4 * LONGEST_ANSWER).decode("utf-8", "replace")
+        # What arrived with the header, or next: a stream may never end.
+        text = response.read1(4 * LONGEST_ANSWER).decode("utf-8", "replace")
     finally:
         response.close()
     first = next((line.strip() for line in text.splitlines() if line.strip()), "")

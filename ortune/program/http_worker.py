@@ -50,7 +50,6 @@ from ortune.program.http_protocol import (
     Response,
     add_content_type,
     decode_request,
-    encode,
     is_error,
 )
 from ortune.sanitize import printable
@@ -516,11 +515,7 @@ def serve(connection: Any) -> None:
             reply = protocol.FailureReply(Failure(kind="timeout", stage=stage, message=str(error)))
         except (Exception, SystemExit) as error:  # noqa: BLE001  (any error is a failure of the candidate)
             reply = protocol.FailureReply(make_failure(error, stage))
-        try:
-            message = encode(reply)
-        except MemoryError as error:  # the figures of a long block, within a limit of memory
-            message = encode(protocol.FailureReply(make_failure(error, stage)))
-        connection.send_bytes(message)
+        connection.send_bytes(protocol.encode_reply(reply, stage))
 
 
 def main() -> None:

@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import re
 import shlex
+import signal
 import subprocess
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
+from ortune.interrupts import name_signal
 from ortune.limited import TooLargeError, read_limited
 from ortune.program.launcher import RETURNED_CALLS, Run
 from ortune.program.task import ProgramTask
 from ortune.program.text import NOTHING, Ignored, compare_text, find_unstable, has_stable_words
 from ortune.secret_variables import inherit_environment
+from ortune.worker.failure import Failure
 
 CHECK_TIMEOUT_S = 300.0
+"""Time that a check of the user may take."""
+
+TAIL_BYTES = 4096
 
 MOST_RETURNED_BYTES = 16 << 20
 """Largest size of the files with what the first calls returned, each."""
@@ -131,8 +139,10 @@ class OutputReference:
         references = (self._printed, *self._parts.values()) if is_baseline else self._compared.get(key, ())
         return any(reference.is_comparable for reference in references)
 
-    def compare_run(self, run: Run, key: str, *, is_baseline: bool) -> str | None:
+    def compare_run(self, run: Run, key: str, *, is_baseline: bool) -> Failure | None:
         """Return how the output of a complete run differs from that of the program as it is; None if it does not.
+
+        A check of the user that does not run says nothing about the output: this is a failure of another kind.
 
         Args:
             run: The run.
@@ -143,10 +153,14 @@ class OutputReference:
         if self.n_ended >= self.n_needed:
             self._ended.add(key)
         if self._task.check:
-            self._checked.add(key)
-            return self._check(run)
-        if self._task.ignore_outputs:
-            return None
+            failure = check_output(self._task.check, run)
+            if failure is None or failure.kind == "wrong_output":
+                self._checked.add(key)
+            return failure
+        difference = None if self._task.ignore_outputs else self._compare_printed(run, key, is_baseline=is_baseline)
+        return Failure(kind="wrong_output", stage="check", message=difference) if difference else None
+
+    def _compare_printed(self, run: Run, key: str, *, is_baseline: bool) -> str | None:
         output = run.read_output()
         if output is None:
             if is_baseline:
@@ -209,24 +223,60 @@ class OutputReference:
             self._compared.setdefault(key, set()).add(reference)
         return reference.compare(text)
 
-    def _check(self, run: Run) -> str | None:
-        """Return how the user's command judges an output; None if it accepts it."""
-        with run.stdout.open("rb") as output:
-            try:
-                done = subprocess.run(
-                    shlex.split(self._task.check),
-                    stdin=output,
-                    capture_output=True,
-                    env=inherit_environment(),
-                    timeout=CHECK_TIMEOUT_S,
-                    check=False,
-                )
-            except (OSError, subprocess.TimeoutExpired) as error:
-                return f"the check {self._task.check!r} failed: {error}"
-        if done.returncode == 0:
-            return None
-        lines = (done.stderr or done.stdout).decode("utf-8", "replace").strip().splitlines()
-        return f"the check {self._task.check!r} rejects it" + (f": {lines[-1][:200]}" if lines else "")
+
+def check_output(command: str, run: Run, *, timeout_s: float = CHECK_TIMEOUT_S) -> Failure | None:
+    """Return how the user's command judges the output of a run; None if it accepts it.
+
+    Args:
+        command: The command, which gets the output on stdin.
+        run: The run.
+        timeout_s: Time that the command may take.
+
+    Returns:
+        Wrong output if it exits with another status than 0. A failure of another kind if it cannot be started, does
+        not end in time, or is ended by a signal.
+    """
+    files = [run.folder / f"check-{name}" for name in ("stderr", "stdout")]
+    with ExitStack() as opened:
+        output = opened.enter_context(run.stdout.open("rb"))
+        stderr, stdout = (opened.enter_context(path.open("wb")) for path in files)
+        try:
+            process = subprocess.Popen(
+                shlex.split(command),
+                stdin=output,
+                stdout=stdout,
+                stderr=stderr,
+                env=inherit_environment(),
+                start_new_session=True,
+            )
+        except OSError as error:
+            message = f"the check {command!r} cannot be started: {error.strerror}"
+            return Failure(kind="exit", stage="check", message=message)
+        try:
+            status = process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            message = f"the check {command!r} did not end within {timeout_s:g} s"
+            return Failure(kind="timeout", stage="check", message=message)
+        finally:
+            # With what it started, also when it was interrupted.
+            with contextlib.suppress(OSError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    if status < 0:
+        message = f"the check {command!r} was ended by {name_signal(-status)}"
+        return Failure(kind="crash", stage="check", message=message)
+    if status == 0:
+        return None
+    lines = next(filter(None, map(read_tail, files)), "").splitlines()
+    message = f"the check {command!r} rejects it" + (f": {lines[-1][:200]}" if lines else "")
+    return Failure(kind="wrong_output", stage="check", message=message)
+
+
+def read_tail(path: Path) -> str:
+    """Return the end of a text file."""
+    with path.open("rb") as file:
+        file.seek(max(path.stat().st_size - TAIL_BYTES, 0))
+        return file.read().decode("utf-8", "replace").strip()
 
 
 def mask_metric(pattern: str, output: bytes) -> bytes:

@@ -129,7 +129,7 @@ class PreparedProgram(msgspec.Struct, frozen=True, kw_only=True):
         if self.task.call or self.task.metric:
             kind = "call" if self.task.call else "metric"
         return ProgramRun(
-            program=Path(self.task.command[0]).name,
+            program=printable(Path(self.task.command[0]).name),
             sha256=digest_command(self.task.command),
             kind=kind,
             call=self.task.call,

@@ -241,8 +241,8 @@ class ProgramRunner:
         """
         if ended.status:
             return run.explain_end(ended, "measure")
-        if difference := self.outputs.compare_run(run, config.key, is_baseline=self.is_baseline(config)):
-            return Failure(kind="wrong_output", stage="check", message=difference)
+        if failure := self.outputs.compare_run(run, config.key, is_baseline=self.is_baseline(config)):
+            return failure
         return self.check_returned(run, config, n_known) or self.check_settings(run, config)
 
     def check_returned(self, run: Run, config: Config, n_known: int = 0) -> Failure | None:

@@ -101,6 +101,8 @@ class Supervisor:
     ) -> dict[str, Any]:
         """Start the program. Its output goes to files, as the supervisor must not work while it is measured."""
         self._cpu_s, self._peak_bytes = 0.0, 0
+        if not os.access(stdin, os.R_OK):
+            return {"error": f"the file for its stdin, {stdin}, cannot be read"}
         try:
             with Path(stdin).open("rb") as source, Path(stdout).open("wb") as out, Path(stderr).open("wb") as err:
                 self._started_ns = time.perf_counter_ns()

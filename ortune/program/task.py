@@ -11,6 +11,7 @@ import msgspec
 
 from ortune.apply.placeholders import PORT, find_own_workers
 from ortune.errors import UsageError
+from ortune.sanitize import printable
 
 
 class ProgramTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,9 +73,20 @@ def parse_metric(text: str) -> str:
         pattern = re.compile(text)
     except (re.error, OverflowError, RecursionError) as error:
         raise UsageError(f"{text}: is not a regular expression: {error}.") from None
+    if not is_unicode(text):
+        raise UsageError(f"{printable(text)}: holds bytes that are not UTF-8.", "Write it in UTF-8.")
     if pattern.groups > 1:
         raise UsageError(f"{text}: has {pattern.groups} groups.", r"Write one group, as in {metric='fps: ([\d.]+)'}.")
     return text
+
+
+def is_unicode(text: str) -> bool:
+    """Return whether a text can be encoded: words of a command line may hold bytes that are not UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def find_metric(pattern: str, text: str) -> float | None:

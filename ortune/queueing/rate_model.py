@@ -13,6 +13,7 @@ requests that are not independent, and more variation than the model expects.
 
 from __future__ import annotations
 
+import bisect
 import functools
 import math
 from collections.abc import Callable, Sequence
@@ -345,6 +346,8 @@ class RateModel:
 
     def _interpolate(self, low: Tail, high: Tail, weight: float, slowdown: float) -> float:
         stretch = slowdown if self.service_ns else 1.0
+        if low is high:
+            return self.figure.expect(low, stretch)
         logs = [math.log(self.figure.expect(tail, stretch)) for tail in (low, high)]
         return math.exp((1 - weight) * logs[0] + weight * logs[1])
 
@@ -371,7 +374,7 @@ class RateModel:
 
     def _locate(self, utilization: float) -> tuple[Tail, Tail, float]:
         """Return the latencies at the utilizations of the table below and above, and the weight of the one above."""
-        place = int(np.clip(np.searchsorted(UTILIZATIONS, utilization) - 1, 0, len(UTILIZATIONS) - 2))
+        place = min(max(bisect.bisect_left(UTILIZATIONS, utilization) - 1, 0), len(UTILIZATIONS) - 2)
         below, above = UTILIZATIONS[place], UTILIZATIONS[place + 1]
         weight = min(max((utilization - below) / (above - below), 0.0), 1.0)
         # Only what has a weight is simulated.

@@ -22,8 +22,8 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import cho_solve, solve_triangular
-from scipy.linalg.lapack import dpotri
+from scipy.linalg import cho_solve
+from scipy.linalg.lapack import dpotrf, dpotri, dtrtrs
 
 from ortune.knobs import SearchSpace
 from ortune.knobs.dimension import DEFAULT_LABEL
@@ -152,8 +152,14 @@ class AdditiveModel:
             of_luck = baseline_luck**2 * shared * self._inflations + of_noise
             covariance = main**2 * (of_main + pair_share**2 * of_pairs) + own**2 * same + of_luck
             diagonal = luck**2 * self._own_inflations + self._variances - self._shared_sigmas**2
-            covariance[np.diag_indices_from(covariance)] += diagonal
-            return np.asarray(np.linalg.cholesky(covariance), dtype=float)
+            if not len(covariance):
+                return covariance
+            covariance.flat[:: len(covariance) + 1] += diagonal
+            # Most of the time of a fit is spent here, where the matrices are small. This function has no overhead.
+            factor, fault = dpotrf(covariance, lower=1)
+            if fault:
+                raise np.linalg.LinAlgError("the covariance is not positive definite")
+            return np.asarray(factor, dtype=float)
 
         def choose_luck() -> None:
             """Set the luck that maximizes the likelihood, and the factor with it."""
@@ -271,7 +277,7 @@ class AdditiveModel:
 
     def _log_likelihood(self, factor: Array) -> float:
         """Return the log-likelihood of the measurements, up to a constant."""
-        scaled = solve_triangular(factor, self._y, lower=True)
+        scaled, _ = dtrtrs(factor, self._y, lower=1)
         return -0.5 * float(scaled @ scaled) - float(np.log(np.diag(factor)).sum())
 
 

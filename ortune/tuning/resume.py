@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime
 import hashlib
 import importlib.metadata
+import json
 import os
 import platform
 import uuid
@@ -211,14 +212,21 @@ def describe_decisions(request: Resumable, host: HostClass, space: SearchSpace) 
 def encode_identity(described: Mapping[str, object]) -> dict[str, str]:
     """Return values as text."""
     return {
-        name: value if isinstance(value, str) else msgspec.json.encode(value, order="deterministic").decode()
-        for name, value in described.items()
+        name: value if isinstance(value, str) else encode_value(value).decode() for name, value in described.items()
     }
+
+
+def encode_value(value: object) -> bytes:
+    """Return a value as JSON. Words of a command line may hold bytes that are not UTF-8."""
+    try:
+        return msgspec.json.encode(value, order="deterministic")
+    except UnicodeEncodeError:
+        return json.dumps(msgspec.to_builtins(value), sort_keys=True).encode()
 
 
 def digest_value(value: object) -> str:
     """Return a short digest of a value."""
-    return hashlib.sha256(msgspec.json.encode(value, order="deterministic")).hexdigest()[:16]
+    return hashlib.sha256(encode_value(value)).hexdigest()[:16]
 
 
 def digest_feed(feed: Feed) -> str:

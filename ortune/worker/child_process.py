@@ -32,6 +32,10 @@ folders of temporary files and of caches.
 Source: it does so since version 1.29, unless it detects CI; docs/Privacy.md of ONNX Runtime.
 """
 
+ONE_BLAS_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
+"""Environment in which importing NumPy starts no threads. Otherwise, it starts one for each CPU, which takes as long as
+the rest of the import with two CPUs, and longer with more. Child processes multiply no matrices with NumPy."""
+
 TEMPORARY = ("TMPDIR", "TEMP", "TMP")
 """Environment variables that name the folder of temporary files."""
 
@@ -56,8 +60,8 @@ def make_environment(folder: Path | None = None) -> dict[str, str]:
         folder: Folder for its temporary files; None for the usual one.
     """
     temporary = dict.fromkeys(TEMPORARY, str(folder)) if folder else {}
-    # Users who want to send usage data may set the variable.
-    return {**TELEMETRY_OFF, **inherit_environment(), **APPLY_OFF, **name_parent(), **temporary}
+    # Users may set the variables that come first, for example to send usage data.
+    return {**TELEMETRY_OFF, **ONE_BLAS_THREAD, **inherit_environment(), **APPLY_OFF, **name_parent(), **temporary}
 
 
 def ask_child(

@@ -82,11 +82,7 @@ def serve(connection: Any, make: Callable[[protocol.LoadRequest], CandidateSessi
                 reply = protocol.FailureReply(measured) if isinstance(measured, Failure) else measured
         except (Exception, SystemExit) as error:  # noqa: BLE001  (any error is a failure of the candidate)
             reply = protocol.FailureReply(make_failure(error, stage))
-        try:
-            message = protocol.encode(reply)
-        except MemoryError as error:  # the figures of a long block, within a limit of memory
-            message = protocol.encode(protocol.FailureReply(make_failure(error, stage)))
-        connection.send_bytes(message)
+        connection.send_bytes(protocol.encode_reply(reply, stage))
 
 
 def main(make: Callable[[protocol.LoadRequest], CandidateSession] = CandidateSession) -> None:

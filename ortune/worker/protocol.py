@@ -18,7 +18,7 @@ import msgspec
 
 from ortune.knobs.config import Config
 from ortune.worker.block import Block, BlockPlan, CpuPlace, GpuState, Memory
-from ortune.worker.failure import Failure
+from ortune.worker.failure import Failure, make_failure
 from ortune.worker.session_info import Runtime, SessionInfo
 from ortune.workload import Tolerance
 
@@ -224,6 +224,17 @@ MOST_BYTES = 1 << 30
 encode = msgspec.msgpack.Encoder().encode
 decode_request = msgspec.msgpack.Decoder(Request).decode
 decode_reply = msgspec.msgpack.Decoder(Reply).decode
+
+
+def encode_reply(reply: object, stage: str) -> bytes:
+    """Return a reply as bytes, or a failure of this stage instead if there is no memory for them.
+
+    The figures of a long block need much, and memory may be limited.
+    """
+    try:
+        return encode(reply)
+    except MemoryError as error:
+        return encode(FailureReply(make_failure(error, stage)))
 
 
 def spawn(

@@ -8,6 +8,7 @@ import shlex
 
 import msgspec
 
+from ortune.sanitize import printable
 from ortune.workload.goal import Limit
 from ortune.workload.load import Load
 from ortune.workload.objectives import Objective
@@ -94,7 +95,7 @@ class BackgroundProgram(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         except ValueError:
             words = []
         name = re.split(r"[/\\]", words[0])[-1] if words else ""
-        return cls(program=name, sha256=hashlib.sha256(command.encode(errors="surrogatepass")).hexdigest())
+        return cls(program=printable(name), sha256=hashlib.sha256(command.encode(errors="surrogatepass")).hexdigest())
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
