@@ -290,6 +290,36 @@ def test_environment_is_passed_to_the_worker(executor: ProcessExecutor) -> None:
     assert "ORT_INTRA_OP_NUM_THREADS" in result.message
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("of_user", "of_config", "found"), [(None, None, None), ("2", None, "2"), (None, "1", "1"), ("2", "1", "1")]
+)
+def test_sessions_have_the_blas_threads_of_the_user(
+    of_user: str | None, of_config: str | None, found: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Only NumPy starts none: a library of custom operators has as many as in the user's program."""
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    if of_user:
+        monkeypatch.setenv("OPENBLAS_NUM_THREADS", of_user)
+    program = tmp_path / "worker.py"
+    program.write_text(
+        "import os\n"
+        "from ortune.worker.candidate_session import CandidateSession\n"
+        "from ortune.worker.main import main\n"
+        "class Session(CandidateSession):\n"
+        "    def load(self):\n"
+        "        if self.request.is_reference:\n"
+        "            return super().load()\n"
+        "        raise RuntimeError(f\"found {os.environ.get('OPENBLAS_NUM_THREADS')}\")\n"
+        "main(Session)\n"
+    )
+    with make_executor((sys.executable, "-P", str(program))) as executor:
+        environment = {"OPENBLAS_NUM_THREADS": of_config} if of_config else {}
+        result = launch(executor, Config(environment=environment))
+    assert isinstance(result, Failure)
+    assert result.message == f"found {found}"
+
+
 @pytest.mark.parametrize(
     ("config", "kind"),
     [

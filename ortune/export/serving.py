@@ -18,8 +18,8 @@ APP = "app:app"
 """The application in commands: module and name."""
 
 START_TIMEOUT_S = 120
-"""Time after which gunicorn ends a worker that is silent, as one is that loads a model. With the default of 30 s, models
-that load for longer would never be ready."""
+"""Time after which gunicorn ends a worker that is silent, as one is that loads a model. With the default of 30 s,
+models that load for longer would never be ready."""
 
 CONFIG_IN_CONTAINER = "/etc/ortune/config.json"
 """Path of the record or plan in a container."""

@@ -150,7 +150,7 @@ class AdditiveModel:
             """Return the Cholesky factor of the covariance of the measurements."""
             main, pair_share, own = scales
             of_luck = baseline_luck**2 * shared * self._inflations + of_noise
-            covariance = main**2 * (of_main + pair_share**2 * of_pairs) + own**2 * same + of_luck
+            covariance: Array = main**2 * (of_main + pair_share**2 * of_pairs) + own**2 * same + of_luck
             diagonal = luck**2 * self._own_inflations + self._variances - self._shared_sigmas**2
             if not len(covariance):
                 return covariance

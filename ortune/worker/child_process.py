@@ -32,9 +32,11 @@ folders of temporary files and of caches.
 Source: it does so since version 1.29, unless it detects CI; docs/Privacy.md of ONNX Runtime.
 """
 
-ONE_BLAS_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
+BLAS_THREADS = "OPENBLAS_NUM_THREADS"
+NO_BLAS_THREADS = {BLAS_THREADS: "01"}
 """Environment in which importing NumPy starts no threads. Otherwise, it starts one for each CPU, which takes as long as
-the rest of the import with two CPUs, and longer with more. Child processes multiply no matrices with NumPy."""
+the rest of the import with two CPUs, and longer with more. Child processes multiply no matrices with NumPy. Nobody else
+spells the number like that, so that it can be recognized; see `allow_blas_threads`."""
 
 TEMPORARY = ("TMPDIR", "TEMP", "TMP")
 """Environment variables that name the folder of temporary files."""
@@ -60,8 +62,17 @@ def make_environment(folder: Path | None = None) -> dict[str, str]:
         folder: Folder for its temporary files; None for the usual one.
     """
     temporary = dict.fromkeys(TEMPORARY, str(folder)) if folder else {}
-    # Users may set the variables that come first, for example to send usage data.
-    return {**TELEMETRY_OFF, **ONE_BLAS_THREAD, **inherit_environment(), **APPLY_OFF, **name_parent(), **temporary}
+    # Users who want to send usage data may set the variable.
+    return {**TELEMETRY_OFF, **inherit_environment(), **APPLY_OFF, **name_parent(), **temporary}
+
+
+def allow_blas_threads() -> None:
+    """Undo `NO_BLAS_THREADS`. Libraries that this process loads later then start the threads that they start for users.
+
+    Operators of the user may need such a library.
+    """
+    if os.environ.get(BLAS_THREADS) == NO_BLAS_THREADS[BLAS_THREADS]:
+        del os.environ[BLAS_THREADS]
 
 
 def ask_child(
@@ -91,7 +102,7 @@ def ask_child(
                     input=msgspec.json.encode(request),
                     stdout=log,
                     stderr=log,
-                    env={**make_environment(folder.path), **(environment or {})},
+                    env={**NO_BLAS_THREADS, **make_environment(folder.path), **(environment or {})},
                     timeout=deadline_s,
                     check=False,
                 )
@@ -113,6 +124,7 @@ def answer_parent(request: type[Request], work: Callable[[Request, Enter], msgsp
         request: Type of the request.
         work: Returns the reply. Whatever it raises is sent as a failure.
     """
+    allow_blas_threads()
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C, and then ends this process
     stages = ["start"]

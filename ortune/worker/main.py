@@ -17,6 +17,7 @@ from typing import Any
 from ortune.prctl import die_with_parent
 from ortune.worker import protocol
 from ortune.worker.candidate_session import CandidateSession
+from ortune.worker.child_process import allow_blas_threads
 from ortune.worker.failure import Failure, make_failure
 from ortune.worker.runtime import read_runtime
 
@@ -87,6 +88,7 @@ def serve(connection: Any, make: Callable[[protocol.LoadRequest], CandidateSessi
 
 def main(make: Callable[[protocol.LoadRequest], CandidateSession] = CandidateSession) -> None:
     """Serve the parent. The last command-line argument is the handle of the pipe."""
+    allow_blas_threads()
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     try:

@@ -13,7 +13,7 @@ from ortune.knobs.config import Config
 from ortune.knobs.environment import variables_of
 from ortune.worker import protocol
 from ortune.worker.block import Block, BlockPlan
-from ortune.worker.child_process import make_environment
+from ortune.worker.child_process import NO_BLAS_THREADS, make_environment
 from ortune.worker.clocks import Clocks
 from ortune.worker.exit_status import count_oom_kills, explain_closed_pipe
 from ortune.worker.failure import Failure, find_cause
@@ -70,7 +70,7 @@ class WorkerProcess:
         self._failed: Failure | None = None
         self._n_oom_kills = count_oom_kills()
         with log_path.open("wb") as log:
-            inherited = {**make_environment(temporary), **environment}
+            inherited = {**NO_BLAS_THREADS, **make_environment(temporary), **environment}
             self._process, self.pipe = protocol.spawn(
                 command, environment={**inherited, **variables_of(config, inherited)}, log=log
             )
