@@ -36,9 +36,6 @@ __all__ = [
     "postgres_of_session",
 ]
 
-# Tests start thousands of processes that import NumPy, which then starts no threads.
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-
 # No test fails because it was slow: hosts are noisy.
 # Examples are the same in each run. `pytest --hypothesis-profile=random` draws others.
 settings.register_profile("ortune", deadline=None, print_blob=True, derandomize=True)

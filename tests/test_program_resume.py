@@ -223,7 +223,7 @@ class TestRefusal:
         assert "another now" in str(caught.value)
 
     def test_passwords_are_not_kept(self, searches: Searches) -> None:
-        searches.run(interrupt_at=50, command=(*COMMAND, "--password=secret"), check_command="check secret")
+        searches.run(interrupt_at=50, command=(*COMMAND, "--password=secret"), check_command="true secret")
         assert b"secret" not in searches.output.with_name("a.unfinished.jsonl").read_bytes()
 
     def test_contradictory_options(self, searches: Searches) -> None:

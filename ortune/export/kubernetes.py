@@ -147,11 +147,15 @@ def write_manifests(job: Job, picked: PickedDeployment) -> str:
             "# ONNX Runtime's default is one thread for each physical core of the node, whatever the CPU limit is. On",
             "# nodes with more cores than the host that was measured, set intra_op_num_threads.",
         ]
-    if shape.cpus >= job.record.host.n_usable and not job.record.host.cpu_quota:
-        lines += [
-            "# A pod requests all CPUs of the host that was measured. Kubernetes reserves some CPUs of each node, so",
-            "# that no node of the same size has room for it: use larger nodes, or plan with a CPU limit.",
-        ]
+    if shape.cpus * shape.n_per_host >= job.record.host.n_logical and not job.record.host.cpu_quota:
+        what = "A pod requests" if shape.n_per_host == 1 else "The pods of one host request"
+        lines.append(
+            make_comment(
+                "#",
+                f"{what} all CPUs of the host that was measured. Kubernetes reserves some CPUs of each node, so that "
+                "no node of the same size has room for that: use larger nodes, or plan with a CPU limit.",
+            )
+        )
     if job.is_pinned:
         lines += [
             "# Each process has its own CPUs if the kubelet has the static CPU manager policy, and the pod the QoS",

@@ -134,10 +134,15 @@ def check_tuned(text: str, config: Config, runner: BlockRunner, executor: Progra
         if executor.keeps_alive:
             failure = executor.check_finalist(config, check_s)
         else:
-            result = executor.run(config, executor.run_deadline_s)
+            result = executor.run_again(config, executor.run_deadline_s)
             failure = result if isinstance(result, Failure) else None
     if failure is None:
         return
+    if failure.stage == "check" and failure.is_sudden:
+        raise ProgramError(
+            f"What {text} prints cannot be checked ({failure.title}): {failure.message}.",
+            "Run the command of {check_command} without ortune. It gets the output of the program on its stdin.",
+        )
     if failure.kind == "wrong_output":
         raise MeasureError(
             f"The output of {text} differs from that of the program as it is: {failure.message}",

@@ -22,6 +22,7 @@ from ortune.program.process import SUPERVISOR_ENDED, Ended, ProgramProcess
 from ortune.program.task import ProgramTask, make_environment
 from ortune.program_options import ProgramRequest
 from ortune.record.schema import Tried
+from ortune.sanitize import printable
 from ortune.worker import Failure
 from ortune.worker.exit_status import explain_exit
 from ortune.worker.owned_folder import OwnedFolder
@@ -152,7 +153,9 @@ class Launcher:
             process.start(command, environment, stdout=run.stdout, stderr=run.stderr, stdin=self._task.stdin)
         except OSError as error:
             run.remove()
-            return Failure(kind="exit", stage="start", message=f"cannot start {command[0]}: {error.strerror}")
+            return Failure(
+                kind="exit", stage="start", message=f"cannot start {printable(command[0])}: {printable(error.strerror or str(error))}"
+            )
         return run
 
     def make_plan(self, config: Config, folder: Path, *, gate: bool, observe: bool = False) -> str:

@@ -9,6 +9,7 @@ import re
 import shlex
 import signal
 import subprocess
+import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
@@ -25,7 +26,11 @@ from ortune.secret_variables import inherit_environment
 from ortune.worker.failure import Failure
 
 CHECK_TIMEOUT_S = 300.0
-"""Time that a check of the user may take."""
+"""Time that the first check of the user may take."""
+
+CHECK_TIMEOUT_FACTOR = 10
+LEAST_CHECK_TIMEOUT_S = 30.0
+"""Later ones may take so many times as long as the longest one, and this time at least."""
 
 TAIL_BYTES = 4096
 
@@ -100,6 +105,7 @@ class OutputReference:
 
     Attributes:
         n_ended: Number of runs of the program as it is that ended by themselves.
+        check_s: Longest time that a check of the user has taken so far.
     """
 
     def __init__(self, task: ProgramTask) -> None:
@@ -110,6 +116,7 @@ class OutputReference:
         self._checked: set[str] = set()
         self._ended: set[str] = set()
         self.n_ended = 0
+        self.check_s = 0.0
 
     @property
     def n_needed(self) -> int:
@@ -150,15 +157,24 @@ class OutputReference:
             is_baseline: Whether the run is one of the program as it is. What varies between such runs is not compared.
         """
         self.n_ended += is_baseline
+        if self._task.check:
+            return self._check(run, key)
         if self.n_ended >= self.n_needed:
             self._ended.add(key)
-        if self._task.check:
-            failure = check_output(self._task.check, run)
-            if failure is None or failure.kind == "wrong_output":
-                self._checked.add(key)
-            return failure
         difference = None if self._task.ignore_outputs else self._compare_printed(run, key, is_baseline=is_baseline)
         return Failure(kind="wrong_output", stage="check", message=difference) if difference else None
+
+    def _check(self, run: Run, key: str) -> Failure | None:
+        timeout_s = (
+            max(LEAST_CHECK_TIMEOUT_S, CHECK_TIMEOUT_FACTOR * self.check_s) if self._checked else CHECK_TIMEOUT_S
+        )
+        begin_s = time.monotonic()
+        failure = check_output(self._task.check, run, timeout_s=timeout_s)
+        if failure is None or failure.kind == "wrong_output":
+            self.check_s = max(self.check_s, time.monotonic() - begin_s)
+            self._ended.add(key)
+            self._checked.add(key)
+        return failure
 
     def _compare_printed(self, run: Run, key: str, *, is_baseline: bool) -> str | None:
         output = run.read_output()
@@ -224,7 +240,7 @@ class OutputReference:
         return reference.compare(text)
 
 
-def check_output(command: str, run: Run, *, timeout_s: float = CHECK_TIMEOUT_S) -> Failure | None:
+def check_output(command: str, run: Run, *, timeout_s: float) -> Failure | None:
     """Return how the user's command judges the output of a run; None if it accepts it.
 
     Args:

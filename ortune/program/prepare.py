@@ -8,6 +8,7 @@ import math
 import os
 import platform
 import shlex
+import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -374,6 +375,12 @@ def check_words(command: str) -> None:
         raise UsageError(message, "Quote it as in a shell.", option="check_command") from None
     if not words:
         raise UsageError("The command that checks the output is empty.", option="check_command")
+    if shutil.which(words[0]) is None:
+        raise UsageError(
+            f"{printable(command)}: there is no program {printable(words[0])}.",
+            "Give a program on the PATH. To use operators of a shell, run one: sh -c '...'.",
+            option="check_command",
+        )
 
 
 def make_server(request: ProgramSearchRequest, task: ProgramTask) -> Server | None:
@@ -406,6 +413,9 @@ def make_server(request: ProgramSearchRequest, task: ProgramTask) -> Server | No
         name, separator, value = text.partition(":")
         if not separator or not name.strip():
             raise UsageError(f"{text}: is not a header field.", "Write 'Content-Type: image/png'.", option="header")
+        if not text.isprintable() or not is_latin(text):
+            message = f"{printable(name)}: has a control character, or one that is not in Latin-1."
+            raise UsageError(message, "Header fields of HTTP cannot have it.", option="header")
         headers.append((name.strip(), value.strip()))
     return Server(
         url=request.url,
@@ -414,6 +424,11 @@ def make_server(request: ProgramSearchRequest, task: ProgramTask) -> Server | No
         health_url=request.health or "",
         has_port=task.has_port,
     )
+
+
+def is_latin(text: str) -> bool:
+    """Return whether a text consists of characters of Latin-1, which header fields of HTTP are encoded in."""
+    return all(ord(each) < 0x100 for each in text)
 
 
 def find_observe_s(budget_s: float | None) -> float:

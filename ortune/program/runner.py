@@ -271,19 +271,22 @@ class ProgramRunner:
         if not self._keeps_running or self._run_s is None or self._base is None or self.outputs.has_ended(config.key):
             return None
         n_missing = max(self.outputs.n_needed - self.outputs.n_ended, 0)
-        if (n_missing + 1) * self._run_s > left_s:
+        if (n_missing + 1) * self._run_s + self.outputs.check_s > left_s:
             return None
         deadline_s = max(LEAST_RUN_DEADLINE_S, RUN_DEADLINE_FACTOR * self._run_s)
         for number in range(n_missing):
             # Times that it prints then differ, so that they are not compared.
             pause_after_s = None if number else PAUSE_SHARE * self._run_s
-            if isinstance(self._run_again(self._base, deadline_s, pause_after_s), Failure):
+            if isinstance(self.run_again(self._base, deadline_s, pause_after_s), Failure):
                 return None  # it ended otherwise than when it was observed, so nothing can be compared with it
-        result = self._run_again(config, deadline_s)
+        result = self.run_again(config, deadline_s)
         return result if isinstance(result, Failure) else None
 
-    def _run_again(self, config: Config, deadline_s: float, pause_after_s: float | None = None) -> RunResult | Failure:
-        """Run the program, a second time if it ends suddenly: anything on the host may end a process."""
+    def run_again(self, config: Config, deadline_s: float, pause_after_s: float | None = None) -> RunResult | Failure:
+        """Run the program, a second time if it ends suddenly: anything on the host may end a process.
+
+        See `run` for the arguments.
+        """
         result = self.run(config, deadline_s, pause_after_s=pause_after_s)
         if isinstance(result, Failure) and result.is_sudden:
             result = self.run(config, deadline_s, pause_after_s=pause_after_s)

@@ -221,9 +221,16 @@ def launch_first(executor: Executor, command: Sequence[str], base: Config = DEFA
         (first,) = executor.launch([base], deadline_s=FIRST_DEADLINE_S)
         if not isinstance(first, Failure):
             return first
-        if not first.is_sudden or attempt == FIRST_ATTEMPTS - 1:
+        # A check that does not end takes long enough once.
+        is_hanging = first.kind == "timeout" and first.stage == "check"
+        if not first.is_sudden or is_hanging or attempt == FIRST_ATTEMPTS - 1:
             break
     assert isinstance(first, Failure)
+    if first.stage == "check" and first.is_sudden:
+        raise ProgramError(
+            f"What {Path(command[0]).name} prints cannot be checked ({first.title}): {first.message}.",
+            "Run the command of {check_command} without ortune. It gets the output of the program on its stdin.",
+        )
     raise ProgramError(
         f"{Path(command[0]).name} does not work as it is ({first.title}): {first.message}.",
         "Run the command without ortune, and check what it needs. Its stdin is empty unless {stdin=FILE} names a file.",

@@ -346,7 +346,7 @@ class RateModel:
 
     def _interpolate(self, low: Tail, high: Tail, weight: float, slowdown: float) -> float:
         stretch = slowdown if self.service_ns else 1.0
-        if low is high:
+        if low is high:  # nothing is between them
             return self.figure.expect(low, stretch)
         logs = [math.log(self.figure.expect(tail, stretch)) for tail in (low, high)]
         return math.exp((1 - weight) * logs[0] + weight * logs[1])

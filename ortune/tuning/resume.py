@@ -221,7 +221,7 @@ def encode_value(value: object) -> bytes:
     try:
         return msgspec.json.encode(value, order="deterministic")
     except UnicodeEncodeError:
-        return json.dumps(msgspec.to_builtins(value), sort_keys=True).encode()
+        return json.dumps(msgspec.to_builtins(value, order="deterministic"), sort_keys=True).encode()
 
 
 def digest_value(value: object) -> str:
