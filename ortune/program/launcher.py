@@ -153,9 +153,8 @@ class Launcher:
             process.start(command, environment, stdout=run.stdout, stderr=run.stderr, stdin=self._task.stdin)
         except OSError as error:
             run.remove()
-            return Failure(
-                kind="exit", stage="start", message=f"cannot start {printable(command[0])}: {printable(error.strerror or str(error))}"
-            )
+            message = f"cannot start {printable(command[0])}: {printable(error.strerror or str(error))}"
+            return Failure(kind="exit", stage="start", message=message)
         return run
 
     def make_plan(self, config: Config, folder: Path, *, gate: bool, observe: bool = False) -> str:
