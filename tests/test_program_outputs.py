@@ -29,7 +29,7 @@ from ortune.options import make_request
 from ortune.program.candidates import CallCandidate
 from ortune.program.executor import ProgramExecutor
 from ortune.program.launcher import Run
-from ortune.program.outputs import OutputReference, check_output, read_returned
+from ortune.program.outputs import OutputReference, check_output, is_unjudged, read_returned
 from ortune.program.prepare import PreparedProgram, can_measure_inside, prepare_program
 from ortune.program.search import open_program, search_program
 from ortune.program.task import ProgramTask
@@ -543,3 +543,9 @@ class TestCheck:
             assert outputs.is_compared("tuned", is_baseline=False) == is_compared
             # What was not judged is judged when a finalist is run to its end.
             assert outputs.has_ended("tuned") == is_compared
+
+    def test_a_request_without_an_answer_is_no_fault_of_a_check(self) -> None:
+        late = Failure(kind="timeout", stage="check", message="the server did not answer")
+        assert not is_unjudged(ProgramTask(command=("x",)), late)
+        assert is_unjudged(ProgramTask(command=("x",), check="true"), late)
+        assert not is_unjudged(ProgramTask(command=("x",), check="true"), WRONG)

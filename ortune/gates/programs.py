@@ -14,6 +14,7 @@ from ortune.gates.results import Gate, GateSide
 from ortune.gates.sides import OpenSides
 from ortune.knobs import Config
 from ortune.program.executor import ProgramExecutor
+from ortune.program.outputs import is_unjudged, make_check_error
 from ortune.program.search import open_program
 from ortune.program.tuned import TunedProgram, has_change, name_program, prepare_tuned, read_program_records
 from ortune.record.files import name_of_input
@@ -138,11 +139,8 @@ def check_tuned(text: str, config: Config, runner: BlockRunner, executor: Progra
             failure = result if isinstance(result, Failure) else None
     if failure is None:
         return
-    if failure.stage == "check" and failure.is_sudden:
-        raise ProgramError(
-            f"What {text} prints cannot be checked ({failure.title}): {failure.message}.",
-            "Run the command of {check_command} without ortune. It gets the output of the program on its stdin.",
-        )
+    if is_unjudged(executor.task, failure):
+        raise make_check_error(text, failure)
     if failure.kind == "wrong_output":
         raise MeasureError(
             f"The output of {text} differs from that of the program as it is: {failure.message}",

@@ -369,7 +369,7 @@ class HttpLoad:
         if self._ended:
             return self._ended
         with contextlib.suppress(OSError):  # it has ended, which reading the reply reports
-            self._pipe.send_bytes(http_protocol.encode(request))
+            self._pipe.send_bytes(protocol.encode(request))
         try:
             reply: http_protocol.Reply = http_protocol.decode_reply(protocol.receive(self._pipe, deadline_s))
         except TimeoutError:

@@ -97,6 +97,5 @@ class Response(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 Request = OpenRequest | FetchRequest | MeasureRequest
 Reply = Response | BlockReply | FailureReply
 
-encode = msgspec.msgpack.Encoder().encode
 decode_request = msgspec.msgpack.Decoder(Request).decode
 decode_reply = msgspec.msgpack.Decoder(Reply).decode

@@ -17,6 +17,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from ortune.errors import ProgramError
 from ortune.interrupts import name_signal
 from ortune.limited import TooLargeError, read_limited
 from ortune.program.launcher import RETURNED_CALLS, Run
@@ -24,6 +25,7 @@ from ortune.program.task import ProgramTask
 from ortune.program.text import NOTHING, Ignored, compare_text, find_unstable, has_stable_words
 from ortune.secret_variables import inherit_environment
 from ortune.worker.failure import Failure
+from ortune.worker.session_log import read_log
 
 CHECK_TIMEOUT_S = 300.0
 """Time that the first check of the user may take."""
@@ -31,8 +33,6 @@ CHECK_TIMEOUT_S = 300.0
 CHECK_TIMEOUT_FACTOR = 10
 LEAST_CHECK_TIMEOUT_S = 30.0
 """Later ones may take so many times as long as the longest one, and this time at least."""
-
-TAIL_BYTES = 4096
 
 MOST_RETURNED_BYTES = 16 << 20
 """Largest size of the files with what the first calls returned, each."""
@@ -283,16 +283,22 @@ def check_output(command: str, run: Run, *, timeout_s: float) -> Failure | None:
         return Failure(kind="crash", stage="check", message=message)
     if status == 0:
         return None
-    lines = next(filter(None, map(read_tail, files)), "").splitlines()
+    lines = read_log(files[0]) or read_log(files[1])
     message = f"the check {command!r} rejects it" + (f": {lines[-1][:200]}" if lines else "")
     return Failure(kind="wrong_output", stage="check", message=message)
 
 
-def read_tail(path: Path) -> str:
-    """Return the end of a text file."""
-    with path.open("rb") as file:
-        file.seek(max(path.stat().st_size - TAIL_BYTES, 0))
-        return file.read().decode("utf-8", "replace").strip()
+def is_unjudged(task: ProgramTask, failure: Failure) -> bool:
+    """Return whether a run failed because the check of the user did not run, which says nothing about the program."""
+    return bool(task.check) and failure.stage == "check" and failure.is_sudden
+
+
+def make_check_error(name: str, failure: Failure) -> ProgramError:
+    """Return the error of a program whose check does not run."""
+    return ProgramError(
+        f"What {name} prints cannot be checked ({failure.title}): {failure.message}.",
+        "Run the command of {check_command} without ortune. It gets the output of the program on its stdin.",
+    )
 
 
 def mask_metric(pattern: str, output: bytes) -> bytes:

@@ -46,7 +46,7 @@ from ortune.program.process import SUPERVISOR_ENDED, ProgramProcess
 from ortune.program.runner import FEW_CALLS, FIRST_DEADLINE_S, SHORTEST_STAY_NS
 from ortune.program.server import Server, ServerLoad
 from ortune.program.space import NOT_OFFERED, OF_SESSIONS, ProgramModel, ProgramSpace, build_program_space, is_default
-from ortune.program.task import ProgramTask, parse_call, parse_metric
+from ortune.program.task import ProgramTask, can_encode, parse_call, parse_metric
 from ortune.record.files import check_record_writable
 from ortune.requests import ProgramSearchRequest
 from ortune.sanitize import printable
@@ -413,7 +413,7 @@ def make_server(request: ProgramSearchRequest, task: ProgramTask) -> Server | No
         name, separator, value = text.partition(":")
         if not separator or not name.strip():
             raise UsageError(f"{text}: is not a header field.", "Write 'Content-Type: image/png'.", option="header")
-        if not text.isprintable() or not is_latin(text):
+        if not text.isprintable() or not can_encode(text, "latin-1"):
             message = f"{printable(name)}: has a control character, or one that is not in Latin-1."
             raise UsageError(message, "Header fields of HTTP cannot have it.", option="header")
         headers.append((name.strip(), value.strip()))
@@ -424,11 +424,6 @@ def make_server(request: ProgramSearchRequest, task: ProgramTask) -> Server | No
         health_url=request.health or "",
         has_port=task.has_port,
     )
-
-
-def is_latin(text: str) -> bool:
-    """Return whether a text consists of characters of Latin-1, which header fields of HTTP are encoded in."""
-    return all(ord(each) < 0x100 for each in text)
 
 
 def find_observe_s(budget_s: float | None) -> float:

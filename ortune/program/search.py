@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -13,13 +13,15 @@ import msgspec
 from ortune.compare.open import OpenComparison, start_comparison
 from ortune.errors import ProgramError, UsageError
 from ortune.host import HostClass
-from ortune.knobs import DEFAULT, Config
+from ortune.knobs import Config
 from ortune.program.executor import ProgramExecutor
 from ortune.program.identity import describe_program_identity
 from ortune.program.launcher import TunedModel
+from ortune.program.outputs import is_unjudged, make_check_error
 from ortune.program.prepare import PreparedProgram
 from ortune.program.runner import FIRST_DEADLINE_S, Cpus
 from ortune.program.space import ProgramModel, resolve
+from ortune.program.task import ProgramTask
 from ortune.record.files import follow_link, list_records, path_of_trials
 from ortune.record.journal import Journal
 from ortune.record.leftovers import remove_leftovers
@@ -178,7 +180,7 @@ def open_program(
 
         def launch(by: Executor) -> LiveCandidate:
             enter_step(f"{'starting' if inner.keeps_alive else 'first run of'} {Path(prepared.task.command[0]).name}")
-            return launch_first(by, prepared.task.command, prepared.space.base)
+            return launch_first(by, prepared.task, prepared.space.base)
 
         def launch_reference() -> Runtime:
             launch(inner).close()
@@ -211,7 +213,7 @@ def open_program(
         yield opened
 
 
-def launch_first(executor: Executor, command: Sequence[str], base: Config = DEFAULT) -> LiveCandidate:
+def launch_first(executor: Executor, task: ProgramTask, base: Config) -> LiveCandidate:
     """Launch the program as it is, with what the user fixed, again if it ends suddenly.
 
     Raises:
@@ -222,17 +224,15 @@ def launch_first(executor: Executor, command: Sequence[str], base: Config = DEFA
         if not isinstance(first, Failure):
             return first
         # A check that does not end takes long enough once.
-        is_hanging = first.kind == "timeout" and first.stage == "check"
+        is_hanging = first.kind == "timeout" and is_unjudged(task, first)
         if not first.is_sudden or is_hanging or attempt == FIRST_ATTEMPTS - 1:
             break
     assert isinstance(first, Failure)
-    if first.stage == "check" and first.is_sudden:
-        raise ProgramError(
-            f"What {Path(command[0]).name} prints cannot be checked ({first.title}): {first.message}.",
-            "Run the command of {check_command} without ortune. It gets the output of the program on its stdin.",
-        )
+    name = Path(task.command[0]).name
+    if is_unjudged(task, first):
+        raise make_check_error(name, first)
     raise ProgramError(
-        f"{Path(command[0]).name} does not work as it is ({first.title}): {first.message}.",
+        f"{name} does not work as it is ({first.title}): {first.message}.",
         "Run the command without ortune, and check what it needs. Its stdin is empty unless {stdin=FILE} names a file.",
     )
 

@@ -73,17 +73,17 @@ def parse_metric(text: str) -> str:
         pattern = re.compile(text)
     except (re.error, OverflowError, RecursionError) as error:
         raise UsageError(f"{text}: is not a regular expression: {error}.") from None
-    if not is_unicode(text):
+    if not can_encode(text, "utf-8"):
         raise UsageError(f"{printable(text)}: holds bytes that are not UTF-8.", "Write it in UTF-8.")
     if pattern.groups > 1:
         raise UsageError(f"{text}: has {pattern.groups} groups.", r"Write one group, as in {metric='fps: ([\d.]+)'}.")
     return text
 
 
-def is_unicode(text: str) -> bool:
-    """Return whether a text can be encoded: words of a command line may hold bytes that are not UTF-8."""
+def can_encode(text: str, encoding: str) -> bool:
+    """Return whether a text can be encoded. Words of a command line may hold bytes that are not UTF-8."""
     try:
-        text.encode()
+        text.encode(encoding)
     except UnicodeEncodeError:
         return False
     return True

@@ -155,7 +155,7 @@ class AdditiveModel:
             if not len(covariance):
                 return covariance
             covariance.flat[:: len(covariance) + 1] += diagonal
-            # Most of the time of a fit is spent here, where the matrices are small. This function has no overhead.
+            # Most of the time of a fit is spent here, where the matrices are small. This function has little overhead.
             factor, fault = dpotrf(covariance, lower=1)
             if fault:
                 raise np.linalg.LinAlgError("the covariance is not positive definite")
