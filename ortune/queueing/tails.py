@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Callable
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from ortune.queueing.batching import BatchedQueue, simulate_batches
 from ortune.queueing.moments import QueueMoments
@@ -31,6 +31,8 @@ FEWEST_BATCHES = 10.0
 ABOVE = np.concatenate([np.linspace(1, 0.1, 91)[:-1], np.logspace(-1, -4, 61)])
 """Shares of the requests above the latencies of a table, falling."""
 
+_ABOVE = ABOVE.tolist()
+
 LEAST_SHARE = 1e-6
 """Smallest share."""
 
@@ -52,7 +54,7 @@ class Tail(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     utilization: float
-    quantiles_ns: NDArray[np.float64]
+    quantiles_ns: list[float]
     mean_ns: float
     inflation: float
     mean_sd_ns: float
@@ -63,8 +65,15 @@ class Tail(msgspec.Struct, frozen=True, kw_only=True):
 
     def share_above(self, latency_ns: float) -> float:
         """Return the share of the requests that take longer."""
-        share = float(np.interp(latency_ns, self.quantiles_ns, ABOVE, left=1.0, right=self.least_share))
-        return min(max(share, LEAST_SHARE), 1 - LEAST_SHARE)
+        # A fit looks up thousands of shares, each of which would take longer with NumPy.
+        place = bisect.bisect_right(self.quantiles_ns, latency_ns)
+        if place == 0:
+            return 1 - LEAST_SHARE
+        if place == len(self.quantiles_ns):
+            return max(self.least_share if latency_ns > self.quantiles_ns[-1] else _ABOVE[-1], LEAST_SHARE)
+        low, high = self.quantiles_ns[place - 1 : place + 1]
+        weight = (latency_ns - low) / (high - low)
+        return float(min(_ABOVE[place - 1] + weight * (_ABOVE[place] - _ABOVE[place - 1]), 1 - LEAST_SHARE))
 
 
 SimulateTail = Callable[[float], Tail]
@@ -94,7 +103,7 @@ def simulate_tail(queue: Queue, utilization: float, *, point: float | None, seed
     gap_ns = 1e9 * queue.n_queues / rate_per_s
     return Tail(
         utilization=utilization,
-        quantiles_ns=latencies.quantiles(1 - ABOVE),
+        quantiles_ns=latencies.quantiles(1 - ABOVE).tolist(),
         mean_ns=latencies.mean().estimate,
         # A queue that is long stays long for its relaxation time.
         inflation=max(moments.relaxation_ns / gap_ns, 1.0),
@@ -125,7 +134,7 @@ def simulate_batched_tail(queue: BatchedQueue, utilization: float, *, point: flo
     of_independent = max(share * (1 - share) / n, 1e-12)
     return Tail(
         utilization=utilization,
-        quantiles_ns=latencies.quantiles(1 - ABOVE),
+        quantiles_ns=latencies.quantiles(1 - ABOVE).tolist(),
         mean_ns=latencies.mean().estimate,
         inflation=max(float(exceeded.var()) / of_independent, of_relaxation if of_relaxation > n else 1.0),
         mean_sd_ns=float(values.mean(axis=0).std()) * math.sqrt(n),

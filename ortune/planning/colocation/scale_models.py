@@ -152,7 +152,7 @@ def describe_tails(
         tails.append(
             Tail(
                 utilization=each.utilization,
-                quantiles_ns=np.quantile(each.latencies_ns, 1 - ABOVE),
+                quantiles_ns=np.quantile(each.latencies_ns, 1 - ABOVE).tolist(),
                 mean_ns=float(each.latencies_ns.mean()),
                 inflation=inflation,
                 mean_sd_ns=float(each.latencies_ns.std()) * math.sqrt(inflation),
