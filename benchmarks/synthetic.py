@@ -17,6 +17,7 @@ variation between launches, a slow drift, and busy periods.
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Literal
 
@@ -122,6 +123,18 @@ def make_model(width: int) -> ModelInfo:
         outputs=(OutputInfo(name="y"),),
         traits=traits,
     )
+
+
+@functools.lru_cache(maxsize=4)
+def list_space(machine: Machine, width: int) -> SearchSpace:
+    """Return the candidates for a model whose graph has this width."""
+    return build_space(make_host(machine), make_model(width))
+
+
+@functools.lru_cache(maxsize=4)
+def list_whole_space(machine: Machine, width: int) -> SearchSpace:
+    """Return the same with all candidates that refinement can add."""
+    return list_between(widen(list_space(machine, width), 0))
 
 
 def widen(space: SearchSpace, n_extra: int) -> SearchSpace:
@@ -267,10 +280,10 @@ def make_landscape(size: str, kind: Kind, seed: int, *, n_extra: int = 0) -> Lan
     """
     machine = MACHINES[size]
     rng = np.random.default_rng([seed, 3])
-    model = make_model(width=int(rng.integers(1, 9)))
-    listed = widen(build_space(make_host(machine), model), n_extra)
+    width = int(rng.integers(1, 9))
+    listed = widen(list_space(machine, width), n_extra)
     is_smooth = kind in {"interacting", "cliffs"} and not n_extra
-    space = list_between(listed) if is_smooth else drop_between(listed)
+    space = list_whole_space(machine, width) if is_smooth else drop_between(listed)
     formula = Formula(machine, space, kind, seed)
     costs = np.array([formula.log_cost(candidate) for candidate in space.candidates])
     n = len(costs)

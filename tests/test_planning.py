@@ -402,8 +402,10 @@ class TestStages:
         assert found
         assert found.source == "measured"
 
-    def test_more_requests_than_can_be_sent(self) -> None:
-        outcome, _ = self.plan_slow_calls(1e-5, "p99<50ms", budget_s=60.0)
+    def test_more_requests_than_can_be_sent(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for module in ("run", "measured_capacity", "pick"):
+            monkeypatch.setattr(f"ortune.planning.{module}.HIGHEST_RATE_PER_S", 1e4)
+        outcome, _ = self.plan_slow_calls(1e-3, "p99<50ms", budget_s=20.0)
         assert outcome.rows[outcome.recommended].capacity
 
     def test_blocks_of_a_busy_host_count_where_requests_arrive(self) -> None:
@@ -494,10 +496,10 @@ class TestStages:
         assert not executor.live
         # In the last stage, the plan is made of what was confirmed.
         counter = SimulatedExecutor(lambda config: 1, latency_under=scale_badly(2))
-        complete = plan_simulated(counter, slo=parse_limit("p99<50ms"), budget_s=900.0)
+        complete = plan_simulated(counter, slo=parse_limit("p99<50ms"), budget_s=500.0)
         last = counter.n_blocks - 3
         executor = SimulatedExecutor(lambda config: 1, latency_under=scale_badly(2), interrupt_at=last)
-        outcome = plan_simulated(executor, slo=parse_limit("p99<50ms"), budget_s=900.0)
+        outcome = plan_simulated(executor, slo=parse_limit("p99<50ms"), budget_s=500.0)
         assert outcome.interrupted
         assert len(outcome.rows) > 1
         # What was measured until then counts.
