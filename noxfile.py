@@ -82,7 +82,7 @@ def minimums(session: nox.Session) -> None:
 
 @nox.session
 def long(session: nox.Session) -> None:
-    """Run the real searches that the test suite leaves out, because each takes a quarter of a minute or more."""
+    """Run the tests that the test suite leaves out, because they take much time or repeat others."""
     session.install("-e", ".[cpu,test]")
     session.run("python", "-m", "pytest", "-m", "long", *session.posargs)
 
@@ -153,7 +153,9 @@ def consumers(session: nox.Session) -> None:
     session.install("--no-deps", "-r", "tests/consumers/requirements-no-deps.txt")
     folder = session.create_tmp()
     session.run("python", "tests/consumers/fetch.py", folder)
-    session.run("python", "-m", "pytest", "-m", "consumers", *session.posargs, env={"ORTUNE_CONSUMERS": folder})
+    # Those with the marker `long` too, which are left out unless the option names it.
+    which = ("-m", "consumers or consumers and long")
+    session.run("python", "-m", "pytest", *which, *session.posargs, env={"ORTUNE_CONSUMERS": folder})
 
 
 @nox.session

@@ -28,6 +28,7 @@ class TestInstall:
     """ortune.install."""
 
     @pytest.mark.slow
+    @pytest.mark.long
     def test_measurements_are_not_affected(self, tuned: Path, tmp_path: Path) -> None:
         """What ortune measures as the default is the default, wherever it runs."""
         budget = f"--budget={scale_budget(5)}s"

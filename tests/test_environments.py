@@ -40,7 +40,7 @@ PAGE = ROOT / "docs" / "environments.md"
 START, END = "<!-- environments -->\n", "<!-- end of environments -->"
 
 SHORT = ("--budget", "2s", "--trials", "1")
-MEDIUM = ("--budget", "8s", "--trials", "1")
+MEDIUM = ("--budget", "4s", "--trials", "1")
 LONG = ("--budget", "60s", "--trials", "1")
 """Budgets of a search that ends soon, of one that measures something on a busy host too, and of one that a test
 interrupts."""

@@ -118,7 +118,9 @@ class TestRule:
         assert sum(map(check_alpha, range(len(CHECKS)))) == pytest.approx(SPENT_SHARE * ALPHA)
 
     @pytest.mark.slow
-    @pytest.mark.parametrize("kind", ["normal", "heavy tails", "two speeds"])
+    @pytest.mark.parametrize(
+        "kind", ["heavy tails", *(pytest.param(each, marks=pytest.mark.long) for each in ("normal", "two speeds"))]
+    )
     def test_errors_at_the_threshold_are_rare_over_all_checks(self, kind: str) -> None:
         """With a check of 99 % after each launch, 3 % of the gates failed and 3 % passed. 0.5 % each are allowed."""
         decisions = [check_launches(draw_ratios(kind, math.log(1.03), seed)) for seed in range(1000)]
@@ -175,6 +177,7 @@ class TestReplay:
             assert slower == "fail" or (slower == "inconclusive" and is_noisy)
 
     @pytest.mark.slow
+    @pytest.mark.long
     def test_a_slowdown_at_the_threshold_is_undecided(self) -> None:
         decisions = [gate_by_replay(landscape, 1.03, 0)[0] for landscape in landscapes()]
         assert decisions == ["inconclusive"] * len(decisions)

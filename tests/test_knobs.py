@@ -8,7 +8,7 @@ import sys
 import msgspec
 import onnxruntime
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ortune.host import Core, Host, HostLimits, NumaNode, Quota, Topology, read_host
@@ -82,6 +82,7 @@ def spaces(draw: st.DrawFn) -> tuple[SearchSpace, set[int]]:
     return build_space(host, make_model(draw(st.integers(1, 5)))), set(host.limits.usable)
 
 
+@settings(max_examples=50)
 @given(spaces())
 @pytest.mark.slow
 def test_every_candidate_is_valid_distinct_and_canonical(drawn: tuple[SearchSpace, set[int]]) -> None:
@@ -109,6 +110,7 @@ def test_every_candidate_is_valid_distinct_and_canonical(drawn: tuple[SearchSpac
             assert value != KNOBS[name].default
 
 
+@settings(max_examples=50)
 @given(spaces())
 @pytest.mark.slow
 def test_one_factor_selections_are_in_the_space(drawn: tuple[SearchSpace, set[int]]) -> None:

@@ -159,6 +159,7 @@ def test_the_default_escapes_from_taskset(tmp_path: Path) -> None:
 @needs_cpuset
 @needs_two_cpus
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_search_in_a_cpuset_stays_inside(tmp_path: Path, cgroups: list[Path]) -> None:
     cgroup = make_cgroup(cgroups, "cpuset", "", {"cpuset.cpus": "0", "cpuset.mems": "0"})
     budget = f"{scale_budget(15)}s"

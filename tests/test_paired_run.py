@@ -355,6 +355,7 @@ def test_an_open_comparison_has_a_measured_baseline_and_one_blas_thread() -> Non
 
 @pytest.mark.usefixtures("no_workers_left")
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_workers_of_two_programs_share_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     limits: list[int | None] = []
     send = WorkerProcess.send

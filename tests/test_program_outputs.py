@@ -26,12 +26,14 @@ from ortune.errors import MeasureError
 from ortune.gates.programs import check_tuned
 from ortune.knobs import DEFAULT, Config, build_space
 from ortune.options import make_request
+from ortune.program import prepare as preparing
 from ortune.program.candidates import CallCandidate
 from ortune.program.executor import ProgramExecutor
 from ortune.program.launcher import Run
 from ortune.program.outputs import OutputReference, check_output, is_unjudged, read_returned
-from ortune.program.prepare import PreparedProgram, can_measure_inside, prepare_program
+from ortune.program.prepare import ObservedRun, PreparedProgram, can_measure_inside, prepare_program
 from ortune.program.search import open_program, search_program
+from ortune.program.server import Server
 from ortune.program.task import ProgramTask
 from ortune.program.text import compare_text
 from ortune.record.journal import Journal
@@ -70,6 +72,23 @@ def prepare_calls(how: str, n: int = 12, **options: Any) -> PreparedProgram:
 def prepare_until_end(how: str, **options: Any) -> PreparedProgram:
     """Return a program that makes 25 calls. There is time to see its end, also on a host that is very busy."""
     return prepare_calls(how, 25, **{"budget": 100.0, **options})
+
+
+OBSERVED: dict[tuple[object, ...], ObservedRun] = {}
+
+
+@pytest.fixture(autouse=True)
+def observed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Observe a command once for all tests that run it."""
+    observe = preparing.observe_program
+
+    def observe_once(task: ProgramTask, server: Server | None, observe_s: float) -> ObservedRun:
+        key = (task.command, task.call, server is None)
+        if key not in OBSERVED:
+            OBSERVED[key] = observe(task, server, observe_s)
+        return OBSERVED[key]
+
+    monkeypatch.setattr(preparing, "observe_program", observe_once)
 
 
 PLAN = BlockPlan(duration_ns=100_000_000, lead_in_ns=0, min_calls=8, deadline_s=60)

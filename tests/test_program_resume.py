@@ -343,6 +343,7 @@ def test_a_search_that_was_killed_goes_on(measure: Sequence[str], arguments: Seq
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_an_interrupted_search_says_how_to_go_on(tmp_path: Path) -> None:
     program = (sys.executable, str(PROGRAM), str(TINY_CNN), "run", "3")
     command = [sys.executable, "-P", "-m", "ortune", "search", "-o", "c.json", "--budget", "30s", "--", *program]

@@ -37,6 +37,9 @@ WAYS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "server": (("serve", "{port}"), {"url": "http://127.0.0.1:{port}/"}),
 }
 
+ONE_WAY = ["calls", *(pytest.param(each, marks=pytest.mark.long) for each in ("runs", "server"))]
+"""The ways, of which the suite takes only one."""
+
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="only Linux has guards that adopt what is left"),
     pytest.mark.usefixtures("models_read_here"),
@@ -62,7 +65,7 @@ def find_supervisors() -> list[psutil.Process]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", ONE_WAY)
 def test_a_candidate_is_measured_again(way: str) -> None:
     with open_program(prepare(way)) as opened:
         (executor,) = opened.executors
@@ -165,7 +168,7 @@ class Killed(ProgramProcess):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", ONE_WAY)
 def test_a_program_is_observed_again(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preparing, "ProgramProcess", Killed)
     monkeypatch.setattr(Killed, "n_left", 2)
@@ -174,7 +177,7 @@ def test_a_program_is_observed_again(way: str, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", ONE_WAY)
 def test_it_is_not_observed_again_and_again(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preparing, "ProgramProcess", Killed)
     monkeypatch.setattr(Killed, "n_left", 100)

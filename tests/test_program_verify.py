@@ -260,6 +260,7 @@ def test_calls_are_measured_as_in_the_search(complete_runs: bool | None) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_gate_and_a_verification_measure_the_baseline_of_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
     base = msgspec.structs.replace(NO_ARENA, environment={"OMP_NUM_THREADS": "1"})
     config = msgspec.structs.replace(TUNED, environment={"OMP_NUM_THREADS": "1"})

@@ -617,7 +617,10 @@ def test_a_search_that_was_killed_goes_on(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGINT, *(pytest.param(each, marks=pytest.mark.long) for each in (signal.SIGTERM, signal.SIGHUP))],
+)
 def test_an_interrupted_search_says_how_to_go_on(tmp_path: Path, number: signal.Signals) -> None:
     command = [sys.executable, "-P", "-m", "ortune", "search", str(TINY_CNN), "-o", "c.json", "--budget", "30s"]
     process = subprocess.Popen(

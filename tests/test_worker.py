@@ -635,6 +635,7 @@ def search_with_faulty_worker(folder: Path, knob: str, budget_s: float) -> tuple
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_where_one_session_fits_a_search_has_one_worker_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -231,6 +231,7 @@ class TestRapidocrApi:
         return [sys.executable, "-P", "-c", PATIENT, "-ip", "127.0.0.1", "-p", str(port), "-workers", str(workers)]
 
     @pytest.mark.timeout(2 * START_S)
+    @pytest.mark.long
     def test_both_workers(self, tmp_path: Path, other: Path) -> None:
         image = draw_text(tmp_path / "image.png", "HELLO")
         form = {"image_data": base64.b64encode(image.read_bytes()).decode()}

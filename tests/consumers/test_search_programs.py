@@ -68,6 +68,7 @@ def check_same_output(command: list[str], path: Path) -> None:
     assert tuned.stdout == plain.stdout
 
 
+@pytest.mark.long
 def test_ocr_with_three_models(tmp_path: Path) -> None:
     models = {path.name for path in (need("rapidocr_onnxruntime") / "models").glob("*.onnx")}
     (tmp_path / "app.py").write_text(READ_PAGE)
@@ -86,6 +87,7 @@ def test_ocr_with_three_models(tmp_path: Path) -> None:
     check_same_output(command, path)
 
 
+@pytest.mark.long
 def test_a_detector_of_file_types(tmp_path: Path) -> None:
     need("magika")
     (tmp_path / "app.py").write_text(NAME_TYPE)
