@@ -126,15 +126,15 @@ def make_model(width: int) -> ModelInfo:
 
 
 @functools.lru_cache(maxsize=4)
-def list_space(machine: Machine, width: int) -> SearchSpace:
-    """Return the candidates for a model whose graph has this width."""
-    return build_space(make_host(machine), make_model(width))
+def list_space(machine: Machine, width: int, n_extra: int) -> SearchSpace:
+    """Return the candidates for a model whose graph has this width; see `widen`."""
+    return widen(build_space(make_host(machine), make_model(width)), n_extra)
 
 
 @functools.lru_cache(maxsize=4)
 def list_whole_space(machine: Machine, width: int) -> SearchSpace:
     """Return the same with all candidates that refinement can add."""
-    return list_between(widen(list_space(machine, width), 0))
+    return list_between(list_space(machine, width, 0))
 
 
 def widen(space: SearchSpace, n_extra: int) -> SearchSpace:
@@ -281,7 +281,7 @@ def make_landscape(size: str, kind: Kind, seed: int, *, n_extra: int = 0) -> Lan
     machine = MACHINES[size]
     rng = np.random.default_rng([seed, 3])
     width = int(rng.integers(1, 9))
-    listed = widen(list_space(machine, width), n_extra)
+    listed = list_space(machine, width, n_extra)
     is_smooth = kind in {"interacting", "cliffs"} and not n_extra
     space = list_whole_space(machine, width) if is_smooth else drop_between(listed)
     formula = Formula(machine, space, kind, seed)

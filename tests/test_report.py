@@ -412,7 +412,7 @@ class TestScripts:
 
 @pytest.mark.usefixtures("light_pages")
 class TestHostileTexts:
-    @settings(max_examples=30, deadline=None)
+    @settings(max_examples=60, deadline=None)
     @given(
         text=ALL_TEXTS | st.sampled_from(["</script><script>alert(1)</script>", "<!--<script>", "]]>", "{{ 7 * 7 }}"])
     )
