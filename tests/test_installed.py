@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -61,6 +62,7 @@ class Environment:
         if records_files:
             (info / "RECORD").write_text("".join(f"{file},sha256=0,0\n" for file in files))
         importlib.invalidate_caches()  # the time stamp of the folder may be the same as before
+        installed._find_packages.cache_clear()  # for the same reason
         return info
 
 
@@ -108,6 +110,22 @@ class TestFind:
             require_runtime()
         environment.install("onnxruntime", "1.31.1", *RUNTIME_FILES)
         assert find_runtime_packages() == (RuntimePackage("onnxruntime", "1.31.1"),)
+
+    def test_lists_of_files_are_read_once(self, environment: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
+        environment.install("onnxruntime", "1.31.1", *RUNTIME_FILES)
+        found = find_runtime_packages()
+        monkeypatch.setattr(installed, "_has_runtime", None)
+        assert find_runtime_packages() == found
+
+    def test_another_version_is_noticed(self, environment: Environment) -> None:
+        info = environment.install("onnxruntime", "1.31.1", *RUNTIME_FILES)
+        assert find_installed_version() == "1.31.1"
+        info.rename(info.with_name("onnxruntime-1.32.0.dist-info"))
+        metadata = environment.folder / "onnxruntime-1.32.0.dist-info" / "METADATA"
+        metadata.write_text(metadata.read_text().replace("1.31.1", "1.32.0"))
+        os.utime(environment.folder, ns=(1, 1))  # the clock of the file system may have stood still
+        importlib.invalidate_caches()
+        assert find_installed_version() == "1.32.0"
 
     def test_a_plugin_that_adds_files_to_it_is_not_it(self, environment: Environment) -> None:
         environment.install("onnxruntime", "1.31.1", *RUNTIME_FILES)

@@ -8,6 +8,7 @@ the files of a package decide, not its name.
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import importlib.util
 import sys
@@ -38,9 +39,8 @@ def find_runtime_packages() -> tuple[RuntimePackage, ...]:
     imported, the result is the packages whose files are missing.
     """
     folder = _find_folder()
-    installed = importlib.metadata.distributions(path=[str(folder)] if folder else sys.path)
-    versions = {_normalize(each.name): each.version for each in installed if _has_runtime(each)}
-    return tuple(RuntimePackage(name, version) for name, version in sorted(versions.items()))
+    paths = [str(folder)] if folder else sys.path
+    return _find_packages(tuple((path, _changed_ns(path)) for path in paths))
 
 
 def find_installed_version() -> str:
@@ -89,6 +89,25 @@ def _find_folder() -> Path | None:
     return Path(next(iter(places))).parent if places else None
 
 
+def _changed_ns(path: str) -> int:
+    """Return when an entry of a folder was last added or removed; 0 if there is no such folder."""
+    try:
+        return Path(path).stat().st_mtime_ns
+    except (OSError, ValueError):
+        return 0
+
+
+@functools.lru_cache(maxsize=4)
+def _find_packages(folders: tuple[tuple[str, int], ...]) -> tuple[RuntimePackage, ...]:
+    """Return the packages in these folders, of which the second value tells versions apart.
+
+    To read the lists of files of all packages takes up to 0.1 s, and each session asks for them.
+    """
+    installed = importlib.metadata.distributions(path=[path for path, _ in folders])
+    versions = {_normalize(each.name): each.version for each in installed if _has_runtime(each)}
+    return tuple(RuntimePackage(name, version) for name, version in sorted(versions.items()))
+
+
 def _has_runtime(distribution: Distribution) -> bool:
     """Return whether a distribution contains the package onnxruntime.
 
@@ -98,7 +117,7 @@ def _has_runtime(distribution: Distribution) -> bool:
         return False  # what an interrupted installation left
     files = distribution.read_text("RECORD")
     if files is not None:
-        return any(line.startswith(f"{MODULE}/__init__.py,") for line in files.splitlines())
+        return f"\n{MODULE}/__init__.py," in f"\n{files}"
     return MODULE in (distribution.read_text("top_level.txt") or "").split()
 
 
