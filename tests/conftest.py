@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -121,6 +122,11 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 OPT_IN_MARKERS = ("consumers", "install", "long", "ray", "servers", "zoo")
 """Markers of tests that run only if the option `-m` names the marker."""
+
+
+def long_params(*values: object) -> list[Any]:
+    """Return values of a parameter with which the test suite leaves a test out."""
+    return [pytest.param(value, marks=pytest.mark.long) for value in values]
 
 
 def worker_processes() -> list[psutil.Process]:

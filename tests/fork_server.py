@@ -13,6 +13,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import gc
 import importlib
 import json
 import os
@@ -24,7 +25,17 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-HEAVY = ("onnx", "optuna", "scipy.linalg", "scipy.optimize", "scipy.special", "typer.main")
+HEAVY = (
+    "onnx",
+    "optuna",
+    "pydantic",
+    "scipy.linalg",
+    "scipy.optimize",
+    "scipy.special",
+    "typer.main",
+    "typer._adapters",
+)
+"""What commands import when they run. Some versions of typer need no pydantic, and lack the last module."""
 
 
 def import_modules() -> None:
@@ -32,7 +43,8 @@ def import_modules() -> None:
     import ortune
 
     for name in HEAVY:
-        importlib.import_module(name)
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
     for module in pkgutil.walk_packages(ortune.__path__, "ortune."):
         if not module.name.startswith(("ortune.apply.", "ortune.worker.", "ortune.enable", "ortune.__main__")):
             with contextlib.suppress(ImportError):  # jinja2 and vl-convert-python are optional
@@ -46,9 +58,11 @@ def avoid_children() -> None:
 
     for module in USERS:
         vars(module)["read_in_child"] = read_here
+    from ortune.worker.installed import find_runtime_packages
     from ortune.worker.runtime import read_installed_runtime
 
     runtime = read_installed_runtime()
+    find_runtime_packages()
     for module in [*sys.modules.values()]:
         for name in ("read_installed_runtime", "require_installed_runtime"):
             if str(getattr(module, "__name__", "")).startswith(("ortune.", "tests.")) and name in vars(module):
@@ -78,6 +92,7 @@ def serve() -> None:
         os.dup2(nothing.fileno(), 1)
     import_modules()
     avoid_children()
+    gc.freeze()  # or collections in forks would copy the memory of all modules
     for line in requests:
         request = json.loads(line)
         if any("report" in each or each.endswith(".html") for each in request["arguments"]):

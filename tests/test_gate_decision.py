@@ -34,6 +34,7 @@ from ortune.knobs import Config
 from ortune.worker import BlockPlan
 from ortune.workload import Goal, Load, Objective, make_goal, make_load
 from ortune.workload.goal import parse_limit
+from tests.conftest import long_params
 from tests.gate_results import make_interval
 from tests.records import ONE_THREAD
 from tests.simulation import SimulatedExecutor
@@ -118,9 +119,7 @@ class TestRule:
         assert sum(map(check_alpha, range(len(CHECKS)))) == pytest.approx(SPENT_SHARE * ALPHA)
 
     @pytest.mark.slow
-    @pytest.mark.parametrize(
-        "kind", ["heavy tails", *(pytest.param(each, marks=pytest.mark.long) for each in ("normal", "two speeds"))]
-    )
+    @pytest.mark.parametrize("kind", ["heavy tails", *long_params("normal", "two speeds")])
     def test_errors_at_the_threshold_are_rare_over_all_checks(self, kind: str) -> None:
         """With a check of 99 % after each launch, 3 % of the gates failed and 3 % passed. 0.5 % each are allowed."""
         decisions = [check_launches(draw_ratios(kind, math.log(1.03), seed)) for seed in range(1000)]

@@ -38,7 +38,7 @@ from ortune.record.files import encode_record, read_record
 from ortune.record.schema import Record
 from ortune.record.select import merge, read_sourced
 from ortune.requests import GateRequest, VerifyRequest
-from tests.conftest import TINY_CNN
+from tests.conftest import TINY_CNN, long_params
 from tests.records import ONE_THREAD, make_local_record, read_once, write
 
 EVENTS: list[tuple[str, str]] = []
@@ -243,9 +243,7 @@ def test_nesting(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_workers_left")
-@pytest.mark.parametrize(
-    "command", ["gate", *(pytest.param(each, marks=pytest.mark.long) for each in ("verify", "bench"))]
-)
+@pytest.mark.parametrize("command", ["gate", *long_params("verify", "bench")])
 def test_only_workers_are_started(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a record whose texts are hostile and whose settings are legal."""
     document = json.loads(msgspec.json.encode(make_local_record(TINY_CNN, Config(session_options={"logid": "$(x)"}))))

@@ -16,13 +16,13 @@ import pytest
 
 from benchmarks.program_kills import SUPERVISOR, choose, judge_end, kill_search, make_folder, report
 from ortune.record.schema import Record
-from tests.conftest import TINY_CNN
+from tests.conftest import TINY_CNN, long_params
 from tests.records import ONE_THREAD, make_local_record
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")
-@pytest.mark.parametrize("seed", [pytest.param(each, marks=pytest.mark.long) for each in (1, 5, 7, 8)])
+@pytest.mark.parametrize("seed", long_params(1, 5, 7, 8))
 def test_nothing_is_left(seed: int) -> None:
     row = kill_search(seed)
     assert row["faults"] == [], json.dumps(row, indent=1)

@@ -27,7 +27,7 @@ from ortune.program.task import parse_metric
 from ortune.record.files import read_records
 from ortune.requests import ProgramSearchRequest
 from tests.budgets import scale_budget
-from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
+from tests.conftest import TINY_CNN, TINY_ENCODER, long_params, run_ortune
 
 PROGRAM = Path(__file__).parent / "programs" / "worker.py"
 
@@ -101,7 +101,7 @@ class TestSearch:
         assert evidence.baseline
         assert (evidence.winner.metric or 0) > 2 * (evidence.baseline.metric or 0)
 
-    @pytest.mark.parametrize("clients", [pytest.param(each, marks=pytest.mark.long) for each in (1, 3)])
+    @pytest.mark.parametrize("clients", long_params(1, 3))
     def test_a_server(self, clients: int) -> None:
         command = (sys.executable, str(PROGRAM), str(TINY_CNN), "serve", "{port}")
         result = search(command=command, url="http://127.0.0.1:{port}/", clients=clients, objective="mean")

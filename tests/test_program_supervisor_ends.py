@@ -25,7 +25,7 @@ from ortune.program.search import open_program
 from ortune.program.server import ServerLoad
 from ortune.requests import ProgramSearchRequest
 from ortune.worker import Block, BlockPlan, Failure
-from tests.conftest import TINY_CNN
+from tests.conftest import TINY_CNN, long_params
 
 PROGRAM = Path(__file__).parent / "programs" / "worker.py"
 
@@ -37,7 +37,7 @@ WAYS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "server": (("serve", "{port}"), {"url": "http://127.0.0.1:{port}/"}),
 }
 
-ONE_WAY = ["calls", *(pytest.param(each, marks=pytest.mark.long) for each in ("runs", "server"))]
+ONE_WAY = ["calls", *long_params("runs", "server")]
 """The ways, of which the suite takes only one."""
 
 pytestmark = [

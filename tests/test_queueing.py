@@ -28,6 +28,7 @@ from ortune.queueing.simulation import serve, simulate
 from ortune.queueing.single_server import find_single_server_waits
 from ortune.queueing.theory import ConstantQueue, ExponentialQueue, KnownQueue, erlang_c, find_known_capacity
 from ortune.workload.load import Arrivals
+from tests.conftest import long_params
 from tests.simulation import sojourn_times
 
 MS = 1_000_000
@@ -101,7 +102,7 @@ def test_the_recursion_serves_in_order_of_arrival(n_servers: int, constant: bool
 
 @pytest.mark.slow
 @pytest.mark.parametrize("services", ["exponential", "constant"])
-@pytest.mark.parametrize("n_servers", [1, 4, *(pytest.param(each, marks=pytest.mark.long) for each in (2, 8))])
+@pytest.mark.parametrize("n_servers", [1, 4, *long_params(2, 8)])
 @pytest.mark.parametrize("utilization", [0.3, 0.6, 0.8, 0.95])
 def test_the_simulation_matches_theory(services: str, n_servers: int, utilization: float) -> None:
     queue = make_queue(services, n_servers)
@@ -117,10 +118,8 @@ def test_the_simulation_matches_theory(services: str, n_servers: int, utilizatio
 
 @pytest.mark.slow
 @pytest.mark.parametrize("services", ["exponential", "constant"])
-@pytest.mark.parametrize("n_servers", [1, 4, *(pytest.param(each, marks=pytest.mark.long) for each in (2, 8))])
-@pytest.mark.parametrize(
-    "utilization", [0.3, 0.8, *(pytest.param(each, marks=pytest.mark.long) for each in (0.6, 0.95))]
-)
+@pytest.mark.parametrize("n_servers", [1, 4, *long_params(2, 8)])
+@pytest.mark.parametrize("utilization", [0.3, 0.8, *long_params(0.6, 0.95)])
 def test_the_waits_match_theory(services: str, n_servers: int, utilization: float) -> None:
     """At a low utilization waits are rare, so that more requests are needed."""
     queue = make_queue(services, n_servers)

@@ -49,7 +49,7 @@ from ortune.tuning.study import open_storage, open_study
 from ortune.worker import Block, BlockPlan, Failure, Memory, SessionInfo
 from ortune.workload import InputOptions, Tolerance, Workload, make_feed
 from tests.budgets import scale_budget
-from tests.conftest import TINY_CNN, run_ortune
+from tests.conftest import TINY_CNN, long_params, run_ortune
 from tests.journals import count_blocks, list_events, scan, suspended_search, wait_for_blocks
 from tests.records import ONE_THREAD
 from tests.simulation import RUNTIME, SimulatedExecutor, make_host, make_model, open_with_journal
@@ -619,7 +619,7 @@ def test_a_search_that_was_killed_goes_on(tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 @pytest.mark.parametrize(
     "number",
-    [signal.SIGINT, *(pytest.param(each, marks=pytest.mark.long) for each in (signal.SIGTERM, signal.SIGHUP))],
+    [signal.SIGINT, *long_params(signal.SIGTERM, signal.SIGHUP)],
 )
 def test_an_interrupted_search_says_how_to_go_on(tmp_path: Path, number: signal.Signals) -> None:
     command = [sys.executable, "-P", "-m", "ortune", "search", str(TINY_CNN), "-o", "c.json", "--budget", "30s"]

@@ -58,7 +58,9 @@ needs_swiftshader = pytest.mark.skipif(
     reason=FAULT or "needs the driver SwiftShader; see .ci/with-swiftshader",
 )
 
-BOTH = pytest.mark.parametrize(("model", "on_cpu"), [(TINY_CNN, 0), (TINY_ENCODER, 1)])
+BOTH = pytest.mark.parametrize(
+    ("model", "on_cpu"), [pytest.param(TINY_CNN, 0, marks=pytest.mark.long), (TINY_ENCODER, 1)]
+)
 """Two models, and the number of nodes that WebGPU leaves to the CPU without 64-bit integers."""
 
 

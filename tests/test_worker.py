@@ -375,6 +375,89 @@ def test_a_slow_load_and_a_first_run_that_hangs_are_told_apart(
     assert failure == Failure(kind="timeout", stage=stage, message=message)
 
 
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a process without activity count as one that hangs after half a second."""
+    monkeypatch.setattr("ortune.worker.executor.LOOK_S", 0.1)
+    monkeypatch.setattr("ortune.worker.executor.MOST_IDLE_S", 0.5)
+    monkeypatch.setattr("ortune.worker.process.MOST_IDLE_S", 0.5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        ("load", "while the session was created, it did nothing for"),
+        ("check", "in its first run, it did nothing for"),
+    ],
+)
+def test_a_worker_that_does_nothing_is_given_up_long_before_the_deadline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, message: str
+) -> None:
+    impatient(monkeypatch)
+    program = tmp_path / "worker.py"
+    program.write_text(
+        "import time\n"
+        "from ortune.worker.candidate_session import CandidateSession\n"
+        "from ortune.worker.main import main\n"
+        "class Session(CandidateSession):\n"
+        f"    def {method}(self, *arguments):\n"
+        "        if not self.request.is_reference:\n"
+        "            time.sleep(3600)\n"
+        f"        return super().{method}(*arguments)\n"
+        "main(Session)\n"
+    )
+    with make_executor((sys.executable, "-P", str(program))) as executor:
+        failure = launch(executor, DEFAULT, deadline_s=900)
+    assert isinstance(failure, Failure)
+    assert (failure.kind, failure.stage) == ("timeout", method)
+    assert failure.message.startswith(message)
+
+
+@pytest.mark.slow
+def test_a_worker_that_computes_for_long_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    impatient(monkeypatch)
+    program = tmp_path / "worker.py"
+    program.write_text(
+        "import subprocess, sys, time\n"
+        "from ortune.worker.candidate_session import CandidateSession\n"
+        "from ortune.worker.main import main\n"
+        "COMPUTE = 'import time; end = time.process_time() + 1.5\\nwhile time.process_time() < end: pass'\n"
+        "class Session(CandidateSession):\n"
+        "    def load(self):\n"
+        "        exec(COMPUTE)\n"
+        "        return super().load()\n"
+        "    def check(self, *arguments):\n"
+        "        subprocess.run([sys.executable, '-c', COMPUTE], check=True)\n"
+        "        return super().check(*arguments)\n"
+        "main(Session)\n"
+    )
+    with make_executor((sys.executable, "-P", str(program))) as executor:
+        require_worker(launch(executor, DEFAULT, deadline_s=900))
+
+
+@pytest.mark.slow
+def test_half_of_a_message_is_no_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ortune.worker.protocol.REST_S", 0.2)
+    program = tmp_path / "worker.py"
+    program.write_text(
+        "import os, struct, sys, time\n"
+        "from ortune.worker.candidate_session import CandidateSession\n"
+        "from ortune.worker.main import main\n"
+        "class Session(CandidateSession):\n"
+        "    def load(self):\n"
+        "        if not self.request.is_reference:\n"
+        "            os.write(int(sys.argv[-1]), struct.pack('!i', 1000) + b'half')\n"
+        "            time.sleep(3600)\n"
+        "        return super().load()\n"
+        "main(Session)\n"
+    )
+    with make_executor((sys.executable, "-P", str(program))) as executor:
+        failure = launch(executor, DEFAULT, deadline_s=900)
+    assert isinstance(failure, Failure)
+    assert failure.kind == "exit"
+    assert failure.message.endswith("its end did not arrive within 0 s")
+
+
 class ScriptedWorker:
     """A worker whose stages take a known time, on a simulated clock."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from typing import Any
@@ -24,7 +25,7 @@ def to_plain(value: Any) -> Any:
         tag = {config.tag_field: config.tag} if config.tag_field else {}
         return tag | {
             field.encode_name: to_plain(own)
-            for field in msgspec.structs.fields(value)
+            for field in _fields_of(type(value))
             if not _is_default(field, own := getattr(value, field.name))
         }
     if isinstance(value, dict):
@@ -34,6 +35,12 @@ def to_plain(value: Any) -> Any:
     if isinstance(value, float):
         return _to_number(value)
     return value
+
+
+@functools.cache
+def _fields_of(kind: type[msgspec.Struct]) -> tuple[msgspec.structs.FieldInfo, ...]:
+    """Return the fields of a class. msgspec would evaluate their types each time, which takes longer than the rest."""
+    return msgspec.structs.fields(kind)
 
 
 def _to_number(value: float) -> float | None:

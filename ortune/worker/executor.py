@@ -19,13 +19,14 @@ from ortune.knobs.titles import describe
 from ortune.model import ModelInfo
 from ortune.steps import enter_step
 from ortune.worker import protocol
+from ortune.worker.activity import LOOK_S
 from ortune.worker.compiled_models import CompiledModels
 from ortune.worker.failure import Failure
 from ortune.worker.group import WorkerGroup, name_group
 from ortune.worker.interfaces import Executor, LiveCandidate
 from ortune.worker.memory_plan import MemoryPlan
 from ortune.worker.owned_folder import OwnedFolder, remove_abandoned_folders
-from ortune.worker.process import WorkerProcess
+from ortune.worker.process import MOST_IDLE_S, WorkerProcess
 from ortune.worker.session_info import Runtime
 from ortune.worker.watchdog import Watchdog
 from ortune.worker.working_inputs import explain_failed_run
@@ -206,7 +207,7 @@ class ProcessExecutor:
 
         Creating the sessions and running them for the first time have a deadline each: a model that is slow to load is
         not the same as one whose first run hangs. When all others are done, one that hangs gets the time of a single
-        launch.
+        launch. A worker that does nothing for a long time is given up before a long deadline.
 
         Args:
             groups: The workers of each candidate. If one of them fails, all of them are closed.
@@ -230,8 +231,13 @@ class ProcessExecutor:
                     worker: min(end_s, now_s + deadlines_s[worker] / len(groups)) for worker, end_s in ends_s.items()
                 }
             first = min(ends_s, key=ends_s.__getitem__)
-            replied = wait([worker.pipe for worker in ends_s], max(ends_s[first] - time.monotonic(), 0.0))
-            for worker in [each for each in ends_s if each.pipe in replied] or [first]:
+            left_s = max(ends_s[first] - time.monotonic(), 0.0)
+            looks = left_s > LOOK_S and deadlines_s[first] > MOST_IDLE_S
+            replied = wait([worker.pipe for worker in ends_s], LOOK_S if looks else left_s)
+            due = [each for each in ends_s if each.pipe in replied]
+            if looks and not due:
+                due = [each for each in ends_s if each.looks_idle()]
+            for worker in due if due or looks else [first]:
                 if worker not in ends_s:  # another one of its group has failed
                     continue
                 left_s = max(ends_s.pop(worker) - time.monotonic(), 0.1)

@@ -12,6 +12,7 @@ import psutil
 from ortune.knobs.config import Config
 from ortune.knobs.environment import variables_of
 from ortune.worker import protocol
+from ortune.worker.activity import Activity
 from ortune.worker.block import Block, BlockPlan
 from ortune.worker.child_process import NO_BLAS_THREADS, make_environment
 from ortune.worker.clocks import Clocks
@@ -26,6 +27,15 @@ TIMEOUTS = {
     "measure": "no reply within {} s",
 }
 """What a timeout of each stage means."""
+
+IDLE = {"load": "while the session was created", "check": "in its first run"}
+
+MOST_IDLE_S = 120.0
+"""Time without any activity after which a process that loads a model counts as one that hangs.
+
+A model may take many minutes to load, so that deadlines of the first launch are long. But the process computes then, or
+it waits for a disk.
+"""
 
 
 class WorkerProcess:
@@ -75,6 +85,7 @@ class WorkerProcess:
                 command, environment={**inherited, **variables_of(config, inherited)}, log=log
             )
         self._control = psutil.Process(self._process.pid)
+        self._activity = Activity(self._control)
 
     @property
     def pid(self) -> int:
@@ -85,6 +96,11 @@ class WorkerProcess:
         """Send a request. If the worker has ended, reading the reply will report it."""
         with contextlib.suppress(OSError):
             self.pipe.send_bytes(protocol.encode(request))
+
+    def looks_idle(self) -> bool:
+        """Look at the process, and return whether it has done nothing for so long that it hangs."""
+        self._activity.look()
+        return self._activity.idle_s >= MOST_IDLE_S
 
     @property
     def is_loaded(self) -> bool:
@@ -98,6 +114,10 @@ class WorkerProcess:
             left_s: Maximum time to wait.
             deadline_s: The time that this is left of, for messages; `left_s` by default.
         """
+        if self._activity.idle_s >= MOST_IDLE_S and not self.pipe.poll():
+            message = f"{IDLE[self.stage]}, it did nothing for {self._activity.idle_s:.0f} s"
+            return self.fail(Failure(kind="timeout", stage=self.stage, message=message))
+        self._activity = Activity(self._control)
         reply = self.receive(left_s, self.stage, deadline_s)
         if isinstance(reply, Failure):
             return reply

@@ -221,6 +221,9 @@ Reply = CreatedReply | LoadedReply | BlockReply | ExchangeReply | FailureReply
 MOST_BYTES = 1 << 30
 """Largest size of a message. What claims to be larger is not a message."""
 
+REST_S = 60.0
+"""Time in which the next part of a message arrives. The worker writes it without a pause."""
+
 encode = msgspec.msgpack.Encoder().encode
 decode_request = msgspec.msgpack.Decoder(Request).decode
 decode_reply = msgspec.msgpack.Decoder(Reply).decode
@@ -283,20 +286,24 @@ def receive(connection: Connection, deadline_s: float) -> bytes:
     Raises:
         TimeoutError: There is no complete message in time.
         EOFError: The other end was closed.
-        ValueError: What arrives is not a message.
+        ValueError: What arrives is not a message, or stops in its middle.
         OSError: The pipe does not work.
     """
     if sys.platform == "win32":  # pragma: no cover  (pipes transmit whole messages there)
         if not connection.poll(deadline_s):
             raise TimeoutError
         return connection.recv_bytes(MOST_BYTES)
-    end_s = time.monotonic() + deadline_s
+    end_s = rest_end_s = time.monotonic() + deadline_s
 
     def read(n_bytes: int) -> bytes:
+        nonlocal rest_end_s
         parts = bytearray()
         while len(parts) < n_bytes:
-            if not wait([connection], max(end_s - time.monotonic(), 0.0)):
+            if not wait([connection], max(min(end_s, rest_end_s) - time.monotonic(), 0.0)):
+                if rest_end_s < end_s:
+                    raise ValueError(f"its end did not arrive within {REST_S:.0f} s")
                 raise TimeoutError
+            rest_end_s = time.monotonic() + REST_S
             part = os.read(connection.fileno(), min(n_bytes - len(parts), 1 << 20))
             if not part:
                 raise EOFError
