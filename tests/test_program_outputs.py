@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import json
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,6 +27,7 @@ from ortune.errors import MeasureError
 from ortune.gates.programs import check_tuned
 from ortune.knobs import DEFAULT, Config, build_space
 from ortune.options import make_request
+from ortune.prctl import HAS_DEATH_SIGNAL
 from ortune.program import prepare as preparing
 from ortune.program.candidates import CallCandidate
 from ortune.program.executor import ProgramExecutor
@@ -46,6 +48,7 @@ from ortune.workload import Goal, Objective
 from tests.conftest import TINY_CNN
 from tests.gate_results import make_result
 from tests.simulation import SimulatedExecutor, make_host, make_model, open_with_journal
+from tests.test_program_process import wait_for
 from tests.test_resume import AGAIN, BEGIN
 from tests.test_tuning import one_thread_wins
 
@@ -551,6 +554,25 @@ class TestCheck:
         assert failure.message.endswith("did not end within 10 s")
         with contextlib.suppress(psutil.NoSuchProcess):
             process = psutil.Process(int(pid.read_text()))
+            assert psutil.wait_procs([process], timeout=60)[0] or process.status() == psutil.STATUS_ZOMBIE
+
+    @pytest.mark.skipif(not HAS_DEATH_SIGNAL, reason="only Linux can signal the end of a parent")
+    def test_one_whose_ortune_is_killed(self, tmp_path: Path) -> None:
+        (tmp_path / "stdout").touch()
+        code = (
+            "import sys\n"
+            "from pathlib import Path\n"
+            "from types import SimpleNamespace\n"
+            "from ortune.program.outputs import check_output\n"
+            "folder = Path(sys.argv[1])\n"
+            "run = SimpleNamespace(folder=folder, stdout=folder / 'stdout')\n"
+            "check_output(f\"sh -c 'echo $$ >{folder}/pid; exec sleep 600'\", run, timeout_s=600)\n"
+        )
+        with subprocess.Popen([sys.executable, "-P", "-c", code, str(tmp_path)]) as parent:
+            pid = int(wait_for(tmp_path / "pid"))
+            parent.kill()
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process = psutil.Process(pid)
             assert psutil.wait_procs([process], timeout=60)[0] or process.status() == psutil.STATUS_ZOMBIE
 
     def test_one_that_does_not_run_is_no_comparison(self, tmp_path: Path) -> None:

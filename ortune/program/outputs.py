@@ -20,6 +20,7 @@ from msgspec import Meta
 from ortune.errors import ProgramError
 from ortune.interrupts import name_signal
 from ortune.limited import TooLargeError, read_limited
+from ortune.prctl import request_death_signal
 from ortune.program.launcher import RETURNED_CALLS, Run
 from ortune.program.task import ProgramTask
 from ortune.program.text import NOTHING, Ignored, compare_text, find_unstable, has_stable_words
@@ -264,6 +265,7 @@ def check_output(command: str, run: Run, *, timeout_s: float) -> Failure | None:
                 stderr=stderr,
                 env=inherit_environment(),
                 start_new_session=True,
+                preexec_fn=request_death_signal,
             )
         except OSError as error:
             message = f"the check {command!r} cannot be started: {error.strerror}"
