@@ -205,6 +205,31 @@ class TestGoingOn:
         assert outcome.rounds[: len(before.rounds)] == before.rounds
         assert outcome.evidence.noise.n_relaunched == before.evidence.noise.n_relaunched > 5
 
+    @pytest.mark.parametrize("stage", ["start", "load", "measure"])
+    def test_what_ended_a_search_is_done_again(self, tmp_path: Path, stage: str) -> None:
+        """An error of the host, or a baseline that failed, would otherwise end the search again without a new block."""
+        path = tmp_path / "a.unfinished.jsonl"
+        broken = Failure(kind="crash", stage=stage, message="a passing reason")
+
+        def fail(config: Config) -> Failure | None:
+            if executor.n_blocks <= 40:
+                return None
+            executor.dies_when_measured = (DEFAULT,)
+            return None if stage == "measure" else broken
+
+        executor = SimulatedExecutor(one_thread_wins, fails_to_launch=fail)
+        before = search(path, executor)
+        assert before.fault
+        n_kept = len(read_blocks(path))
+        assert n_kept > 40
+        for seed in (1, 2):  # also a second time
+            executor = SimulatedExecutor(one_thread_wins, seed=seed, interrupt_at=60 if seed == 1 else None)
+            outcome = search(path, executor)
+            assert executor.n_blocks
+        assert not outcome.fault
+        assert outcome.evidence.verdict == "faster"
+        assert outcome.rounds[: len(before.rounds)] == before.rounds
+
     def test_another_runtime_is_refused(self, tmp_path: Path) -> None:
         path = tmp_path / "a.unfinished.jsonl"
         search(path, SimulatedExecutor(one_thread_wins, interrupt_at=100))

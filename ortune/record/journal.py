@@ -84,10 +84,17 @@ class Begin(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="be
 
 
 class Resume(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="resume"):
-    """A process that went on with the search."""
+    """A process that went on with the search.
+
+    Attributes:
+        pid: The process.
+        started: When it began, in ISO 8601 with the time zone.
+        n_void: Number of events before it that it does again.
+    """
 
     pid: int
     started: str
+    n_void: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -230,6 +237,13 @@ def _is_sound(line: Line) -> bool:
     return not isinstance(line, Checked) or 0 <= line.at_s < LONGEST
 
 
+def _is_success(event: Event) -> bool:
+    """Return whether something was measured or checked. Launches are repeated with the blocks that follow them."""
+    if isinstance(event, Measured):
+        return event.block is not None and not event.block.clock_jump_s
+    return isinstance(event, Checked) and event.failure is None
+
+
 Event = Launched | Measured | Checked
 """What a search does again without measuring."""
 
@@ -245,17 +259,54 @@ class Content(msgspec.Struct, frozen=True, kw_only=True):
         begin: Its first line; None if it has none that is complete.
         pid: The process that wrote to it last; None if unknown.
         n_resumes: Number of processes that went on with the search.
-        n_events: Number of launches, blocks and checks.
+        n_events: Number of launches, blocks and checks, without those that were done again.
         n_blocks: Number of blocks that were measured.
+        n_failed: Number of events after the last block that was measured. They may be what ended the search, so that a
+            process that goes on does them again.
+        n_failed_blocks: Number of blocks among them, during which a clock jumped.
+        void: Events that were done again: the numbers of the first one and of the one after the last.
         n_bytes: Size of the complete lines. What follows is damaged.
     """
 
-    begin: Begin | None
-    pid: int | None
-    n_resumes: int
-    n_events: int
-    n_blocks: int
-    n_bytes: int
+    begin: Begin | None = None
+    pid: int | None = None
+    n_resumes: int = 0
+    n_events: int = 0
+    n_blocks: int = 0
+    n_failed: int = 0
+    n_failed_blocks: int = 0
+    void: tuple[tuple[int, int], ...] = ()
+    n_bytes: int = 0
+
+    def add(self, line: Line, n_bytes: int) -> Content:
+        """Return the content with one line more."""
+        content = msgspec.structs.replace(self, n_bytes=n_bytes)
+        if isinstance(line, Begin):
+            return msgspec.structs.replace(content, begin=line, pid=line.pid)
+        if isinstance(line, Resume):
+            content = content.without_failures() if line.n_void else content
+            return msgspec.structs.replace(content, pid=line.pid, n_resumes=self.n_resumes + 1)
+        is_block = isinstance(line, Measured) and line.block is not None
+        is_success = _is_success(line)
+        return msgspec.structs.replace(
+            content,
+            n_events=self.n_events + 1,
+            n_blocks=self.n_blocks + is_block,
+            n_failed=0 if is_success else self.n_failed + 1,
+            n_failed_blocks=0 if is_success else self.n_failed_blocks + is_block,
+        )
+
+    def without_failures(self) -> Content:
+        """Return the content without the events after the last block that was measured."""
+        end = self.n_events + sum(last - first for first, last in self.void)
+        return msgspec.structs.replace(
+            self,
+            n_events=self.n_events - self.n_failed,
+            n_blocks=self.n_blocks - self.n_failed_blocks,
+            n_failed=0,
+            n_failed_blocks=0,
+            void=(*self.void, (end - self.n_failed, end)) if self.n_failed else self.void,
+        )
 
 
 def encode_event(event: Line) -> bytes:
@@ -281,22 +332,14 @@ def _read_sound_lines(file: BinaryIO) -> Iterator[tuple[Line, int]]:
 def scan_journal(file: BinaryIO) -> Content:
     """Return what a journal contains up to the first line that is damaged."""
     file.seek(0)
-    begin: Begin | None = None
-    pid: int | None = None
-    n_resumes = n_events = n_blocks = n_bytes = 0
-    for line, n_bytes in _read_sound_lines(file):  # noqa: B007  (the last one is the size)
-        if isinstance(line, Begin):
-            begin = line
-        if isinstance(line, (Begin, Resume)):
-            pid = line.pid
-        n_resumes += isinstance(line, Resume)
-        n_events += isinstance(line, Launched | Measured | Checked)
-        n_blocks += isinstance(line, Measured) and line.block is not None
-    return Content(begin=begin, pid=pid, n_resumes=n_resumes, n_events=n_events, n_blocks=n_blocks, n_bytes=n_bytes)
+    content = Content()
+    for line, n_bytes in _read_sound_lines(file):
+        content = content.add(line, n_bytes)
+    return content
 
 
 def read_events(file: BinaryIO, content: Content) -> Iterator[Event]:
-    """Yield the launches, blocks and checks of a journal, in the order of measuring.
+    """Yield the launches, blocks and checks of a journal that were not done again, in the order of measuring.
 
     Args:
         file: The journal.
@@ -308,12 +351,15 @@ def read_events(file: BinaryIO, content: Content) -> Iterator[Event]:
     """
     file.seek(0)
     n_left = content.n_events
+    number = 0
     for line, end in _read_sound_lines(file):
         if end > content.n_bytes:
             break
         if isinstance(line, (Launched, Measured, Checked)):
-            n_left -= 1
-            yield line
+            if not any(first <= number < last for first, last in content.void):
+                n_left -= 1
+                yield line
+            number += 1
     if n_left:
         raise ValueError("it was changed while it was read")
 
@@ -437,12 +483,13 @@ class Journal:
             self._earlier: Content | None = None
             self._reader: BinaryIO | None = None
             self._synced_s = time.monotonic()
-            if resume and content.begin and content.n_blocks:
-                self.begin, self._earlier = content.begin, content
-                self.n_blocks, self.n_resumes = content.n_blocks, content.n_resumes + 1
-                self._n_bytes = content.n_bytes
+            kept = content.without_failures()
+            if resume and kept.begin and kept.n_blocks:
+                self.begin, self._earlier = kept.begin, kept
+                self.n_blocks, self.n_resumes = kept.n_blocks, kept.n_resumes + 1
+                self._n_bytes = kept.n_bytes
                 os.ftruncate(self._descriptor, self._n_bytes)
-                self.append(resume)
+                self.append(msgspec.structs.replace(resume, n_void=content.n_failed))
             else:
                 self.begin = begin
                 os.ftruncate(self._descriptor, 0)
