@@ -81,14 +81,33 @@ class TestFolders:
     def test_what_is_not_known_to_be_abandoned_stays(self, folder: Path) -> None:
         target = make_abandoned(folder)
         target = target.rename(folder / "kept")
-        (folder / "ortune-1-link").symlink_to(target)
-        (folder / "ortune-1-file").touch()
+        (folder / "ortune-1-the_link").symlink_to(target)
+        (folder / "ortune-1-the_file").touch()
         (folder / "ortune-mine").mkdir()
-        (folder / "ortune-1-new").mkdir()  # its owner is about to lock it
+        (folder / "ortune-1-just_new").mkdir()  # its owner is about to lock it
+        (folder / "ortune-1-half_new").mkdir()
+        (folder / "ortune-1-half_new" / "owner.new").touch()
         assert remove_abandoned_folders() == []
-        os.utime(folder / "ortune-1-new", (time.time() - 2 * MAX_START_S,) * 2)
-        assert remove_abandoned_folders() == [folder / "ortune-1-new"]
+        old = [folder / "ortune-1-half_new", folder / "ortune-1-just_new"]
+        for each in old:
+            os.utime(each, (time.time() - 2 * MAX_START_S,) * 2)
+        assert remove_abandoned_folders() == old
         assert (target / "feed.npz").exists()
+
+    @posix
+    @pytest.mark.parametrize(
+        "name", ["ortune-2026-10-01", "ortune-0.1-src", "ortune-2-models", "ortune-2-my_files", ".ortune-2-my_files"]
+    )
+    @pytest.mark.parametrize("file", ["tuned.json", "owner", "owner.new/tuned.json"])
+    def test_folders_of_the_user_stay(self, folder: Path, name: str, file: str) -> None:
+        path = folder / name / file
+        path.parent.mkdir(parents=True)
+        path.write_text("mine")
+        if file == "owner.new/tuned.json":
+            (folder / name / "notes").touch()
+        os.utime(folder / name, (time.time() - 2 * MAX_START_S,) * 2)
+        assert remove_abandoned_folders() == remove_abandoned_folders(folder) == []
+        assert path.read_text() == "mine"
 
     @pytest.mark.skipif(sys.platform == "win32" or os.geteuid() != 0, reason="needs root")
     def test_folders_of_others_stay(self, folder: Path) -> None:

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from ortune import checked_lines
 from ortune.errors import MeasureError, OrtuneError, UsageError
 from ortune.host import HostClass
-from ortune.knobs import CPU, DEFAULT, SpaceOptions, build_space
+from ortune.knobs import CPU, DEFAULT, Config, SpaceOptions, build_space
 from ortune.knobs.config import Plugin
 from ortune.model import InputInfo
 from ortune.options import make_request

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import stat
 import sys
@@ -17,8 +18,15 @@ from ortune.locks import try_to_lock
 
 PREFIX = "ortune-"
 
+NAME = re.compile(r"\.?ortune-\d+-[a-z0-9_]{8}")
+"""Names of these folders: the process id of the owner, and what `tempfile.mkdtemp` adds. Users have folders of similar
+names, such as `ortune-2026-10-01`, which must never be removed."""
+
 OWNER = "owner"
 """File in each folder. Its owner holds a lock on it."""
+
+MARK = b"a temporary folder of ortune\n"
+"""Content of that file."""
 
 MAX_START_S = 3600.0
 """Time after which a folder without that file was left by a process that was killed when it made the folder."""
@@ -44,9 +52,10 @@ class OwnedFolder:
         self.path = Path(tempfile.mkdtemp(prefix=f"{_find_prefix(parent)}{os.getpid()}-", dir=parent))
         fresh = self.path / f"{OWNER}.new"
         descriptor = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        os.write(descriptor, MARK)
         try_to_lock(descriptor)
         if sys.platform == "win32":  # pragma: no cover  (an open file cannot be renamed there)
-            os.close(os.open(self.path / OWNER, os.O_RDWR | os.O_CREAT, 0o600))
+            (self.path / OWNER).write_bytes(MARK)
         else:
             fresh.rename(self.path / OWNER)  # with this name, it is locked from the beginning
         self._finalizer = weakref.finalize(self, _remove, self.path, descriptor)
@@ -96,20 +105,21 @@ def remove_abandoned_folders(parent: Path | None = None) -> list[Path]:
 
 
 def _is_abandoned(path: Path) -> bool:
-    """Return whether the owner of a folder has ended.
+    """Return whether a folder is one of ortune whose owner has ended.
 
     Raises:
         OSError: It cannot be read.
     """
     status = path.lstat()
     is_own = not hasattr(os, "geteuid") or status.st_uid == os.geteuid()
-    if not stat.S_ISDIR(status.st_mode) or not is_own:
+    if not stat.S_ISDIR(status.st_mode) or not is_own or not NAME.fullmatch(path.name):
         return False
     try:
         descriptor = os.open(path / OWNER, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
     except FileNotFoundError:
-        return time.time() - status.st_mtime > MAX_START_S
+        is_new = {each.name for each in path.iterdir()} <= {f"{OWNER}.new"}
+        return is_new and time.time() - status.st_mtime > MAX_START_S
     try:
-        return try_to_lock(descriptor) is True
+        return os.read(descriptor, len(MARK) + 1) == MARK and try_to_lock(descriptor) is True
     finally:
         os.close(descriptor)
