@@ -580,7 +580,7 @@ def test_waiting_for_a_server() -> None:
         failure = wait("work", "status/503", deadline_s=2)
         assert failure == Failure(
             kind="timeout",
-            stage="start",
+            stage="load",
             message=f"GET {url}/status/503 was tried for 2 s; the last answer was status 503 Service Unavailable: "
             "the model is missing",
         )

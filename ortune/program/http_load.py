@@ -182,11 +182,11 @@ def wait_until_up(
         while True:
             if not is_alive():
                 message = f"the program ended before it answered {name}; {answer}"
-                return Failure(kind="exit", stage="start", message=message)
+                return Failure(kind="exit", stage="load", message=message)
             left_s = deadline_s - (time.monotonic() - start_s)
             if left_s <= 0:
                 message = f"{name} was tried for {deadline_s:g} s; {answer}"
-                return Failure(kind="timeout", stage="start", message=message)
+                return Failure(kind="timeout", stage="load", message=message)
             try:
                 status, answer = _ask(pool, url, health_url, method, headers, body, left_s)
             except (urllib3.exceptions.HTTPError, OSError) as error:
@@ -196,13 +196,13 @@ def wait_until_up(
             else:
                 was_answered = True
                 if status in MOVED and not health_url:
-                    return Failure(kind="exception", stage="start", message=f"{name}: {answer}")
+                    return Failure(kind="exception", stage="load", message=f"{name}: {answer}")
                 if status < (500 if health_url else 400):
                     return None
                 now_s = time.monotonic()
                 refused_s = (refused_s or now_s) if status < 500 else None
                 if refused_s is not None and now_s - refused_s > REFUSAL_GRACE_S:
-                    return Failure(kind="exception", stage="start", message=f"{name}: {answer}")
+                    return Failure(kind="exception", stage="load", message=f"{name}: {answer}")
             time.sleep(max(min(poll_s, left_s), 0.0))
             poll_s = min(1.5 * poll_s, LONGEST_POLL_S)
 

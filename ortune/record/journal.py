@@ -237,13 +237,6 @@ def _is_sound(line: Line) -> bool:
     return not isinstance(line, Checked) or 0 <= line.at_s < LONGEST
 
 
-def _is_success(event: Event) -> bool:
-    """Return whether something was measured or checked. Launches are repeated with the blocks that follow them."""
-    if isinstance(event, Measured):
-        return event.block is not None and not event.block.clock_jump_s
-    return isinstance(event, Checked) and event.failure is None
-
-
 Event = Launched | Measured | Checked
 """What a search does again without measuring."""
 
@@ -261,9 +254,10 @@ class Content(msgspec.Struct, frozen=True, kw_only=True):
         n_resumes: Number of processes that went on with the search.
         n_events: Number of launches, blocks and checks, without those that were done again.
         n_blocks: Number of blocks that were measured.
-        n_failed: Number of events after the last block that was measured. They may be what ended the search, so that a
-            process that goes on does them again.
-        n_failed_blocks: Number of blocks among them, during which a clock jumped.
+        n_failed: Number of events at the end that may have ended the search, so that a process that goes on does them
+            again: from the first failure of a baseline that did not work any more, else after the last block that was
+            measured.
+        n_failed_blocks: Number of blocks among them.
         void: Events that were done again: the numbers of the first one and of the one after the last.
         n_bytes: Size of the complete lines. What follows is damaged.
     """
@@ -278,26 +272,8 @@ class Content(msgspec.Struct, frozen=True, kw_only=True):
     void: tuple[tuple[int, int], ...] = ()
     n_bytes: int = 0
 
-    def add(self, line: Line, n_bytes: int) -> Content:
-        """Return the content with one line more."""
-        content = msgspec.structs.replace(self, n_bytes=n_bytes)
-        if isinstance(line, Begin):
-            return msgspec.structs.replace(content, begin=line, pid=line.pid)
-        if isinstance(line, Resume):
-            content = content.without_failures() if line.n_void else content
-            return msgspec.structs.replace(content, pid=line.pid, n_resumes=self.n_resumes + 1)
-        is_block = isinstance(line, Measured) and line.block is not None
-        is_success = _is_success(line)
-        return msgspec.structs.replace(
-            content,
-            n_events=self.n_events + 1,
-            n_blocks=self.n_blocks + is_block,
-            n_failed=0 if is_success else self.n_failed + 1,
-            n_failed_blocks=0 if is_success else self.n_failed_blocks + is_block,
-        )
-
     def without_failures(self) -> Content:
-        """Return the content without the events after the last block that was measured."""
+        """Return the content without the events that may have ended the search."""
         end = self.n_events + sum(last - first for first, last in self.void)
         return msgspec.structs.replace(
             self,
@@ -329,13 +305,79 @@ def _read_sound_lines(file: BinaryIO) -> Iterator[tuple[Line, int]]:
         yield line, end
 
 
+class _Scan:
+    """Counts what a journal contains, line by line.
+
+    Attributes:
+        content: What was counted.
+    """
+
+    def __init__(self) -> None:
+        self.content = Content()
+        self._launched: list[tuple[str, ...]] = []
+        # Numbers of events, blocks and launches up to the last success, and up to the first failure of the baseline
+        # that no success of it follows.
+        self._good = (0, 0, 0)
+        self._fault: tuple[int, int, int] | None = None
+
+    def add(self, line: Line, n_bytes: int) -> None:
+        """Count a line, which ends at this position."""
+        content = msgspec.structs.replace(self.content, n_bytes=n_bytes)
+        if isinstance(line, Begin):
+            content = msgspec.structs.replace(content, begin=line, pid=line.pid)
+        elif isinstance(line, Resume):
+            content = msgspec.structs.replace(content, pid=line.pid, n_resumes=content.n_resumes + 1)
+            if line.n_void:
+                content = content.without_failures()
+                del self._launched[(self._fault or self._good)[2] :]
+                self._good, self._fault = (content.n_events, content.n_blocks, len(self._launched)), None
+        else:
+            content = self._add_event(line, content)
+        self.content = content
+
+    def _add_event(self, event: Event, content: Content) -> Content:
+        before = (content.n_events, content.n_blocks, len(self._launched))
+        is_block = isinstance(event, Measured) and event.block is not None
+        is_success = isinstance(event, Checked) and event.failure is None
+        fails: set[str] = set()
+        if isinstance(event, Launched):
+            self._launched.append(event.configs)
+            fails = {key for key, answer in zip(event.configs, event.answers, strict=True) if answer.failure}
+        elif isinstance(event, Measured):
+            # A file that no search wrote may name a launch that it does not contain.
+            keys = self._launched[event.launch] if event.launch < len(self._launched) else ()
+            key = keys[event.position] if event.position < len(keys) else ""
+            is_success = event.block is not None and not event.block.clock_jump_s
+            fails = set() if event.block else {key}
+            if is_success and key == self._baseline:
+                self._fault = None
+        if self._baseline in fails:
+            self._fault = self._fault or before
+        if is_success:
+            self._good = (content.n_events + 1, content.n_blocks + is_block, len(self._launched))
+        n_events, n_blocks = content.n_events + 1, content.n_blocks + is_block
+        good_events, good_blocks, _ = self._fault or self._good
+        return msgspec.structs.replace(
+            content,
+            n_events=n_events,
+            n_blocks=n_blocks,
+            n_failed=n_events - good_events,
+            n_failed_blocks=n_blocks - good_blocks,
+        )
+
+    @property
+    def _baseline(self) -> str:
+        """Key of the config that was launched first."""
+        return self._launched[0][0] if self._launched and self._launched[0] else ""
+
+
 def scan_journal(file: BinaryIO) -> Content:
     """Return what a journal contains up to the first line that is damaged."""
     file.seek(0)
-    content = Content()
+    scan = _Scan()
     for line, n_bytes in _read_sound_lines(file):
-        content = content.add(line, n_bytes)
-    return content
+        scan.add(line, n_bytes)
+    return scan.content
 
 
 def read_events(file: BinaryIO, content: Content) -> Iterator[Event]:
