@@ -414,6 +414,18 @@ def test_a_worker_that_does_nothing_is_given_up_long_before_the_deadline(
 
 
 @pytest.mark.slow
+def test_a_provider_that_does_nothing_while_it_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message does not say that it needs more time."""
+    impatient(monkeypatch)
+    options = {"trt_builder_optimization_level": "5"}
+    with make_executor(FAULTY_WORKER) as executor:
+        failure = launch(executor, Config(providers=(("TensorrtExecutionProvider", options),)))
+    assert isinstance(failure, Failure)
+    assert (failure.kind, failure.stage) == ("timeout", "load")
+    assert failure.message.startswith("TensorrtExecutionProvider did not compile the model: while the session was")
+
+
+@pytest.mark.slow
 def test_a_worker_that_computes_for_long_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     impatient(monkeypatch)
     program = tmp_path / "worker.py"

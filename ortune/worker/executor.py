@@ -293,13 +293,16 @@ class ProcessExecutor:
             else:
                 failure = self._finish_loading([[worker]], deadline_s).get(worker)
                 worker.close()
-            if failure and failure.kind == "timeout":
+            build_s = time.monotonic() - start_s
+            if failure and not isinstance(worker, Failure) and worker.is_idle:  # more time would not help
+                message = f"{config.provider} did not compile the model: {failure.message}"
+                failure = msgspec.structs.replace(failure, message=message)
+            elif failure and failure.kind == "timeout":
                 message = f"{config.provider} did not compile the model within {deadline_s:.0f} s"
                 stage = "build"
                 if deadline_s < self._build_deadline_s:
                     message, stage = f"{message}, which were left of the limit for all candidates", "skipped"
                 failure = msgspec.structs.replace(failure, stage=stage, message=message)
-            build_s = time.monotonic() - start_s
             self._compiled.note(config, build_s, failure, before)
         return self._compiled.find_failure(config)
 

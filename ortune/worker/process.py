@@ -100,6 +100,11 @@ class WorkerProcess:
     def looks_idle(self) -> bool:
         """Look at the process, and return whether it has done nothing for so long that it hangs."""
         self._activity.look()
+        return self.is_idle
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it had done nothing for so long, at the last look."""
         return self._activity.idle_s >= MOST_IDLE_S
 
     @property
@@ -114,7 +119,7 @@ class WorkerProcess:
             left_s: Maximum time to wait.
             deadline_s: The time that this is left of, for messages; `left_s` by default.
         """
-        if self._activity.idle_s >= MOST_IDLE_S and not self.pipe.poll():
+        if self.is_idle and not self.pipe.poll():
             message = f"{IDLE[self.stage]}, it did nothing for {self._activity.idle_s:.0f} s"
             return self.fail(Failure(kind="timeout", stage=self.stage, message=message))
         self._activity = Activity(self._control)

@@ -12,7 +12,7 @@ from tests.fuzz.target import Target, attempt, find_folder, write_input
 
 NAMES = (
     *("begin", "resume", "launch", "block", "failure", "session_info", "samples", "at_s", "n_calls", "wall_ns"),
-    *("shares", "identity"),
+    *("shares", "identity", "n_void"),
 )
 
 SEARCH_S = 20.0
