@@ -98,12 +98,14 @@ CLOSE = math.log(1.03)
 
 START = (
     "import sys\n"
+    "from ortune.interrupts import end_at_once\n"
+    "end_at_once()\n"
     "import ortune.tuning.prepare as prepare\n"
     f"prepare.WORKER_COMMAND = (sys.executable, '-P', {str(Path(__file__).parent / 'chaos_worker.py')!r})\n"
     "from ortune.__main__ import main\n"
     "main()"
 )
-"""Program that runs ortune with the workers of this benchmark."""
+"""Program that runs ortune with the workers of this benchmark. Like ortune, it handles signals before all else."""
 
 
 def count_blocks(journal: bytes) -> int:
