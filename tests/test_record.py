@@ -149,6 +149,8 @@ class TestForm:
         assert ratio(1.27345678) == 1.2735
         # An interval that ends above 1 does so after rounding.
         assert ratio(1.0000004) > 1 > ratio(0.9999996)
+        # A ratio has a logarithm after rounding.
+        assert ratio(0.0000123456) == ratio(ratio(0.0000123456)) == 0.00001235
         record = read_record(EXAMPLE)
         assert round_record(record) == record
 
@@ -192,6 +194,8 @@ REJECTED = [
         change(lambda d: d["evidence"].update(hosts=HOSTS | {"worst": {**HOSTS["worst"], "host": "db-1.example"}})),
         r"'db-1.example' is not 8 hexadecimal digits - at `\$\.evidence\.hosts\.worst`",
     ),
+    (change(lambda d: d["evidence"]["speedup"].update(confidence=0)), r"> 0.*\$\.evidence\.speedup\.confidence"),
+    (change(lambda d: d["evidence"]["speedup"].update(confidence=1)), r"< 1.*\$\.evidence\.speedup\.confidence"),
     (change(lambda d: d["search"].update(seed=-1)), r"seed is -1, below 0 - at `\$\.search`"),
     (change(lambda d: d["search"].update(started="soon")), r"'soon' - at `\$\.search`"),
     (change(lambda d: d["search"].update(failed={"bored": 1})), r"'bored' - at `key` in `\$\.search\.failed`"),

@@ -18,6 +18,7 @@ from ortune.apply.verify import (
     add_occasion,
     judge_comparison,
     judge_speedup,
+    list_speedups,
     pool_occasions,
     prepare_verification,
     recorded_inputs,
@@ -86,6 +87,27 @@ class TestOccasions:
         assert pooled.low < 1.25
         assert pooled.high > 1.55
         assert pooled.confidence == 0.95
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"low": 0.0, "high": 81000.0, "n_launches": 2},
+            {"low": -1.0},
+            {"estimate": 0.0},
+            {"high": 0.0},
+            {"low": 1.4},
+            {"confidence": 1e-300},
+            {"n_launches": 1},
+        ],
+    )
+    def test_those_without_a_usable_interval_do_not_count(self, changes: dict[str, float]) -> None:
+        unusable = Occasion(
+            started="2026-01-01T00:00:00+00:00", speedup=msgspec.structs.replace(SLIGHTLY_FASTER, **changes)
+        )
+        record = add_occasion(self.add(here(gain=1.3), 1.31), unusable)
+        assert pool_occasions(record) is None
+        assert len(list_speedups(record)) == 2
+        assert pool_occasions(self.add(record, 1.5)) == pool_occasions(self.add(here(gain=1.3), 1.31, 1.5))
 
     def test_they_are_written_and_read(self, tmp_path: Path) -> None:
         record = self.add(here(gain=1.3), 1.31, 1.5)

@@ -11,6 +11,7 @@ import msgspec
 from ortune.apply.fit import Mismatch, find_all_mismatches
 from ortune.compare.bench import BenchResult, Observe, bench
 from ortune.compare.comparison import Comparison, Row, Speedup
+from ortune.compare.hosts import can_pool
 from ortune.compare.interval import Interval
 from ortune.compare.limits import kept_all, may_be_overloaded, name_limits
 from ortune.compare.open import ComparisonSetup, prepare_comparison
@@ -48,7 +49,8 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
         comparison: All figures of both sides, or None if there is nothing to verify.
         pooled: The speedup over all occasions, with an interval that covers how much they differ; None for fewer than
             three occasions, and on another host or with other software.
-        n_occasions: The search, the verifications that were added to the record, and this one.
+        n_occasions: The search, the verifications that were added to the record, and this one; without those whose
+            intervals say nothing.
         record: The record with this verification added; None if it does not belong there, because nothing was measured,
             or not on this class of host with this software and background load.
     """
@@ -186,8 +188,12 @@ def add_occasion(record: Record, occasion: Occasion) -> Record:
 
 
 def list_speedups(record: Record) -> list[Speedup]:
-    """Return the speedups of all occasions: of the search, if its config is recommended, and of verifications."""
-    return [*([record.gain] if record.gain else []), *(each.speedup for each in record.evidence.occasions)]
+    """Return the speedups of all occasions: of the search, if its config is recommended, and of verifications.
+
+    Those whose intervals say nothing are left out: the few launches of a short verification may differ by any factor.
+    """
+    speedups = [*([record.gain] if record.gain else []), *(each.speedup for each in record.evidence.occasions)]
+    return [each for each in speedups if can_pool(each)]
 
 
 def pool_occasions(record: Record) -> Interval | None:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
+from ortune.compare.comparison import Speedup
 from ortune.compare.host_speedup import MOST_HOSTS, HostsEvidence, HostSpeedup, WorstHost, judge_hosts
 from ortune.compare.interval import DEFAULT_CONFIDENCE, Interval
 from ortune.compare.stats import student_error
@@ -26,8 +27,8 @@ WIDEST = 1000.0
 """Largest ratio that an interval contains. Intervals over two hosts may be wider, which means nothing more."""
 
 
-def can_pool(speedup: HostSpeedup) -> bool:
-    """Return whether the speedup of a host has an error that can be computed."""
+def can_pool(speedup: HostSpeedup | Speedup) -> bool:
+    """Return whether a speedup has an error that can be computed."""
     ends = (speedup.low, speedup.estimate, speedup.high)
     return (
         all(math.isfinite(end) and 1 / WIDEST <= end <= WIDEST for end in ends)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Annotated
 
 import msgspec
 
@@ -24,7 +25,7 @@ class Interval(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     estimate: float
     low: float
     high: float
-    confidence: float
+    confidence: Annotated[float, msgspec.Meta(gt=0, lt=1)]
 
     def log(self) -> Interval:
         """Turn an interval of ratios into one of logarithms."""

@@ -142,6 +142,11 @@ def significant(value: float, digits: int = SIGNIFICANT) -> float:
 
 
 def ratio(value: float) -> float:
-    """Round a ratio, but never to 1, because a claim depends on which side of 1 the interval ends."""
+    """Round a ratio, but never to 1 or 0.
+
+    A claim depends on which side of 1 the interval ends, and intervals are pooled by their logarithms.
+    """
     rounded = round(value, RATIO_PLACES)
-    return rounded if rounded != 1 else float(f"{value:.12g}")
+    if rounded == 1:
+        return significant(value, 12)
+    return rounded or significant(value)
