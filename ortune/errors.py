@@ -21,8 +21,9 @@ spells them as the caller's interface does: `--max-slowdown` on the command line
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import IntEnum
 from typing import Any
 
@@ -199,6 +200,21 @@ def explain_lack(error: BaseException) -> HostError | None:
     ):
         return HostError(f"{printable(os.fsdecode(error.filename))}: cannot be accessed: {why}.")
     return None
+
+
+@contextlib.contextmanager
+def explain_lacks() -> Iterator[None]:
+    """Turn exceptions that show what the host lacks into errors, as `explain_lack` does. Others are not changed.
+
+    Raises:
+        HostError: The host lacks something.
+    """
+    try:
+        yield
+    except (OSError, MemoryError) as error:
+        if lack := explain_lack(error):
+            raise lack from error
+        raise
 
 
 class RecordError(OrtuneError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import math
@@ -20,7 +21,7 @@ from ortune.compare.block_runner import BlockRunner
 from ortune.compare.interval import Interval
 from ortune.console.host_plan import show_host_plan
 from ortune.console.widgets import format_cpus
-from ortune.errors import InputsError, MeasureError, RecordError, UsageError
+from ortune.errors import HostError, InputsError, MeasureError, RecordError, UsageError
 from ortune.host import Host, HostClass, ProcessPlacement, Quota
 from ortune.host.placement import pack_processes
 from ortune.knobs import DEFAULT, Config
@@ -534,6 +535,39 @@ class TestStages:
         scale = outcome.rows[outcome.recommended].scale
         assert scale
         assert scale.source == "measured"
+
+    def test_what_the_host_lacks_at_the_end_costs_no_plan(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It is no fault of the sharing, which stays with a prediction."""
+
+        def fail(*arguments: Any) -> Any:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr(measured_scale.ScaleMeasurement, "run", fail)
+        outcome, _ = plan_simulated([Behavior(call_ms=2), Behavior(call_ms=3)], [(5, "p99<50ms"), (5, "p99<50ms")])
+        assert outcome.problem == "Cannot write a temporary file: No space left on device."
+        assert not outcome.rejected
+        assert outcome.recommended == 0
+
+    @pytest.mark.parametrize("error", [KeyboardInterrupt(), HostError("Cannot start a worker.")])
+    def test_what_was_measured_is_kept_if_lower_rates_cannot_be(
+        self, error: BaseException, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(run._Planning, "choose_scale", lambda self, proposals: 1.0)
+        reports: list[tuple[str, int]] = []
+
+        def end_the_second(host: SimulatedHost, stage: str, done: int) -> None:
+            reports.append((stage, done))
+            if stage == "all models" and reports.count((stage, 1)) == 2:
+                raise error
+
+        outcome, _ = plan_simulated(
+            [self.FAST, self.SLOW], [(2000, "p99<25ms"), (120, "p99<200ms")], observe=end_the_second
+        )
+        assert reports.count(("all models", 1)) == 2
+        assert outcome.measured_scale == 1
+        assert outcome.rows
+        assert outcome.interrupted == isinstance(error, KeyboardInterrupt)
+        assert not outcome.rejected
 
     @pytest.mark.parametrize("all_fail", [False, True])
     def test_sharings_that_fail_while_their_scale_is_measured(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import io
 import json
@@ -674,11 +675,20 @@ def test_real_calls_with_items_of_these_lengths(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("models_read_here")
-def test_deployments_are_kept_if_calls_with_several_items_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (MeasureError("1 process fails (measure): the position 512 is out of bounds"), "position 512 is out of bounds"),
+        (OSError(errno.ENOSPC, "No space left on device"), "Cannot write a temporary file: No space left on device"),
+    ],
+)
+def test_deployments_are_kept_if_calls_with_several_items_fail(
+    error: Exception, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Some models accept only one item in a call, or no item as long as the longest one of a distribution."""
 
     def fail(*arguments: Any, **options: Any) -> LengthPlan:
-        raise MeasureError("1 process fails (measure): the position 512 is out of bounds")
+        raise error
 
     monkeypatch.setattr(run, "plan_lengths", fail)
     executor = SimulatedExecutor(lambda config: 5e6)
@@ -686,7 +696,7 @@ def test_deployments_are_kept_if_calls_with_several_items_fail(monkeypatch: pyte
     options = {"model": str(TINY_ENCODER), "lengths": "lognormal:29,8-256", "budget": "60s"}
     plan = run.make_plan(prepare_plan(make_request(PlanRequest, options)))
     assert plan.lengths is None
-    assert any("position 512 is out of bounds" in text for text in find_warnings(plan))
+    assert any(message in text for text in find_warnings(plan))
     assert decode_plan(encode_plan(plan)) == plan
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import math
@@ -21,7 +22,7 @@ from ortune.compare.block_runner import BlockRunner
 from ortune.compare.open import OpenComparison, start_comparison
 from ortune.compare.paired_run import PairedRun, Side
 from ortune.console.plan import find_warnings, format_capacity, show_plan
-from ortune.errors import BackgroundLoadError, RecordError, UsageError
+from ortune.errors import BackgroundLoadError, HostError, RecordError, UsageError
 from ortune.host import HostClass, place_processes
 from ortune.host.host_class import DETAILS
 from ortune.host.processor import CpuType, Processor
@@ -480,6 +481,37 @@ class TestStages:
         assert outcome.problem == "The background load ended: exit status 1."
         assert len(outcome.rows) > 1
         assert {row.capacity.source for row in outcome.rows if row.capacity} == {"predicted"}
+
+    @pytest.mark.parametrize(
+        ("error", "message", "slo"),
+        [
+            (OSError(errno.ENOSPC, "No space left", "/tmp/x"), "Cannot write a temporary file /tmp/x: No", "p99<50ms"),
+            (HostError("Cannot start a worker."), "Cannot start a worker.", ""),
+            (MemoryError(), "There is not enough memory.", ""),
+        ],
+    )
+    def test_what_the_host_lacks_at_the_end_costs_no_plan(self, error: Exception, message: str, slo: str) -> None:
+        """The deployments that were confirmed are in it."""
+        latency = scale_badly(2)
+
+        def end_at_a_rate(config: Config, load: Load) -> float:
+            if load.rate_per_s:
+                raise error
+            return latency(config, load)
+
+        executor = SimulatedExecutor(lambda config: 1, latency_under=end_at_a_rate)
+        outcome = plan_simulated(executor, slo=parse_limit(slo) if slo else None, rate_per_s=50.0)
+        assert outcome.problem.startswith(message)
+        assert choose(outcome).config != DEFAULT
+
+    def test_a_bug_is_no_problem_of_the_plan(self) -> None:
+        latency = scale_badly(2)
+
+        def fail_at_a_rate(config: Config, load: Load) -> float:
+            return latency(config, load) / (0 if load.rate_per_s else 1)
+
+        with pytest.raises(ZeroDivisionError):
+            plan_simulated(SimulatedExecutor(lambda config: 1, latency_under=fail_at_a_rate), rate_per_s=50.0)
 
     def test_the_default_that_fails_is_the_reason_why_nothing_else_is_measured(self) -> None:
         executor = SimulatedExecutor(

@@ -20,6 +20,7 @@ from ortune.compare.paired_run import PairedRun
 from ortune.compare.stats import t_interval
 from ortune.errors import BackgroundLoadError, ClockError, MeasureError, UsageError
 from ortune.host import HostClass
+from ortune.planning.attempts import Attempts
 from ortune.planning.capacity import (
     estimate_log_utilization,
     find_launch_error,
@@ -115,9 +116,10 @@ def make_plan(prepared: PreparedPlan, observe: Observe = lambda stage, done, tot
     with open_comparison(setup) as opened:
         outcome = run_stages(prepared.space, opened, options, observe)
         time_s = options.time_s + outcome.extension_s
-        lengths, problem, interrupted = None, "", outcome.interrupted
-        if options.lengths and not interrupted:
-            try:
+        lengths, attempts = None, Attempts()
+        if options.lengths and not outcome.interrupted:
+            # If this fails, the deployments were measured with calls of a single item, which work.
+            with attempts.measure():
                 lengths = plan_lengths(
                     DeploymentRunner(opened, prepared.space.default),
                     options.lengths,
@@ -127,11 +129,6 @@ def make_plan(prepared: PreparedPlan, observe: Observe = lambda stage, done, tot
                     slo=options.slo,
                     observe=observe,
                 )
-            except KeyboardInterrupt:
-                interrupted = True
-            except MeasureError as error:
-                # The deployments were measured with calls of a single item, which work.
-                problem = error.message
         return Plan(
             rows=outcome.rows,
             recommended=outcome.recommended,
@@ -146,10 +143,10 @@ def make_plan(prepared: PreparedPlan, observe: Observe = lambda stage, done, tot
             spent_s=round(opened.runner.now_s() - opened.start_s, 3),
             started=started,
             seed=setup.seed,
-            interrupted=interrupted,
+            interrupted=outcome.interrupted or attempts.interrupted,
             problem=outcome.problem,
             lengths=lengths,
-            lengths_problem=problem,
+            lengths_problem=attempts.problem,
             workload=setup.describe_workload(),
             model=setup.program.describe(),
             host=HostClass.of(setup.host),
@@ -188,38 +185,29 @@ class _Planning:
         self.beyond_default: set[str] = set()
         self.models: dict[str, RateModel] = {}
         self.extension_s = 0.0
-        self.problem = ""
+        self.attempts = Attempts()
         self.dropped: dict[str, ScreenedDeployment] = {}
 
     def run(self) -> Outcome:
-        """Run the stages. After an interrupt in the last one, what was confirmed counts."""
+        """Run the stages. After an interrupt or an error in the last one, what was confirmed counts."""
         self.check_budget()
         screen_deployments(self.space, self.score, has_time=lambda: self.runner.now_s() < self.end_of(SCREENING_SHARE))
         self.finalists = self.choose_finalists()
         run = self.confirm()
         rows = self.evaluate(run)
-        interrupted = False
         if self.options.slo:
-            try:
+            with self.attempts.measure():
                 if self.options.dynamic_batching:
                     self.add_batched(rows, self.options.slo)
                 if self.options.longest_extension_s:
                     self.extend_budget(rows, self.options.slo)
                 for each in self.measure_capacities(rows, self.options.slo):
                     rows = each
-            except KeyboardInterrupt:
-                interrupted = True
-            except MeasureError as error:
-                self.problem = error.message
             rows = mark_proven(correct_predictions(rows), self.beyond_default)
         rows = [self.add_latency(row) for row in rows]
-        if not interrupted:
-            try:
+        if not self.attempts.interrupted:
+            with self.attempts.measure():
                 self.measure_recommended(rows)
-            except KeyboardInterrupt:
-                interrupted = True
-            except MeasureError as error:
-                self.problem = error.message
         recommended = rank_rows(rows)[0]
         return Outcome(
             rows=tuple(rows),
@@ -230,8 +218,8 @@ class _Planning:
             extension_s=max(self.runner.now_s() - self.opened.start_s - self.options.deployments_s, 0.0)
             if self.extension_s
             else 0.0,
-            interrupted=interrupted,
-            problem=self.problem,
+            interrupted=self.attempts.interrupted,
+            problem=self.attempts.problem,
         )
 
     def end_of(self, share: float) -> float:

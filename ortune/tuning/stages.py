@@ -18,7 +18,7 @@ from ortune.compare.limits import is_overloaded, kept_all, worst_excess
 from ortune.compare.open import OpenComparison
 from ortune.compare.paired_run import PairedRun
 from ortune.compare.providers import allow_for_providers
-from ortune.errors import MeasureError, OrtuneError, UsageError, explain_lack
+from ortune.errors import MeasureError, OrtuneError, UsageError, explain_lacks
 from ortune.knobs import Config, SearchSpace
 from ortune.knobs.providers import find_provider
 from ortune.record.schema import BestSoFar, Closest, Compared, Evidence, OutputCheck, Verdict
@@ -179,8 +179,9 @@ def run_search(
     confirmed = _Confirmed()
     interrupted, fault = "", cast("OrtuneError | None", None)
     try:
-        run_stages(state, study, opened, confirmed)
-        check_failures(state)
+        with explain_lacks():
+            run_stages(state, study, opened, confirmed)
+            check_failures(state)
     except KeyboardInterrupt:
         interrupted = "the search was interrupted before anything was proven"
     except optuna.exceptions.StorageInternalError as error:
@@ -188,10 +189,6 @@ def run_search(
         interrupted = fault.message
     except OrtuneError as error:
         interrupted, fault = error.message, error
-    except (OSError, MemoryError) as error:
-        if not (lack := explain_lack(error)):
-            raise
-        interrupted, fault = lack.message, lack
     compared = find_compared(state, confirmed, deterministic=opened.deterministic)
     outcome = conclude(state, confirmed, interrupted, budget_s=budget_s, compared=compared)
     return msgspec.structs.replace(outcome, fault=fault)

@@ -12,7 +12,7 @@ import msgspec
 from ortune.compare.interval import DEFAULT_CONFIDENCE, Interval
 from ortune.compare.memory import MEMORY_SHARE
 from ortune.compare.open import open_comparison
-from ortune.errors import ClockError, MeasureError, UsageError
+from ortune.errors import ClockError, MeasureError, OrtuneError, UsageError, explain_lacks
 from ortune.host import HostClass
 from ortune.planning.colocation import measuring
 from ortune.planning.colocation.choose import choose_sharing, correct_predictions
@@ -166,6 +166,7 @@ class _Planning:
         self.n_alone = 0
         self.problems: dict[str, RejectedSharing] = {}
         self.contended = False
+        self.interrupted = False
         self.timings: dict[str, tuple[Timing, ...]] = {}
         self.search = SharingSearch(
             spaces,
@@ -177,7 +178,7 @@ class _Planning:
         )
 
     def run(self) -> Outcome:
-        """Run the stages. After an interrupt in the last one, what was measured counts."""
+        """Run the stages. Once all models were measured together, an interrupt or an error costs no measurement."""
         defaults = [self.measure_default(number) for number in range(len(self.spaces))]
         default, found = self.search.run(defaults)
         proposals = [*([default] if self.search.fits(default) else []), *found[:N_FINALISTS]]
@@ -196,21 +197,23 @@ class _Planning:
             if smaller < 1 and self.host.runner.now_s() < self.end_of(TOGETHER_SHARE):
                 kept = [each for each in proposals if each.sharing.key not in self.problems]
                 scale, rows = self.prove_again(kept, scale, smaller, rows)
-        interrupted, problem = False, ""
+        problem = ""
         recommended, reason = choose_sharing(rows, scale)
         measured: set[str] = set()
         # A measured scale may be smaller than predicted. Then another sharing is recommended, and measured as well.
-        while recommended is not None and not interrupted and not problem:
+        while recommended is not None and not self.interrupted and not problem:
             sharing = sharing_of(rows[recommended])
             if sharing.key in measured:
                 break
             measured.add(sharing.key)
             try:
-                rows[recommended] = self.measure_scale(rows[recommended], scale)
+                with explain_lacks():
+                    rows[recommended] = self.measure_scale(rows[recommended], scale)
             except KeyboardInterrupt:
-                interrupted = True
-            except MeasureError as error:
-                if len(rows) > 1 and not isinstance(error, ClockError):
+                self.interrupted = True
+            except OrtuneError as error:
+                is_of_sharing = isinstance(error, MeasureError) and not isinstance(error, ClockError)
+                if len(rows) > 1 and is_of_sharing:
                     self.problems[sharing.key] = RejectedSharing(
                         kind=sharing.kind,
                         deployments=sharing.deployments,
@@ -229,7 +232,7 @@ class _Planning:
             measured_scale=scale,
             rejected=tuple(self.problems.values()),
             contended=self.contended,
-            interrupted=interrupted,
+            interrupted=self.interrupted,
             problem=problem,
         )
 
@@ -308,7 +311,8 @@ class _Planning:
     ) -> tuple[float, list[PlannedSharing]]:
         """Return a smaller scale, and the rows that were measured at it.
 
-        At lower rates, blocks are longer. If there is no time for them, or if all fail, the first rows stay.
+        At lower rates, blocks are longer. If there is no time for them, if all fail, or if the user interrupts them,
+        the first rows stay.
 
         Args:
             proposals: Those that worked.
@@ -318,10 +322,12 @@ class _Planning:
         """
         known = dict(self.problems)
         try:
-            fitting = self.choose_measurable(proposals, smaller)
-            found = self.prove(fitting, smaller)
-        except (UsageError, MeasureError):
+            with explain_lacks():
+                fitting = self.choose_measurable(proposals, smaller)
+                found = self.prove(fitting, smaller)
+        except (OrtuneError, KeyboardInterrupt) as error:
             self.problems = known
+            self.interrupted = isinstance(error, KeyboardInterrupt)
             return scale, rows
         for each in proposals[len(fitting) :]:
             self.reject(each, "there was no time to measure it at lower rates")
