@@ -8,7 +8,7 @@ import os
 import stat
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import inspect
 
 import ortune
 from ortune.compare.comparison import Speedup
@@ -42,6 +43,7 @@ from ortune.record.files import (
 )
 from ortune.record.json_schema import json_schema
 from ortune.record.layout import encode
+from ortune.record.migrate import OldTrial
 from ortune.record.rounding import ratio, round_record, significant
 from ortune.record.schema import SCHEMA, BestSoFar, FrontPoint, Record, TrialsFile, Tried
 from ortune.record.select import Choice
@@ -50,6 +52,7 @@ from ortune.record.trials import (
     Trial,
     TrialRound,
     Trials,
+    TrialSession,
     decode_trials,
     encode_trials,
     is_trials_file,
@@ -196,6 +199,14 @@ REJECTED = [
     ),
     (change(lambda d: d["evidence"]["speedup"].update(confidence=0)), r"> 0.*\$\.evidence\.speedup\.confidence"),
     (change(lambda d: d["evidence"]["speedup"].update(confidence=1)), r"< 1.*\$\.evidence\.speedup\.confidence"),
+    (
+        change(lambda d: d["evidence"]["noise"].update(n_blocks=10**400)),
+        r"Expected `int` <= 9007199254740992 - at `\$\.evidence\.noise\.n_blocks`",
+    ),
+    (
+        change(lambda d: d["search"]["trials"][1].update(number=10**400), OLD[3]),
+        r"<= 9007199254740992 - at `\$\.search\.trials\[1\]\.number`",
+    ),
     (change(lambda d: d["search"].update(seed=-1)), r"seed is -1, below 0 - at `\$\.search`"),
     (change(lambda d: d["search"].update(started="soon")), r"'soon' - at `\$\.search`"),
     (change(lambda d: d["search"].update(failed={"bored": 1})), r"'bored' - at `key` in `\$\.search\.failed`"),
@@ -215,7 +226,39 @@ REJECTED = [
 ]
 
 
+def find_unbounded(kind: inspect.Type, path: str, seen: set[type]) -> Iterator[str]:
+    """Yield the places of whole numbers that may be of any size."""
+    if isinstance(kind, inspect.IntType):
+        if kind.le is None:
+            yield path
+    elif isinstance(kind, inspect.StructType):
+        if kind.cls not in seen:
+            seen.add(kind.cls)
+            for field in kind.fields:
+                yield from find_unbounded(field.type, f"{kind.cls.__name__}.{field.name}", seen)
+    else:
+        parts = [getattr(kind, name, None) for name in ("item_type", "key_type", "value_type")]
+        for part in (*parts, *getattr(kind, "types", ()), *getattr(kind, "item_types", ())):
+            if part is not None:
+                yield from find_unbounded(part, path, seen)
+
+
 class TestReading:
+    def test_whole_numbers_have_bounds(self) -> None:
+        """Some have others than those of their types: `Config` and `Load` check theirs, and a schema is that of ortune.
+
+        A seed may be any number. It is only shown, and passed to random generators.
+        """
+        kinds = inspect.multi_type_info([Record, Header, Trial, TrialRound, TrialSession, OldTrial])
+        seen: set[type] = set()
+        found = {path for kind in kinds for path in find_unbounded(kind, "", seen)}
+        checked = ("Config.", "ModelSettings.", "ThreadPool.", "Load.", "Workload.batches", "SessionInfo.settings")
+        assert {path for path in found if not path.startswith(checked)} == {
+            "Record.schema",
+            "Header.schema",
+            "Search.seed",
+        }
+
     @pytest.mark.parametrize(("content", "message"), REJECTED)
     def test_what_is_not_a_record_is_rejected(self, tmp_path: Path, content: bytes, message: str) -> None:
         path = tmp_path / "c.json"

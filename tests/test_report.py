@@ -447,7 +447,7 @@ class TestHostileTexts:
 
     def test_whole_numbers_that_no_float_holds(self, tmp_path: Path) -> None:
         record = msgspec.to_builtins(make_local_record(TINY_CNN, ONE_THREAD))
-        record["model"]["files"][0]["size_bytes"] = 10**400
+        record["config"]["session_options"]["intra_op_num_threads"] = record["search"]["seed"] = 10**400
         (tmp_path / "r.json").write_text(json.dumps(record))
         write.render_page(page_of(tmp_path / "r.json"))
 

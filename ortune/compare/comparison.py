@@ -8,6 +8,7 @@ import msgspec
 
 from ortune.compare.interval import Interval
 from ortune.knobs.config import DEFAULT, Config
+from ortune.numbers import Count
 from ortune.worker import CpuPlace, Failure, SessionInfo
 from ortune.workload import Objective
 
@@ -63,12 +64,12 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     utilization: float | None = None
     utilization_low: float | None = None
     utilization_high: float | None = None
-    n_calls: int
+    n_calls: Count
     load_ns: float
-    steady_bytes: int | None = None
-    peak_bytes: int | None = None
-    gpu_bytes: int | None = None
-    nodes: dict[str, int] = {}
+    steady_bytes: Count | None = None
+    peak_bytes: Count | None = None
+    gpu_bytes: Count | None = None
+    nodes: dict[str, Count] = {}
     build_s: float | None = None
     metric: float | None = None
 
@@ -84,8 +85,8 @@ class Speedup(Interval, frozen=True, kw_only=True, forbid_unknown_fields=True):
             hours, but not how much it varies from day to day.
     """
 
-    n_pairs: int
-    n_launches: int
+    n_pairs: Count
+    n_launches: Count
     span_s: float | None = None
 
 
@@ -148,17 +149,17 @@ class Noise(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             sessions. Their blocks are then not interleaved.
     """
 
-    n_blocks: int
-    n_contended: int
-    n_repeated: int
+    n_blocks: Count
+    n_contended: Count
+    n_repeated: Count
     foreign_share_mean: float | None = None
     foreign_share_p90: float | None = None
     regime: Literal["quiet", "contended", "unknown"]
     drift: float | None = None
-    n_throttled: int = 0
+    n_throttled: Count = 0
     two_speeds: TwoSpeeds | None = None
-    n_relaunched: int = 0
-    n_jumps: int = 0
+    n_relaunched: Count = 0
+    n_jumps: Count = 0
     one_at_a_time: bool = False
 
 
@@ -185,7 +186,7 @@ class Latencies(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         ns: For each share: the latency that this share of the calls does not exceed.
     """
 
-    n_calls: int
+    n_calls: Count
     shares: tuple[float, ...]
     ns: tuple[float, ...]
 
@@ -239,7 +240,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
     objective: Objective
     rows: tuple[Row, ...]
-    calls_needed: int
+    calls_needed: Count
     noise: Noise
 
     @property

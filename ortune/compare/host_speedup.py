@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 
 from ortune.compare.interval import Interval
+from ortune.numbers import Count
 
 FEWEST_HOSTS = 2
 MOST_HOSTS = 32
@@ -37,7 +38,7 @@ class HostSpeedup(Interval, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """
 
     host: str
-    n_launches: int
+    n_launches: Count
     started: str = ""
     contended: bool = False
     slower: bool = False
@@ -78,10 +79,10 @@ class HostsEvidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """
 
     verdict: HostsVerdict
-    n_hosts: int
-    n_slower: int = 0
-    n_failed: int = 0
-    n_contended: int = 0
+    n_hosts: Count
+    n_slower: Count = 0
+    n_failed: Count = 0
+    n_contended: Count = 0
     speedup: Interval
     another: Interval
     worst: WorstHost

@@ -17,6 +17,7 @@ from msgspec import Meta
 from ortune.apply.inside.canary import FIRST_BUCKET, FORMAT, GROWTH, LAST_BUCKET, MOST_MODELS, MOST_TEXT
 from ortune.errors import UsageError
 from ortune.limited import TooLargeError, read_limited
+from ortune.numbers import Count
 
 FILE = re.compile(r"canary-[0-9a-f]{1,64}-[0-9]{1,10}-[0-9]{1,20}\.json")
 
@@ -27,7 +28,6 @@ MOST_TOTAL_BYTES = 512 << 20
 MOST_FILES = 100_000
 
 Number = Annotated[int, Meta(ge=0, le=1 << 62)]
-Count = Annotated[int, Meta(ge=0, le=1 << 53)]
 Text = Annotated[str, Meta(max_length=MOST_TEXT)]
 Name = Annotated[str, Meta(pattern="^[0-9a-f]{0,64}$")]
 Digest = Annotated[str, Meta(pattern="^([0-9a-f]{64})?$")]

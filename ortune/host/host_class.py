@@ -10,6 +10,7 @@ import msgspec
 from ortune.host.microarchitectures import name_generation
 from ortune.host.processor import MOST_CHARACTERS, Caches, CpuType
 from ortune.host.topology import Host
+from ortune.numbers import Count
 
 COARSE_NOTE = "the host class is coarse: only the name of the CPU was recorded, which several generations may share"
 """What messages say about a coarse class, as part of a sentence."""
@@ -56,16 +57,16 @@ class HostClass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     instructions: str = ""
     caches: Caches | None = None
     virtual: bool | None = None
-    n_memory_channels: int | None = None
-    n_logical: int
-    n_cores: int
-    n_packages: int
-    n_numa_nodes: int
-    n_usable: int
-    n_usable_cores: int
-    n_usable_numa_nodes: int | None = None
-    n_usable_l3_caches: int | None = None
-    usable_cores_by_kind: tuple[int, ...] = ()
+    n_memory_channels: Count | None = None
+    n_logical: Count
+    n_cores: Count
+    n_packages: Count
+    n_numa_nodes: Count
+    n_usable: Count
+    n_usable_cores: Count
+    n_usable_numa_nodes: Count | None = None
+    n_usable_l3_caches: Count | None = None
+    usable_cores_by_kind: tuple[Count, ...] = ()
     cpu_quota: float | None = None
 
     @classmethod

@@ -7,6 +7,8 @@ from collections.abc import Collection
 
 import msgspec
 
+from ortune.numbers import Count
+
 INSTRUCTIONS = (
     # x86
     *("sse4_1", "avx", "f16c", "fma", "avx2", "avx_vnni"),
@@ -59,9 +61,9 @@ class Caches(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         l3_bytes: L3 cache of a domain, which several cores share.
     """
 
-    l1d_bytes: int | None = None
-    l2_bytes: int | None = None
-    l3_bytes: int | None = None
+    l1d_bytes: Count | None = None
+    l2_bytes: Count | None = None
+    l3_bytes: Count | None = None
 
     def __str__(self) -> str:
         """Return a text such as "L1d 32K, L2 1M, L3 32M"."""
@@ -87,7 +89,7 @@ class Processor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     caches: Caches | None = None
     platform: str = ""
     virtual: bool | None = None
-    n_memory_channels: int | None = None
+    n_memory_channels: Count | None = None
 
 
 def select_instructions(names: Collection[str]) -> str:

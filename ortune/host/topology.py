@@ -8,8 +8,9 @@ from typing import Literal
 import msgspec
 
 from ortune.host.processor import Processor
+from ortune.numbers import Count
 
-Cpus = tuple[int, ...]
+Cpus = tuple[Count, ...]
 """Ids of logical CPUs as in the operating system (from 0), in ascending order."""
 
 
@@ -34,14 +35,14 @@ class Core(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """
 
     cpus: Cpus
-    package: int = 0
-    kind: int | None = None
+    package: Count = 0
+    kind: Count | None = None
 
 
 class NumaNode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A NUMA node. Ids may have gaps. `cpus` is empty if the node has only memory."""
 
-    id: int
+    id: Count
     cpus: Cpus = ()
 
 

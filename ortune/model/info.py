@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from ortune.numbers import Count
+
 Dim = int | str | None
 """A dimension: its fixed size, its symbolic name, or None if the model specifies neither."""
 
@@ -79,7 +81,7 @@ class ModelFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """
 
     name: str
-    size_bytes: int
+    size_bytes: Count
     sha256: str
 
 

@@ -14,6 +14,7 @@ import msgspec
 from ortune.compare.comparison import Stage
 from ortune.host.allocators import LIBRARIES
 from ortune.knobs.config import Config
+from ortune.numbers import Count
 from ortune.record.schema import SCHEMA
 from ortune.record.trials import Trial, summarize_trials
 from ortune.worker import Failure
@@ -34,12 +35,12 @@ NEW_NAMES_OF_NOISE = {
 class OldTrial(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A trial as schemas 1 to 3 have it, in the record itself."""
 
-    number: int
+    number: Count
     config: Config
     stage: Literal["screen", "race", "duel"]
     speedups: tuple[float, ...] | None = None
     over_limits: tuple[str, ...] = ()
-    blocks: int = 0
+    blocks: Count = 0
     failure: Failure | None = None
 
     def to_new(self) -> Trial:

@@ -20,6 +20,7 @@ from ortune.errors import RecordError
 from ortune.host import HostClass
 from ortune.knobs.config import CPU, DEFAULT, Config
 from ortune.model.identity import ModelIdentity
+from ortune.numbers import Count
 from ortune.times import check_time
 from ortune.worker import FailureKind, Runtime
 from ortune.workload import Objective, Workload
@@ -116,7 +117,7 @@ class OutputCheck(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     compared: Compared = "values"
     max_error: float | None = None
-    n_rejected: int = 0
+    n_rejected: Count = 0
 
 
 class Occasion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -283,13 +284,13 @@ class Search(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     budget_s: float
     seed: int
     strategy: str
-    n_hints: int = 0
+    n_hints: Count = 0
     interrupted: bool = False
-    n_resumes: int = 0
+    n_resumes: Count = 0
     ended_early: str = ""
-    n_candidates: int
-    n_tried: int
-    failed: dict[FailureKind, int] = {}
+    n_candidates: Count
+    n_tried: Count
+    failed: dict[FailureKind, Count] = {}
     tried: Tried = Tried()
     best: tuple[RankedTrial, ...] = ()
     stages: tuple[StageTime, ...] = ()

@@ -16,6 +16,7 @@ import msgspec
 from ortune.compare.comparison import Latencies, Stage
 from ortune.host import Cpus, Topology
 from ortune.knobs.config import DEFAULT, Config
+from ortune.numbers import Count
 from ortune.record.layout import encode_line
 from ortune.record.schema import RankedTrial, Tried
 from ortune.worker import CpuPlace, Failure, FailureKind, SessionInfo
@@ -67,12 +68,12 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         failure: Why it failed, or None.
     """
 
-    number: int
+    number: Count
     config: Config = DEFAULT
     stage: Stage
     speedups: tuple[float, ...] | None = None
     over_limits: tuple[str, ...] = ()
-    n_blocks: int = 0
+    n_blocks: Count = 0
     failure: Failure | None = None
 
 
@@ -92,9 +93,9 @@ class TrialRound(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """
 
     stage: Stage
-    launch: int | None = None
-    values: dict[int, tuple[float, ...]]
-    contended: tuple[int, ...] = ()
+    launch: Count | None = None
+    values: dict[Count, tuple[float, ...]]
+    contended: tuple[Count, ...] = ()
     at_s: float | None = None
     foreign_share: float | None = None
 

@@ -16,6 +16,7 @@ import msgspec
 from ortune.compare.comparison import Speedup
 from ortune.host import HostClass
 from ortune.knobs.config import Config
+from ortune.numbers import Count
 from ortune.worker.failure import Failure
 
 FORMAT = 2
@@ -46,7 +47,6 @@ Text = Annotated[str, msgspec.Meta(max_length=1024)]
 LogRatio = Annotated[float, msgspec.Meta(ge=-MOST_LOG_RATIO, le=MOST_LOG_RATIO)]
 LogRatios = Annotated[tuple[LogRatio, ...], msgspec.Meta(max_length=32)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
-Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
 
 Labels = Annotated[dict[Name, Annotated[str, msgspec.Meta(max_length=1024)]], msgspec.Meta(max_length=256)]
 Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{8,64}$")]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from ortune.numbers import Count, Difference
 from ortune.workload import Load
 
 if TYPE_CHECKING:
@@ -121,9 +122,9 @@ class CpuPlace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         calls_ns: Time of the threads that make calls.
     """
 
-    cpu: int
-    pool_ns: int
-    calls_ns: int
+    cpu: Count
+    pool_ns: Difference
+    calls_ns: Difference
 
 
 class Block(msgspec.Struct, frozen=True, kw_only=True):

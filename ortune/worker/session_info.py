@@ -5,12 +5,13 @@ from __future__ import annotations
 import msgspec
 
 from ortune.knobs.config import PluginPackage
+from ortune.numbers import Count
 
 
 class PoolThread(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A thread that started while the session was created, and the CPUs that it may run on."""
 
-    cpus: tuple[int, ...]
+    cpus: tuple[Count, ...]
 
 
 class SessionInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -36,9 +37,9 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         log: Warnings and errors that ONNX Runtime printed while the session was loaded.
     """
 
-    load_ns: int
+    load_ns: Count
     providers: tuple[str, ...]
-    nodes: dict[str, int] = {}
+    nodes: dict[str, Count] = {}
     threads: tuple[PoolThread, ...] = ()
     settings: dict[str, int | bool | str] = {}
     outputs: dict[str, str] = {}

@@ -9,6 +9,8 @@ from typing import Literal
 
 import msgspec
 
+from ortune.numbers import Count
+
 MeasureKind = Literal["run", "call", "metric", "server"]
 """What is measured: complete runs, calls of a function, a number that the program prints, or requests to a server."""
 
@@ -41,8 +43,8 @@ class ProgramRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     metric: str = ""
     maximize: bool = False
     url: str = ""
-    n_processes: int = 1
-    concurrent_calls: int = 0
+    n_processes: Count = 1
+    concurrent_calls: Count = 0
 
     def __post_init__(self) -> None:
         """Reject texts that no search writes."""

@@ -8,6 +8,7 @@ import shlex
 
 import msgspec
 
+from ortune.numbers import Count
 from ortune.sanitize import printable
 from ortune.workload.goal import Limit
 from ortune.workload.load import Load
@@ -60,7 +61,7 @@ class InputData(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """
 
     dtype: str
-    shapes: tuple[tuple[int, ...], ...]
+    shapes: tuple[tuple[Count, ...], ...]
     origin: str
 
     def __post_init__(self) -> None:
@@ -117,7 +118,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     load: Load = Load()
     objectives: tuple[Objective, ...] = ("p50",)
     limits: tuple[Limit, ...] = ()
-    n_samples: int = 1
+    n_samples: Count = 1
     inputs: dict[str, InputData]
     tolerance: Tolerance = Tolerance()
     background_load: BackgroundProgram | None = None
