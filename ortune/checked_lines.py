@@ -29,12 +29,7 @@ def has_line_after(file: BinaryIO) -> bool:
     An interrupted write damages only the end of a file. Sound lines after it mean that something else changed the file.
     """
     _skip_line(file)
-    while line := file.readline(MOST_LINE_BYTES):
-        if _find_content(line) is not None:
-            return True
-        if not line.endswith(b"\n"):
-            _skip_line(file)
-    return False
+    return any(True for _ in read_sound_lines(file))
 
 
 def read_lines(file: BinaryIO) -> Iterator[tuple[bytes, int]]:
@@ -47,6 +42,20 @@ def read_lines(file: BinaryIO) -> Iterator[tuple[bytes, int]]:
     while (content := _find_content(line := file.readline(MOST_LINE_BYTES))) is not None:
         end += len(line)
         yield content, end
+
+
+def read_sound_lines(file: BinaryIO) -> Iterator[tuple[bytes, int]]:
+    """Yield the content of each line that is not damaged, and the position after the line.
+
+    Args:
+        file: The file, read from where it is.
+    """
+    while line := file.readline(MOST_LINE_BYTES):
+        content = _find_content(line)
+        if content is not None:
+            yield content, file.tell()
+        elif not line.endswith(b"\n"):
+            _skip_line(file)
 
 
 def _find_content(line: bytes) -> bytes | None:

@@ -406,6 +406,48 @@ def test_an_outbox_of_another_search_is_kept(tmp_path: Path) -> None:
     assert [each.name for each in Outbox(path, "one").messages] == ["x"]
 
 
+@pytest.mark.parametrize(
+    ("damaged", "left", "n_damaged"),
+    [
+        pytest.param(b"n1", "0234", 1, id="line"),
+        pytest.param(b"\n", "034", 1, id="line break"),
+        pytest.param(b"n4", "0123", 0, id="end"),
+    ],
+)
+def test_a_damaged_line_of_an_outbox_costs_no_other(tmp_path: Path, damaged: bytes, left: str, n_damaged: int) -> None:
+    """Only the end of the file is cut off, as an interrupted write leaves it."""
+    path = tmp_path / "a.outbox.jsonl"
+    box = Outbox(path, "one")
+    for number in range(5):
+        box.add(Message(study="one", name=f"n{number}", text="{}"))
+    box._release()  # as when a process is killed
+    content = path.read_bytes()
+    place = content.index(damaged, content.index(b"n1"))
+    path.write_bytes(content[:place] + b"?" + content[place + 1 :])
+    box = Outbox(path, "one")
+    assert [each.name for each in box.messages] == [f"n{number}" for number in left]
+    assert box.n_damaged == n_damaged
+    box.add(Message(study="one", name="n5", text="{}"))
+    box._release()
+    assert [each.name for each in Outbox(path, "one").messages] == [f"n{number}" for number in f"{left}5"]
+
+
+def test_the_user_is_told_of_results_that_were_damaged(tmp_path: Path) -> None:
+    killed = open_exchange(tmp_path, outbox=True)
+    join(killed)
+    for number in (1, 2, 3):
+        send(killed, number)
+    killed._outbox._release()  # as when a process is killed
+    path = tmp_path / "a.outbox.jsonl"
+    first, second, third = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(first + second.replace(b"{", b"[", 1) + third)
+    again = open_exchange(tmp_path, outbox=True)
+    (note,) = again.take_notes()
+    assert note == f"storage: a damaged line of {path} cannot be read, and is not sent"
+    join(again)
+    assert [each.id[-1] for each in read_all(tmp_path) if not each.id.endswith("aa")] == ["1", "3"]
+
+
 def test_a_storage_that_hangs_does_not_stop_a_search(tmp_path: Path) -> None:
     hangs = threading.Event()
 

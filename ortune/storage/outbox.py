@@ -1,8 +1,9 @@
 """What a node has measured and not yet written to the storage, in a file next to its record.
 
 The file has a line for each measurement, result or proof, with a checksum as in the journal of a search. Lines are only
-appended. What an interrupted write left at the end is ignored. Once all lines are in the storage, the file is emptied,
-and it is removed when the search ends. The next search with the same record sends what a killed process left.
+appended. What an interrupted write left at the end is cut off. Lines do not depend on one another, so that one that is
+damaged before others is left out. Once all other lines are in the storage, the file is emptied, and it is removed when
+the search ends. The next search with the same record sends what a killed process left.
 
 While a search runs, it holds a lock on the file.
 """
@@ -18,7 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-from ortune.checked_lines import make_line, read_lines
+from ortune.checked_lines import make_line, read_sound_lines
 from ortune.errors import UsageError
 from ortune.limited import read_open
 from ortune.locks import is_same_file, try_to_lock
@@ -60,6 +61,7 @@ class Outbox:
         path: The file, or None.
         messages: What was not sent.
         doubtful: Identifiers of measurements that may have arrived, although the connection was lost.
+        n_damaged: Lines before others that cannot be read, and are not sent.
 
     Raises:
         UsageError: The file cannot be used, another search uses it, or it holds messages for another study.
@@ -70,6 +72,7 @@ class Outbox:
         self.study = study
         self.messages: list[Message] = []
         self.doubtful: set[str] = set()
+        self.n_damaged = 0
         self._descriptor = -1
         if path is None:
             return
@@ -112,6 +115,7 @@ class Outbox:
                 "Repeat that search to send them, or remove the file.",
             )
         os.ftruncate(self._descriptor, n_bytes)
+        self.n_damaged = data.count(b"\n", 0, n_bytes) - len(self.messages)
         self.doubtful = {each.measurement.id for each in self.messages if each.measurement}
 
     def add(self, message: Message) -> None:
@@ -156,13 +160,11 @@ class Outbox:
 
 
 def decode_messages(data: bytes) -> tuple[list[Message], int]:
-    """Return the messages of a file up to the first line that is damaged, and how many bytes they take."""
+    """Return the messages of the lines of a file that are not damaged, and the end of the last of these lines."""
     messages: list[Message] = []
     n_bytes = 0
-    for content, end in read_lines(io.BytesIO(data)):
-        try:
+    for content, end in read_sound_lines(io.BytesIO(data)):
+        with contextlib.suppress(msgspec.MsgspecError, ValueError, RecursionError):
             messages.append(msgspec.json.decode(content, type=Message))
-        except (msgspec.MsgspecError, ValueError, RecursionError):
-            break
-        n_bytes = end
+            n_bytes = end
     return messages, n_bytes

@@ -145,6 +145,8 @@ class SharedExchange(Exchange):
         self._results: dict[str, SharedResult] = {}
         self._first_beats: dict[str, int] = {}
         self._notes: list[str] = []
+        if n := self._outbox.n_damaged:
+            self._notes.append(f"storage: {explain_damage(n, outbox_path)}")
 
     # What happens in the storage.
 
@@ -555,6 +557,17 @@ class SharedExchange(Exchange):
         if n_left:
             self._notes.append(f"storage: {explain_unsent(n_left, self._outbox.path)}")
         return n_left
+
+
+def explain_damage(n: int, path: Path | None) -> str:
+    """Return what became of damaged lines of the outbox's file, as a sentence without its full stop.
+
+    Args:
+        n: Their number.
+        path: The file.
+    """
+    what = "a damaged line" if n == 1 else f"{n} damaged lines"
+    return f"{what} of {path} cannot be read, and {'is' if n == 1 else 'are'} not sent"
 
 
 def explain_unsent(n: int, path: Path | None) -> str:
