@@ -172,6 +172,18 @@ def print_trust_warnings() -> None:
     warnings.showwarning = show
 
 
+TEMPORARY = re.compile(r"ortune-\d+-")
+"""What paths of temporary files contain; see `ortune.worker.owned_folder`."""
+
+
+def make_missing_error(path: object) -> HostError:
+    """Return the error for a temporary file or folder of ortune that is missing."""
+    return HostError(
+        f"{path} is missing: something removed ortune's temporary files while it was measuring.",
+        "Set TMPDIR to a folder that nothing cleans up, and try again.",
+    )
+
+
 def explain_lack(error: BaseException) -> HostError | None:
     """Return an error that explains what the host lacks: space, memory, processes. None for other exceptions.
 
@@ -195,6 +207,8 @@ def explain_lack(error: BaseException) -> HostError | None:
         return HostError(
             f"Cannot write a temporary file{where}: {why}.", "Set the variable TMPDIR to a folder with free space."
         )
+    if number == errno.ENOENT and error.filename and TEMPORARY.search(os.fsdecode(error.filename)):
+        return make_missing_error(os.fsdecode(error.filename))
     if number in {errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.EIO} and isinstance(
         error.filename, (str, bytes)
     ):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -17,15 +19,22 @@ import psutil
 import pytest
 
 from ortune.compare.block_runner import SteadyCandidate
-from ortune.errors import ProgramError, UsageError
+from ortune.errors import HostError, ProgramError, UsageError, explain_lack
+from ortune.knobs import Config
 from ortune.options import make_request
+from ortune.program.executor import ProgramExecutor
 from ortune.program.http_load import find_free_port
 from ortune.program.identity import describe_program_identity
-from ortune.program.prepare import PreparedProgram, prepare_program
+from ortune.program.launcher import Run
+from ortune.program.prepare import PreparedProgram, make_server, make_task, prepare_program
+from ortune.program.process import ProgramProcess
+from ortune.program.runner import Cpus
 from ortune.program.search import ProgramResult, count_spent, open_program, search_program
-from ortune.program.task import parse_metric
+from ortune.program.server import Server
+from ortune.program.task import ProgramTask, parse_metric
 from ortune.record.files import read_records
 from ortune.requests import ProgramSearchRequest
+from ortune.worker import BlockPlan, Failure, Runtime
 from tests.budgets import scale_budget
 from tests.conftest import TINY_CNN, TINY_ENCODER, long_params, run_ortune
 
@@ -281,6 +290,81 @@ class TestFailures:
             lives = opened.runner.launch([candidate.config for candidate in prepared.space.candidates[:3]])
             assert {type(live) for live in lives} == {SteadyCandidate}
         assert {each.pid for each in psutil.Process().children(recursive=True)} <= before
+
+
+def start_executor(code: str, server: Server | None = None, **options: Any) -> ProgramExecutor:
+    """Return an executor of a program that was not observed before."""
+    task = ProgramTask(command=(sys.executable, "-c", code), **options)
+    runtime = Runtime(onnxruntime="", providers=(), python="", ortune="")
+    keeps_running = bool(task.call)
+    return ProgramExecutor(task, (), runtime, Cpus(usable=()), server=server, keeps_running=keeps_running)
+
+
+PLAN = BlockPlan(duration_ns=1_000_000, lead_in_ns=0, min_calls=1, deadline_s=1.0)
+
+CALLS = "import time\ndef work(): time.sleep(0.01)\nwhile True: work()"
+
+ANSWERS = """
+import http.server
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        self.send_response(200)
+        self.end_headers()
+http.server.HTTPServer(("127.0.0.1", PORT), Handler).serve_forever()
+"""
+
+
+@pytest.mark.slow
+class TestMissingFiles:
+    """What removes files while a program is measured is no fault of the candidates."""
+
+    @pytest.mark.parametrize("options", [{}, {"call": "__main__:work"}])
+    def test_temporary_files(self, options: dict[str, Any]) -> None:
+        with contextlib.closing(start_executor(CALLS if options else "pass", **options)) as executor:
+            (live,) = executor.launch([Config()], deadline_s=60)
+            assert not isinstance(live, Failure)
+            shutil.rmtree(executor._folder.path)
+            with pytest.raises(OSError) as caught:
+                executor.launch([Config()], deadline_s=60)[0].measure(PLAN)  # type: ignore[union-attr]
+            lack = explain_lack(caught.value)
+            assert lack
+            assert "something removed ortune's temporary files" in lack.message
+            if options:
+                with pytest.raises(HostError, match="something removed ortune's temporary files"):
+                    live.measure(PLAN)
+
+    def test_what_a_program_prints(self) -> None:
+        with contextlib.closing(start_executor("import sys; sys.stdin.read(); print(1)")) as executor:
+            process = executor._process = ProgramProcess()
+            run = executor.launcher.start(process, Config())
+            assert isinstance(run, Run)
+            ended = process.wait(60)
+            assert ended
+            run.stdout.unlink()
+            with pytest.raises(HostError, match="stdout is missing: something removed ortune's temporary files"):
+                executor.check_end(run, ended, Config())
+
+    def test_stdin(self, tmp_path: Path) -> None:
+        stdin = tmp_path / "in.txt"
+        with (
+            contextlib.closing(start_executor("pass", stdin=stdin)) as executor,
+            pytest.raises(HostError, match=r"in\.txt is missing: something removed it"),
+        ):
+            executor.launch([Config()], deadline_s=60)
+
+    def test_bodies(self, tmp_path: Path) -> None:
+        body = tmp_path / "a.txt"
+        port = find_free_port()
+        body.write_text("a")
+        url = f"http://127.0.0.1:{port}/"
+        request = make_request(ProgramSearchRequest, {"command": ("true",), "url": url, "body": (body,)}, "python")
+        server = make_server(request, make_task(request))
+        body.unlink()
+        with (
+            contextlib.closing(start_executor(ANSWERS.replace("PORT", str(port)), server)) as executor,
+            pytest.raises(HostError, match=r"a\.txt is missing: something removed it"),
+        ):
+            executor.launch([Config()], deadline_s=60)
 
 
 class TestOptions:

@@ -276,6 +276,10 @@ class TestStreams:
         (OSError(errno.EAGAIN, "Try again"), "Cannot start a process: Try again."),
         (OSError(errno.ENOSPC, "Full", "/tmp/x"), "Cannot write a temporary file /tmp/x: Full."),
         (FileNotFoundError(2, "No usable temporary directory found"), "Cannot write a temporary file: No usable"),
+        (
+            FileNotFoundError(2, "No such file", "/tmp/ortune-12-a/b"),
+            "/tmp/ortune-12-a/b is missing: something removed",
+        ),
         (PermissionError(errno.EACCES, "Permission denied", "/root/x"), "/root/x: cannot be accessed: Permission"),
     ],
 )
@@ -285,7 +289,10 @@ def test_lacks_of_the_host_are_explained(error: BaseException, message: str) -> 
     assert found.message.startswith(message)
 
 
-@pytest.mark.parametrize("error", [ValueError("x"), FileNotFoundError(2, "No such file"), KeyError("x")])
+@pytest.mark.parametrize(
+    "error",
+    [ValueError("x"), FileNotFoundError(2, "No such file"), FileNotFoundError(2, "No such file", "a"), KeyError("x")],
+)
 def test_other_exceptions_are_not(error: BaseException) -> None:
     assert explain_lack(error) is None
 

@@ -151,6 +151,12 @@ class CallCandidate:
 
     def measure(self, plan: BlockPlan) -> Block | Failure:
         """Let the program run until enough calls were measured. Start it again if it ends before."""
+        answer = self._measure_or_restart(plan)
+        if isinstance(answer, Failure):
+            self.check_files()
+        return answer
+
+    def _measure_or_restart(self, plan: BlockPlan) -> Block | Failure:
         for _ in range(MAX_RESTARTS):
             if self._run is None or self._process.ended is not None:
                 failure = self._finish_run() or self.start(self._start_deadline_s)
@@ -241,6 +247,14 @@ class CallCandidate:
             self._runner.forget_run(self._run)
         self._run = self._log = None
 
+    def check_files(self) -> None:
+        """Check before a failure is judged that all files are there.
+
+        Raises:
+            HostError: One is missing.
+        """
+        self._runner.check_files(self._run)
+
     def close(self) -> None:
         """End the program. It may be called more than once."""
         self._process.close()
@@ -323,10 +337,19 @@ class ServerCandidate:
         block = answer if isinstance(answer, Failure) else load.measure(plan)
         self._process.suspend()
         if self._process.ended:
-            return self._run.explain_end(self._process.ended, "measure")
+            block = self._run.explain_end(self._process.ended, "measure")
         if isinstance(block, Failure):
+            self.check_files()
             return block
         return msgspec.structs.replace(block, clock_jump_s=Clocks.read().find_jump_s(clocks))
+
+    def check_files(self) -> None:
+        """Check before a failure is judged that all files are there.
+
+        Raises:
+            HostError: One is missing.
+        """
+        self._runner.check_files(self._run)
 
     def close(self) -> None:
         """End the server. It may be called more than once."""

@@ -55,5 +55,6 @@ class ProgramExecutor(ProgramRunner):
             self.live.add(live)
         failure = live.start(deadline_s)
         if failure:
+            live.check_files()
             live.close()
         return failure or live

@@ -417,9 +417,11 @@ def make_server(request: ProgramSearchRequest, task: ProgramTask) -> Server | No
             message = f"{printable(name)}: has a control character, or one that is not in Latin-1."
             raise UsageError(message, "Header fields of HTTP cannot have it.", option="header")
         headers.append((name.strip(), value.strip()))
+    bodies = tuple(Path(path) for path in request.body)
     return Server(
         url=request.url,
-        bodies=tuple(Path(path) for path in request.body),
+        bodies=bodies,
+        first_body=bodies[0].read_bytes() if bodies else None,
         headers=tuple(headers),
         health_url=request.health or "",
         has_port=task.has_port,

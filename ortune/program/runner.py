@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from ortune.errors import HostError, make_missing_error
 from ortune.interrupts import uninterrupted
 from ortune.knobs import Config
 from ortune.program.applied import find_others, find_untuned
@@ -195,6 +196,7 @@ class ProgramRunner:
         clocks, before = Clocks.read(), self.cpus.read()
         run = self.launcher.start(self._process, config)
         if isinstance(run, Failure):
+            self.check_files()
             return run
         try:
             if pause_after_s is not None and self._process.wait(pause_after_s) is None:
@@ -239,11 +241,28 @@ class ProgramRunner:
             config: The candidate's settings.
             n_known: Number of its calls that were compared before.
         """
+        self.check_files(run)
         if ended.status:
             return run.explain_end(ended, "measure")
         if failure := self.outputs.compare_run(run, config.key, is_baseline=self.is_baseline(config)):
             return failure
         return self.check_returned(run, config, n_known) or self.check_settings(run, config)
+
+    def check_files(self, run: Run | None = None) -> None:
+        """Check before a failure is judged that all files are there. If one is not, the candidate is not to blame.
+
+        Args:
+            run: The run that failed; None if there is none.
+
+        Raises:
+            HostError: One is missing.
+        """
+        for path in (self._folder.path, *((run.folder, run.stdout) if run else ())):
+            if not path.exists():
+                raise make_missing_error(path)
+        for path in (self.task.stdin, *(self._server.bodies if self._server else ())):
+            if not path.exists():
+                raise HostError(f"{path} is missing: something removed it while the program was measured.")
 
     def check_returned(self, run: Run, config: Config, n_known: int = 0) -> Failure | None:
         """Return a failure if the first calls of the function returned something else than in the program as it is.

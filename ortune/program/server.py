@@ -21,6 +21,7 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         url: URL of the requests; may contain `{port}`.
         bodies: Files with the bodies of the requests; without any, they are GET requests.
+        first_body: What the first of them contains. The file may be missing later.
         headers: Header fields.
         health_url: URL that answers once the server is ready; empty for that of the requests.
         has_port: Whether the command or the URL names a port to be chosen.
@@ -28,6 +29,7 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
 
     url: str
     bodies: tuple[Path, ...] = ()
+    first_body: bytes | None = None
     headers: tuple[tuple[str, str], ...] = ()
     health_url: str = ""
     has_port: bool = False
@@ -60,7 +62,7 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
             deadline_s=deadline_s,
             method=self.method,
             headers=add_content_type(self.headers, self.bodies[0]) if self.bodies else self.headers,
-            body=self.bodies[0].read_bytes() if self.bodies else None,
+            body=self.first_body,
         )
         return ended[0] if ended else failure
 

@@ -12,7 +12,7 @@ from typing import Self
 
 import msgspec
 
-from ortune.errors import HostError, ModelError, UsageError
+from ortune.errors import HostError, ModelError, UsageError, make_missing_error
 from ortune.interrupts import uninterrupted
 from ortune.knobs.config import CPU, DEFAULT, Config
 from ortune.knobs.titles import describe
@@ -264,10 +264,7 @@ class ProcessExecutor:
             raise HostError(f"{self._model.path} is missing: something removed the model while it was measured.")
         for path in (self._feed_path, *([self._reference_path] if self._has_reference else [])):
             if not path.is_file():
-                raise HostError(
-                    f"{path} is missing: something removed ortune's temporary files while it was measuring.",
-                    "Set TMPDIR to a folder that nothing cleans up, and try again.",
-                )
+                raise make_missing_error(path)
 
     @property
     def reference(self) -> ReferenceOutputs:
