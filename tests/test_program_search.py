@@ -19,17 +19,18 @@ import psutil
 import pytest
 
 from ortune.compare.block_runner import SteadyCandidate
-from ortune.errors import HostError, ProgramError, UsageError, explain_lack
+from ortune.errors import HostError, ProgramError, UsageError, explain_lack, spell_as_flag
 from ortune.knobs import Config
 from ortune.options import make_request
+from ortune.program import prepare as preparing
 from ortune.program.executor import ProgramExecutor
 from ortune.program.http_load import find_free_port
 from ortune.program.identity import describe_program_identity
 from ortune.program.launcher import Run
-from ortune.program.prepare import PreparedProgram, make_server, make_task, prepare_program
+from ortune.program.prepare import PreparedProgram, explain_endless, make_server, make_task, prepare_program
 from ortune.program.process import ProgramProcess
 from ortune.program.runner import Cpus
-from ortune.program.search import ProgramResult, count_spent, open_program, search_program
+from ortune.program.search import ProgramResult, count_spent, launch_first, open_program, search_program
 from ortune.program.server import Server
 from ortune.program.task import ProgramTask, parse_metric
 from ortune.record.files import read_records
@@ -258,6 +259,31 @@ class TestFailures:
     def test_a_function_that_is_never_called(self) -> None:
         with pytest.raises(ProgramError, match="no call of __main__:missing"):
             prepare("run", "3", call="__main__:missing")
+
+    def test_a_program_that_does_not_end(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(preparing, "FIRST_DEADLINE_S", 0.2)
+        with pytest.raises(ProgramError) as caught:
+            prepare(command=(sys.executable, "-c", "import time; time.sleep(600)"))
+        assert "did not end within 0.2 s." in caught.value.message
+        assert re.search("--url http.* --call package", caught.value.render(spell_as_flag)[1])
+
+    def test_a_program_that_does_not_end_and_makes_few_calls(self) -> None:
+        error = explain_endless(ProgramTask(command=("x",), call="m:f"), 2)
+        assert error.message == "x did not end within 900 s, and made fewer than 8 calls of m:f: 2."
+
+    @pytest.mark.parametrize(("kind", "n_launches"), [("timeout", 1), ("crash", 3), ("exception", 1)])
+    def test_a_first_run_that_hangs_is_not_repeated(self, kind: Any, n_launches: int) -> None:
+        failure = Failure(kind=kind, stage="measure", message="no")
+        launches: list[object] = []
+
+        def launch(configs: object, *, deadline_s: float) -> list[Failure]:
+            launches.append(configs)
+            return [failure]
+
+        executor = cast("Any", SimpleNamespace(launch=launch))
+        with pytest.raises(ProgramError, match="does not work as it is"):
+            launch_first(executor, ProgramTask(command=("x",)), Config())
+        assert len(launches) == n_launches
 
     def test_a_number_that_is_never_printed(self) -> None:
         with pytest.raises(ProgramError, match="no number above 0"):

@@ -499,10 +499,28 @@ def _observe(
             f"{Path(task.command[0]).name} fails: {failure.message}.",
             "Run the command without ortune. Its stdin is empty unless {stdin=FILE} names a file.",
         )
-    return ObservedRun(
-        reading=read_processes(run.folder),
-        keeps_running=bool(task.call) and can_measure_inside(CallLog(run.folder).read(), has_ended=run_s is not None),
-        run_s=run_s,
+    calls = CallLog(run.folder).read()
+    keeps_running = bool(task.call) and can_measure_inside(calls, has_ended=run_s is not None)
+    if run_s is None and not server and not keeps_running:
+        raise explain_endless(task, len(calls))
+    return ObservedRun(reading=read_processes(run.folder), keeps_running=keeps_running, run_s=run_s)
+
+
+def explain_endless(task: ProgramTask, n_calls: int) -> ProgramError:
+    """Return the error of a program that should be run to completion, and does not end.
+
+    Args:
+        task: The program.
+        n_calls: Number of calls of the function that is timed.
+    """
+    message = f"{Path(task.command[0]).name} did not end within {FIRST_DEADLINE_S:g} s"
+    if task.call:
+        message = f"{message}, and made fewer than {FEW_CALLS} calls of {task.call}: {n_calls}."
+        return ProgramError(message, f"Let it end, or make at least {FEW_CALLS} calls.")
+    return ProgramError(
+        f"{message}.",
+        "If it is a server, name {url=http://127.0.0.1:8000/}. If it does not end, name "
+        "{call=package.module:function}, whose calls are then measured.",
     )
 
 

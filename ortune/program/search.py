@@ -217,15 +217,14 @@ def launch_first(executor: Executor, task: ProgramTask, base: Config) -> LiveCan
     """Launch the program as it is, with what the user fixed, again if it ends suddenly.
 
     Raises:
-        ProgramError: It does not work.
+        ProgramError: It does not work, or hangs.
     """
     for attempt in range(FIRST_ATTEMPTS):
         (first,) = executor.launch([base], deadline_s=FIRST_DEADLINE_S)
         if not isinstance(first, Failure):
             return first
-        # A check that does not end takes long enough once.
-        is_hanging = first.kind == "timeout" and is_unjudged(task, first)
-        if not first.is_sudden or is_hanging or attempt == FIRST_ATTEMPTS - 1:
+        # Waiting for what does not end takes long enough once.
+        if not first.is_sudden or first.kind == "timeout" or attempt == FIRST_ATTEMPTS - 1:
             break
     assert isinstance(first, Failure)
     name = Path(task.command[0]).name
