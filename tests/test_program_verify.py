@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgspec
 import pytest
 
-from ortune.compare.comparison import Speedup
+from ortune.compare.comparison import Comparison, Row, Speedup
 from ortune.errors import OrtuneError, ProgramError
 from ortune.export import render
 from ortune.gates.programs import choose_goal, prepare_program_gate
@@ -20,9 +22,10 @@ from ortune.gates.run import run_gate
 from ortune.knobs import Config
 from ortune.knobs.config import ModelSettings, ThreadPool
 from ortune.options import make_request
-from ortune.program import prepare
+from ortune.program import prepare, verify
 from ortune.program.prepare import PreparedProgram, prepare_program
 from ortune.program.space import ProgramModel
+from ortune.program.task import ProgramTask
 from ortune.program.tuned import (
     find_base,
     find_place,
@@ -35,6 +38,7 @@ from ortune.program.tuned import (
 from ortune.record.files import encode_record, read_records
 from ortune.record.schema import SCHEMA, Bundle, Record, Tried
 from ortune.requests import ProgramGateRequest, ProgramSearchRequest, ProgramVerifyRequest
+from ortune.worker import Failure
 from ortune.workload import make_load, parse_limit
 from ortune.workload.program import ProgramRun, digest_command
 from tests.budgets import scale_budget
@@ -346,6 +350,19 @@ class TestProgram:
         done = run_ortune("apply", path, "--verify", "--", *CALLS, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         assert "no gain to verify" in " ".join(done.stdout.split())
+
+
+def test_a_check_that_does_not_run_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    record = make_program_record()
+    failure = Failure(kind="exit", stage="check", message="the check 'x' cannot be started: No such file")
+    rows = (Row(name="as it is", config=NO_ARENA), Row(name="tuned", config=TUNED, failure=failure))
+    comparison = Comparison(objective="p50", rows=rows, calls_needed=50, noise=record.evidence.noise)
+    monkeypatch.setattr(verify, "open_program", lambda program: contextlib.nullcontext())
+    monkeypatch.setattr(verify, "compare", lambda *arguments, **options: comparison)
+    program = SimpleNamespace(task=ProgramTask(command=("/bin/app",), check="x"))
+    tuned = SimpleNamespace(record=record, program=program, base=NO_ARENA, config=TUNED)
+    with pytest.raises(ProgramError, match=r"What app with its records prints cannot be checked.*cannot be started"):
+        verify.verify_program(cast("Any", tuned))
 
 
 class TestGate:

@@ -12,6 +12,7 @@ from ortune.apply.verify import Verification, add_occasion, judge_comparison, li
 from ortune.compare.bench import BenchResult, Observe, compare
 from ortune.compare.paired_run import Side
 from ortune.host import HostClass
+from ortune.program.outputs import is_unjudged, make_check_error
 from ortune.program.search import open_program
 from ortune.program.tuned import AS_IT_IS, TunedProgram
 from ortune.record.files import check_unchanged, encode_record, follow_link, read_document, write_atomically
@@ -48,13 +49,16 @@ def verify_program(
         budget_s: Wall time to spend, or None to choose it from the program and the goal.
 
     Raises:
-        OrtuneError: The program does not work as it is, or cannot be measured.
+        OrtuneError: The program does not work as it is, or cannot be measured, or the check of the user does not run.
     """
     started = datetime.now().astimezone().isoformat(timespec="seconds")
     record, program = tuned.record, tuned.program
     sides = (Side(name=AS_IT_IS, config=tuned.base), Side(name="tuned", config=tuned.config))
     with open_program(program) as opened:
         comparison = compare(opened, sides, observe, budget_s=budget_s)
+    failure = comparison.rows[1].failure
+    if failure and is_unjudged(program.task, failure):
+        raise make_check_error(f"{Path(program.task.command[0]).name} with its records", failure)
     result = BenchResult(
         objective=comparison.objective,
         rows=comparison.rows,
