@@ -28,7 +28,7 @@ from ortune.program.http_load import find_free_port
 from ortune.program.identity import describe_program_identity
 from ortune.program.launcher import Run
 from ortune.program.prepare import PreparedProgram, explain_endless, make_server, make_task, prepare_program
-from ortune.program.process import ProgramProcess
+from ortune.program.process import Ended, ProgramProcess
 from ortune.program.runner import Cpus
 from ortune.program.search import ProgramResult, count_spent, launch_first, open_program, search_program
 from ortune.program.server import Server
@@ -270,6 +270,18 @@ class TestFailures:
     def test_a_program_that_does_not_end_and_makes_few_calls(self) -> None:
         error = explain_endless(ProgramTask(command=("x",), call="m:f"), 2)
         assert error.message == "x did not end within 900 s, and made fewer than 8 calls of m:f: 2."
+
+    @pytest.mark.parametrize(("n_kills", "kind"), [(3, "crash"), (4, "out_of_memory")])
+    def test_a_program_that_the_kernel_kills(
+        self, n_kills: int, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It is not started again if memory has run out."""
+        monkeypatch.setattr("ortune.program.launcher.count_oom_kills", lambda: 3)
+        run = Run(cast("Any", None), tmp_path, 0)
+        monkeypatch.setattr("ortune.worker.exit_status.count_oom_kills", lambda: n_kills)
+        failure = run.explain_end(Ended(status=-9, wall_ns=1, cpu_ns=1, peak_bytes=1), "measure")
+        assert failure.kind == kind
+        assert failure.is_sudden == (kind == "crash")
 
     @pytest.mark.parametrize(("kind", "n_launches"), [("timeout", 1), ("crash", 3), ("exception", 1)])
     def test_a_first_run_that_hangs_is_not_repeated(self, kind: Any, n_launches: int) -> None:

@@ -24,7 +24,7 @@ from ortune.program_options import ProgramRequest
 from ortune.record.schema import Tried
 from ortune.sanitize import printable
 from ortune.worker import Failure
-from ortune.worker.exit_status import explain_exit
+from ortune.worker.exit_status import count_oom_kills, explain_exit
 from ortune.worker.owned_folder import OwnedFolder
 
 MAX_OUTPUT_BYTES = 64 << 20
@@ -63,6 +63,7 @@ class Run:
         self.folder = folder
         self.port = port
         self.gate: Gate | None = None
+        self._n_oom_kills = count_oom_kills()
 
     @property
     def stdout(self) -> Path:
@@ -84,7 +85,7 @@ class Run:
         """Return the end of the program as a failure."""
         if ended.is_lost:
             return Failure(kind="crash", stage=stage, message=SUPERVISOR_ENDED)
-        return explain_exit(ended.status, self.stderr, stage)
+        return explain_exit(ended.status, self.stderr, stage, n_oom_kills=self._n_oom_kills)
 
     def find_early_end(self) -> Failure | None:
         """Return why a server ended before it answered; None if it still runs."""
