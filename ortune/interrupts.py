@@ -24,6 +24,11 @@ _n_handled = 0
 """Number of interrupts that were handled."""
 
 
+def count_handled() -> int:
+    """Return how many interrupts came so far from other signals than SIGINT, which Ctrl-C does not send."""
+    return _n_handled
+
+
 def end_at_once() -> None:
     """Let Ctrl-C end this process silently, while there is nothing to clean up.
 

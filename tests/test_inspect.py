@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -302,6 +303,32 @@ class TestCommand:
         assert process.returncode == 130
         assert TINY_CNN.name in stderr
         assert json.loads((tmp_path / "seen.json").read_text())["models"][0]["n_calls"] >= 1
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+    def test_a_signal_for_ortune_alone_ends_the_program(self, number: signal.Signals) -> None:
+        """In the foreground of a terminal, too, where only Ctrl-C reaches both."""
+        child = "import time; print('ready', flush=True); time.sleep(600)"
+        code = (
+            "import os, sys\n"
+            "from ortune.interrupts import raise_interrupts\n"
+            "from ortune.program import run\n"
+            "run._is_in_foreground = lambda: True\n"
+            "raise_interrupts()\n"
+            f"print(run.run_to_end(sys.executable, [sys.executable, '-c', {child!r}], os.environ))"
+        )
+        with subprocess.Popen(
+            [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdout
+            assert process.stdout.readline() == "ready\n"
+            process.send_signal(number)
+            try:
+                stdout, _ = process.communicate(timeout=20)
+            except subprocess.TimeoutExpired:
+                process.send_signal(signal.SIGINT)  # the second interrupt kills the program
+                raise
+        assert re.match(r"Run\(status=-2, wall_ns=\d+, interrupted=True\)", stdout)
 
 
 class TestSavedInputs:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from ortune.errors import UsageError
+from ortune.interrupts import count_handled
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +47,7 @@ def run_to_end(
     sys.stderr.flush()
     start_ns = time.perf_counter_ns()
     interrupted = False
+    n_handled = count_handled()
     try:
         process = subprocess.Popen(
             list(command), executable=program, env=dict(environment), stdout=2 if stdout_to_stderr else None
@@ -59,7 +61,7 @@ def run_to_end(
         except KeyboardInterrupt:
             if interrupted:
                 process.kill()
-            elif not _is_in_foreground():
+            elif count_handled() > n_handled or not _is_in_foreground():
                 # Where SIGINT is ignored, as in background processes of a script, the program ignores it, too.
                 is_ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
                 process.send_signal(signal.SIGTERM if is_ignored else signal.SIGINT)
