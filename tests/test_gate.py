@@ -158,6 +158,19 @@ class TestPythons:
         with pytest.raises(UsageError, match="not a Python interpreter"):
             check_python("true", "base_python")
 
+    @pytest.mark.slow
+    @pytest.mark.skipif(sys.platform != "linux", reason="workers end with their parent on Linux only")
+    def test_a_script_that_waits_for_python(self, tmp_path: Path) -> None:
+        """Its workers would end at once, as their parent is the script."""
+        for name, start in (("waits", ""), ("becomes", "exec ")):
+            path = tmp_path / name
+            path.write_text(f'#!/bin/sh\n{start}{sys.executable} "$@"\nexit $?\n')
+            path.chmod(0o755)
+        with pytest.raises(UsageError, match="waits: it starts Python in another process") as caught:
+            check_python(str(tmp_path / "waits"), "head_python")
+        assert "write exec before" in caught.value.hint
+        check_python(str(tmp_path / "becomes"), "head_python")
+
     def test_one_without_onnxruntime(self, tmp_path: Path) -> None:
         venv.create(tmp_path / "empty", with_pip=False)
         with pytest.raises(UsageError, match="onnxruntime is not installed") as caught:

@@ -20,6 +20,7 @@ from ortune.host import Host
 from ortune.knobs import DEFAULT
 from ortune.model import ModelInfo
 from ortune.model.identity import ModelIdentity
+from ortune.prctl import HAS_DEATH_SIGNAL
 from ortune.record.check import shorten
 from ortune.record.schema import Record
 from ortune.record.select import Wanted, read_sourced, select_record
@@ -33,8 +34,8 @@ from ortune.workload import Workload
 PACKAGE = Path(__file__).parents[1]
 
 PROBE = """
-import importlib, json, sys
-found = {"version": sys.version_info[:2]}
+import importlib, json, os, sys
+found = {"version": sys.version_info[:2], "parent": os.getppid()}
 for name in ("msgspec", "numpy", "onnxruntime"):
     try:
         found[name] = getattr(importlib.import_module(name), "__version__", "")
@@ -183,7 +184,7 @@ def check_python(python: str, option: str) -> None:
     """Check that a Python interpreter can run a worker.
 
     Raises:
-        UsageError: It does not run, is too old, or lacks a package.
+        UsageError: It does not run, is too old, lacks a package, or is a script that waits for Python.
     """
     program = shutil.which(python)
     if program is None:
@@ -198,7 +199,7 @@ def check_python(python: str, option: str) -> None:
             check=False,
         )
         found = json.loads(done.stdout)
-        version = tuple(found["version"])
+        version, parent = tuple(found["version"]), found["parent"]
     except (OSError, subprocess.TimeoutExpired, ValueError, KeyError, TypeError):
         raise UsageError(
             f"{python}: not a Python interpreter.", "Pass the Python of the environment.", option=option
@@ -206,6 +207,13 @@ def check_python(python: str, option: str) -> None:
     if version < (3, 11):
         raise UsageError(
             f"{python}: this is Python {version[0]}.{version[1]}.", "Use Python 3.11 or later.", option=option
+        )
+    # Workers end with their parent, which must be this process.
+    if HAS_DEATH_SIGNAL and parent != os.getpid():
+        raise UsageError(
+            f"{python}: it starts Python in another process and waits for it.",
+            "In a script, write exec before the command that starts Python, or pass the Python of the environment.",
+            option=option,
         )
     for name in ("onnxruntime", "numpy", "msgspec"):
         if name not in found:
