@@ -114,6 +114,25 @@ class TestRunning:
         assert ended
         assert ended.status == -signal.SIGKILL
 
+    def test_a_supervisor_that_cannot_be_started(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        """The host may have no room for another process."""
+        code = (
+            "import errno, os\n"
+            "from ortune.program.supervisor import main\n"
+            "def fork(): raise BlockingIOError(errno.EAGAIN, 'Resource temporarily unavailable')\n"
+            "os.fork = fork\n"
+            "main()"
+        )
+        monkeypatch.setattr("ortune.program.process.SUPERVISOR_COMMAND", (sys.executable, "-P", "-c", code))
+        with (
+            contextlib.closing(ProgramProcess()) as process,
+            pytest.raises(OSError, match="Resource temporarily unavailable"),
+        ):
+            start(process, tmp_path, "pass")
+        assert capfd.readouterr().err == ""
+
     def test_it_can_be_started_again(self, process: ProgramProcess, tmp_path: Path) -> None:
         for status in (1, 2):
             start(process, tmp_path, f"raise SystemExit({status})")

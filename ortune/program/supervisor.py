@@ -13,6 +13,7 @@ Messages are lines of JSON. The supervisor answers each request with one line, a
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import selectors
@@ -220,13 +221,29 @@ def supervise(connection: socket.socket, parent: int) -> None:
         kill_tree(os.getpid())
 
 
+def refuse(connection: socket.socket, reason: str) -> None:
+    """Answer the first request with the reason why there is no supervisor."""
+    request = b""
+    with contextlib.suppress(OSError):  # the parent has ended
+        while not request.endswith(b"\n"):
+            data = connection.recv(1 << 16)
+            if not data:
+                return
+            request += data
+        connection.sendall(json.dumps({"reply": {"error": reason}}).encode() + b"\n")
+
+
 def main() -> None:
     """Start the supervisor proper as a child, and guard it."""
     for number in IGNORED:  # the parent handles them
         signal.signal(number, signal.SIG_IGN)
     connection = socket.socket(fileno=int(sys.argv[-1]))
     own = os.getpid()
-    child = os.fork()
+    try:
+        child = os.fork()
+    except OSError as error:
+        refuse(connection, error.strerror or str(error))
+        return
     if child == 0:
         supervise(connection, own)
     else:
