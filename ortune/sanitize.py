@@ -10,6 +10,8 @@ characters visibly, so that a reader sees that something was there.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from typing import Any
 
 UNKNOWN = "\N{REPLACEMENT CHARACTER}"
 
@@ -92,6 +94,35 @@ def escape_markdown(text: str) -> str:
 
 def _separate(found: re.Match[str]) -> str:
     return BREAK + found[0] if found[0] in {"//", "."} else found[0] + BREAK
+
+
+def encode_json(value: object, enc_hook: Callable[[Any], Any] | None = None) -> bytes:
+    """Return a value as one line of JSON.
+
+    A file name that is not valid UTF-8 does not cause an error: Python has surrogates for its bytes, which become
+    question marks, as in records.
+
+    Args:
+        value: The value.
+        enc_hook: Converts types that msgspec does not know.
+    """
+    import msgspec
+
+    try:
+        return msgspec.json.encode(value, enc_hook=enc_hook)
+    except UnicodeEncodeError:
+        plain = msgspec.to_builtins(value, str_keys=True, enc_hook=enc_hook)
+        return msgspec.json.encode(_replace_surrogates(plain))
+
+
+def _replace_surrogates(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        return {_replace_surrogates(name): _replace_surrogates(each) for name, each in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [_replace_surrogates(each) for each in value]
+    return value
 
 
 def escape_json(document: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import os
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -199,6 +200,13 @@ class TestHistory:
         path.write_text(content)
         with pytest.raises(RecordError, match=f"h.jsonl {message}"):
             read_history(path)
+
+    def test_a_name_that_is_not_utf8_costs_no_entry(self, tmp_path: Path) -> None:
+        path = tmp_path / "h.jsonl"
+        result = make_result()
+        head = msgspec.structs.replace(result.head, text=os.fsdecode(b"m@r\xff.json"))
+        append_history(path, [msgspec.structs.replace(result, head=head)])
+        assert read_history(path)[0][0].head == "m@r?.json"
 
     @pytest.mark.parametrize("width", [45, 80, 120])
     def test_it_fits_the_terminal(self, width: int, tmp_path: Path) -> None:

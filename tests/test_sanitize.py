@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import io
 import json
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -355,6 +356,21 @@ class TestErrors:
         assert json.loads(document) == data
         assert all(each == "\n" or each.isprintable() for each in document.decode())
         assert "🙂" in document.decode()
+
+    def test_bytes_of_names_that_are_not_utf8_are_replaced(self) -> None:
+        from ortune.cli.output import encode_json
+
+        odd = os.fsdecode(b"\xff.json")
+        data = {
+            odd: [odd, 1.5, None, float("nan")],
+            "kinds": {1: Mismatch(what="a", recorded=odd, here="c", hint="")},
+            "names": frozenset({odd}),
+        }
+        assert json.loads(encode_json(data, sorted)) == {
+            "?.json": ["?.json", 1.5, None, None],
+            "kinds": {"1": {"what": "a", "recorded": "?.json", "here": "c", "hint": ""}},
+            "names": ["?.json"],
+        }
 
     @given(text=ALL_TEXTS)
     def test_json(self, text: str) -> None:

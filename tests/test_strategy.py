@@ -1015,6 +1015,12 @@ class TestHints:
         remember(path, describe_search(self.HOST, make_model().traits, Goal(), [config]))
         assert recall(path, self.HOST, make_model().traits, Goal()) == (config,)
 
+    def test_a_name_that_is_not_utf8_is_no_error(self, tmp_path: Path) -> None:
+        path = tmp_path / "history.jsonl"
+        traits = msgspec.structs.replace(make_model().traits, ops={"\udcff": 1})
+        remember(path, describe_search(self.HOST, traits, Goal(), []))
+        assert [each.traits.ops for each in read_past_searches(path)] == [{"?": 1}]
+
     def test_other_hosts_loads_and_graphs_are_left_out(self, tmp_path: Path) -> None:
         path = tmp_path / "history.jsonl"
         traits = make_model().traits

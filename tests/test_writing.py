@@ -332,7 +332,13 @@ def test_a_file_that_cannot_be_accessed(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 class TestPlans:
-    """A plan whose file cannot be written any more when it is complete."""
+    """A plan whose file cannot be written any more when it is complete, or that names a file with odd bytes."""
+
+    def test_a_name_that_is_not_utf8_costs_no_plan(self, tmp_path: Path) -> None:
+        plan = make_plan(DEPLOYMENTS["processes"], TINY_CNN)
+        plan = msgspec.structs.replace(plan, model=msgspec.structs.replace(plan.model, path=os.fsdecode(b"\xff.onnx")))
+        assert write_found(plan, tmp_path / "plan.json", to_stdout=False) is None
+        assert read_plan(tmp_path / "plan.json").model.path == "?.onnx"
 
     def test_it_is_written_elsewhere(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(rescue, "find_folders", lambda: iter([tmp_path / "gone", tmp_path]))

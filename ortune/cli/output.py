@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortune.limited import STANDARD_STREAM
+from ortune.sanitize import encode_json as encode_line
 from ortune.sanitize import escape_json
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ def encode_json(value: object, enc_hook: Callable[[Any], Any] | None = None) -> 
     """Return a value as indented JSON; `enc_hook` converts types that msgspec does not know."""
     import msgspec
 
-    document = msgspec.json.format(msgspec.json.encode(value, enc_hook=enc_hook), indent=2)
+    document = msgspec.json.format(encode_line(value, enc_hook), indent=2)
     return escape_json(document.decode()).encode() + b"\n"
 
 

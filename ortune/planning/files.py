@@ -12,6 +12,7 @@ from ortune.planning.result import SCHEMA, Plan
 from ortune.record.check import check_configs, shorten
 from ortune.record.files import name_of_input, read_content, write_atomically
 from ortune.record.rescue import rescue
+from ortune.sanitize import encode_json
 
 MOST_BYTES = 4 << 20
 """Largest size of a file that is read as a plan. A plan has some kilobytes."""
@@ -23,7 +24,7 @@ HINT = "Create one: ortune plan MODEL -o FILE."
 
 def encode_plan(plan: msgspec.Struct) -> bytes:
     """Return a plan of any kind as indented JSON."""
-    return msgspec.json.format(msgspec.json.encode(plan), indent=2) + b"\n"
+    return msgspec.json.format(encode_json(plan), indent=2) + b"\n"
 
 
 def write_plan(plan: msgspec.Struct, path: Path) -> None:

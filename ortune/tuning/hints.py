@@ -20,6 +20,7 @@ from ortune.host import HostClass
 from ortune.knobs import Config
 from ortune.model import Traits
 from ortune.record.files import write_atomically
+from ortune.sanitize import encode_json
 from ortune.workload import Goal
 
 VARIABLE = "ORTUNE_HISTORY"
@@ -115,7 +116,7 @@ def remember(path: Path, search: PastSearch) -> None:
         if path.exists() and not _is_history(_read_end(path)):
             return
         # The leading newline protects this line from one that was cut off.
-        line = b"\n" + msgspec.json.encode(search) + b"\n"
+        line = b"\n" + encode_json(search) + b"\n"
         with path.open("ab") as file:  # a single write, so that concurrent searches do not mix their lines
             file.write(line)
         lines = [line for line in _read_end(path).splitlines(keepends=True) if line.strip()]

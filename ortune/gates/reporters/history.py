@@ -14,6 +14,7 @@ from ortune.compare.interval import Interval
 from ortune.errors import RecordError, UsageError
 from ortune.gates.results import GateError, GateResult
 from ortune.limited import TooLargeError, read_limited
+from ortune.sanitize import encode_json
 
 YEARS = range(1970, 3000)
 """Years of entries. A plot needs some time before and after."""
@@ -83,7 +84,7 @@ def append_history(path: Path, results: Sequence[GateResult | GateError]) -> Non
         UsageError: The file cannot be written.
     """
     now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
-    text = b"".join(msgspec.json.encode(make_entry(result, now)) + b"\n" for result in results)
+    text = b"".join(encode_json(make_entry(result, now)) + b"\n" for result in results)
     try:
         if not path.is_file() and path.exists():  # a pipe or a device, which cannot be read back
             with path.open("wb") as pipe:
