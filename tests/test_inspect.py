@@ -18,6 +18,7 @@ import pytest
 import ortune
 from ortune.apply.inside.observer import Observer, SessionWatch
 from ortune.apply.inside.samples import Sampler, write_npz
+from ortune.cli.inspect import is_observation
 from ortune.model import read_model
 from ortune.program.observation import (
     Observation,
@@ -209,6 +210,14 @@ class TestCommand:
         assert f"ortune search -- {' '.join(COMMAND)} mix" in done.stderr
         assert "…" not in done.stderr
 
+    def test_a_file_of_the_user_is_not_replaced(self, tmp_path: Path) -> None:
+        for name, content in (("notes.txt", "Buy milk."), ("pypi.json", '{"command": [], "models": []}')):
+            (tmp_path / name).write_text(content)
+            done = self.run(tmp_path, "-o", name, "--", "true")
+            assert done.returncode == 2
+            assert "was not written by ortune" in " ".join(done.stderr.split())
+            assert (tmp_path / name).read_text() == content
+
     @pytest.mark.slow
     def test_json_goes_to_stdout_and_the_programs_output_does_not(self, tmp_path: Path) -> None:
         code = "import onnxruntime; print('of the program')"
@@ -218,6 +227,7 @@ class TestCommand:
         found = json.loads(done.stdout)
         assert found["models"] == []
         assert found == json.loads((tmp_path / "seen.json").read_text())
+        assert is_observation((tmp_path / "seen.json").read_bytes())
 
     @pytest.mark.parametrize(
         ("code", "message"),

@@ -45,7 +45,7 @@ from ortune.record.json_schema import json_schema
 from ortune.record.layout import encode
 from ortune.record.migrate import OldTrial
 from ortune.record.rounding import ratio, round_record, significant
-from ortune.record.schema import SCHEMA, BestSoFar, FrontPoint, Record, TrialsFile, Tried
+from ortune.record.schema import SCHEMA, BestSoFar, Bundle, FrontPoint, Record, TrialsFile, Tried
 from ortune.record.select import Choice
 from ortune.record.trials import (
     Header,
@@ -521,6 +521,29 @@ class TestWriting:
                 with pytest.raises(UsageError, match=r"model.onnx: this file exists and was not written by ortune"):
                     check_record_writable(path)
             assert path.read_bytes() == content
+
+    @pytest.mark.parametrize(
+        "document",
+        [
+            {"schema": "avro", "mine": 1},
+            {"schema": 1, "evidence": {}},
+            {"schema": 2, "records": [{"name": "a"}]},
+            {"schema": 2, "records": []},
+            {"schema": True, "evidence": {}, "search": {}},
+        ],
+    )
+    def test_a_schema_alone_is_no_record(self, document: dict[str, Any], tmp_path: Path) -> None:
+        path = tmp_path / "user.json"
+        path.write_text(json.dumps(document))
+        with pytest.raises(UsageError, match="was not written by ortune"):
+            check_record_writable(path)
+
+    def test_records_of_all_schemas_and_bundles_are_records(self) -> None:
+        for path in DATA.glob("*.ortune.json"):
+            assert is_record(path.read_bytes())
+        newer = json.loads(EXAMPLE.read_bytes()) | {"schema": 99}
+        assert is_record(json.dumps(newer).encode())
+        assert is_record(encode_record(Bundle(schema=SCHEMA, records=(example(), example()))))
 
     def test_a_large_file_is_not_read_to_find_that_it_is_of_another(self, tmp_path: Path) -> None:
         """Reading a terabyte would fail: it does not fit into memory."""

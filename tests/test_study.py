@@ -58,6 +58,14 @@ def test_another_database_is_refused_and_not_changed(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
+@pytest.mark.parametrize("name", ["a?b.db", "a#b%41.db", "a{b}.db"])
+def test_a_name_is_not_parsed_as_a_url(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    make_study(path, "abc", 1)
+    assert find_search_id(path) == "abc"
+    assert [each.name for each in tmp_path.iterdir()] == [name]
+
+
 def test_a_full_disk_is_an_error_of_the_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A search handles it in the same way for both kinds of files."""
 

@@ -29,7 +29,7 @@ def inspect(values: Values, output: InspectOutputOptions) -> None:
     to_stdout = output.json or str(output.output) == STANDARD_STREAM
     path = None if str(output.output) == STANDARD_STREAM else output.output
     if path is not None:
-        check_writable(path, "output")
+        check_writable(path, "output", is_observation)
     console = make_console(stderr=True)
     if request.save_inputs is not None and not output.quiet:
         show_save_warning(console, request.save_inputs)
@@ -49,6 +49,17 @@ def inspect(values: Values, output: InspectOutputOptions) -> None:
         raise typer.Exit(ExitCode.INTERRUPTED)
     if lack or observation.status:
         raise typer.Exit(ExitCode.FAILED)
+
+
+def is_observation(content: bytes) -> bool:
+    """Return whether a file was written by this command."""
+    import msgspec
+
+    try:
+        document = msgspec.json.decode(content)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(document, dict) and {"command", "models", "outside_share", "processes"} <= document.keys()
 
 
 def check_separator(command: tuple[str, ...], arguments: list[str]) -> None:

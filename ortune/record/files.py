@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 
 import msgspec
 
@@ -567,10 +567,21 @@ def is_special(path: Path) -> bool:
 
 def is_record(data: bytes) -> bool:
     """Return whether a file's content looks like a record or a bundle, of any schema."""
-    try:
-        return "schema" in msgspec.json.decode(data, type=dict[str, Any]) and not _has_keys(data, _PlanKeys)
-    except (ValueError, RecursionError):
-        return False
+    return _has_keys(data, _RecordKeys) or _has_keys(data, _BundleKeys)
+
+
+class _MemberKeys(msgspec.Struct):
+    evidence: msgspec.Raw
+    search: msgspec.Raw
+
+
+class _RecordKeys(_MemberKeys):
+    schema: int
+
+
+class _BundleKeys(msgspec.Struct):
+    schema: int
+    records: Annotated[list[_MemberKeys], msgspec.Meta(min_length=1)]
 
 
 class _PlanKeys(msgspec.Struct):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from pathlib import Path
 from typing import Any
@@ -81,7 +82,11 @@ def has_studies(path: Path) -> bool:
 def open_storage(path: Path) -> Any:
     """Return Optuna's storage in a file."""
     if path.suffix in SQLITE_SUFFIXES:
-        return f"sqlite:///{path.resolve()}"
+        import sqlite3
+
+        # A path may hold characters that have a meaning in a URL, or for Optuna.
+        connect = functools.partial(sqlite3.connect, path.resolve(), check_same_thread=False)
+        return optuna.storages.RDBStorage("sqlite:///study.db", engine_kwargs={"creator": connect})
     return optuna.storages.JournalStorage(StudyFile(str(path)))
 
 
