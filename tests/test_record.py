@@ -506,6 +506,24 @@ class TestWriting:
         assert of_user.read_text() == "notes"
         assert read_record(kept).evidence == proven.evidence
 
+    def test_a_backup_does_not_replace_a_record_of_the_user(self, tmp_path: Path) -> None:
+        path, of_user = tmp_path / "c.json", tmp_path / "c.before.json"
+        proven = example(verdict="default_is_best")
+        write_record(msgspec.structs.replace(proven, config=ONE_THREAD), of_user)
+        before = of_user.read_bytes()
+        for _ in range(2):
+            write_record(proven, path)
+            assert write_record(example(), path).kept == tmp_path / "c.before-2.json"
+        assert of_user.read_bytes() == before
+
+    def test_a_backup_does_not_replace_trials_of_the_user(self, tmp_path: Path) -> None:
+        path, of_user = tmp_path / "c.json", tmp_path / "c.before.trials.jsonl.gz"
+        of_user.write_bytes(b"mine")
+        write_record(example(verdict="default_is_best"), path, encode_trials(trials(1)))
+        assert write_record(example(), path).kept == tmp_path / "c.before-2.json"
+        assert of_user.read_bytes() == b"mine"
+        assert read_trials(tmp_path / "c.before-2.json") == trials(1)
+
     def test_an_interrupted_search_with_fixed_settings_keeps_a_proven_record(self, tmp_path: Path) -> None:
         path = tmp_path / "c.json"
         write_record(example(verdict="default_is_best"), path)

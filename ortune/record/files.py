@@ -408,17 +408,41 @@ def _name_trials(record: Kind, trials: TrialsFile) -> Kind:
 
 
 def _keep_proven(path: Path) -> Path | None:
-    """Copy the records in a file, with their trials, if any proves something. Return the path of the copy."""
+    """Copy the records in a file, with their trials, if any may prove something. Return the path of the copy."""
+    if not path.is_file():
+        return None
     try:
-        if not path.is_file() or not any(each.is_proven for each in parse_document(path).records):
-            return None
+        content = read_any(path)
     except RecordError:
         return None
-    kept = next(each for each in _backup_paths(path) if not each.exists() or (each.is_file() and _is_record(each)))
-    write_atomically(kept, path.read_bytes())
-    if path_of_trials(path).is_file():
-        write_atomically(path_of_trials(kept), path_of_trials(path).read_bytes())
+    if not _may_prove(content, str(path)):
+        return None
+    trials = path_of_trials(path).read_bytes() if path_of_trials(path).is_file() else None
+    kept = next(
+        each
+        for each in _backup_paths(path)
+        if _is_free_for(each, content) and (trials is None or _is_free_for(path_of_trials(each), trials))
+    )
+    write_atomically(kept, content)
+    if trials is not None:
+        write_atomically(path_of_trials(kept), trials)
     return kept
+
+
+def _may_prove(content: bytes, name: str) -> bool:
+    """Return whether a record in a file proves something."""
+    try:
+        return any(each.is_proven for each in parse_records(content, name).records)
+    except RecordError:
+        return False
+
+
+def _is_free_for(path: Path, data: bytes) -> bool:
+    """Return whether data can be written to a path without losing another file, which may be the user's."""
+    try:
+        return not path.exists() or (path.is_file() and path.stat().st_size == len(data) and path.read_bytes() == data)
+    except OSError:
+        return False
 
 
 def _backup_paths(path: Path) -> Iterator[Path]:
@@ -426,14 +450,6 @@ def _backup_paths(path: Path) -> Iterator[Path]:
     yield path.with_suffix(f".before{path.suffix}")
     for number in itertools.count(2):
         yield path.with_suffix(f".before-{number}{path.suffix}")
-
-
-def _is_record(path: Path) -> bool:
-    """Return whether a file contains records, and nothing of the user."""
-    try:
-        return bool(parse_document(path).records)
-    except (RecordError, OSError):
-        return False
 
 
 @contextlib.contextmanager
