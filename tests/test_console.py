@@ -171,7 +171,7 @@ class TestVerdict:
         lines = [" ".join(line.split()) for line in file.getvalue().splitlines()]
         assert lines[-3:] == [
             "written my config.json",
-            "kept my config.before.json the previous one, which proves more",
+            "kept my config.before.json the previous one, which may prove more",
             "next ortune apply 'my config.json' models/tiny_cnn.onnx",
         ]
 

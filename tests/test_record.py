@@ -524,6 +524,13 @@ class TestWriting:
         assert of_user.read_bytes() == b"mine"
         assert read_trials(tmp_path / "c.before-2.json") == trials(1)
 
+    def test_a_record_of_a_newer_version_is_kept(self, tmp_path: Path) -> None:
+        path, kept = tmp_path / "c.json", tmp_path / "c.before.json"
+        newer = json.dumps({**json.loads(EXAMPLE.read_bytes()), "schema": SCHEMA + 1}).encode()
+        path.write_bytes(newer)
+        assert write_record(example(), path).kept == kept
+        assert kept.read_bytes() == newer
+
     def test_an_interrupted_search_with_fixed_settings_keeps_a_proven_record(self, tmp_path: Path) -> None:
         path = tmp_path / "c.json"
         write_record(example(verdict="default_is_best"), path)

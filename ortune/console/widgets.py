@@ -24,7 +24,7 @@ LOG_WIDTH = 200
 MAX_WIDTH = 200
 """Width that lines do not exceed, however wide the terminal is."""
 
-KEPT = "the previous one, which proves more"
+KEPT = "the previous one, which may prove more"
 """Why the copy of a replaced record was kept."""
 
 LIMIT_STATES = {"yes": ("met", "green"), "no": ("not met", "red"), "unsure": ("uncertain", "yellow")}

@@ -430,11 +430,11 @@ def _keep_proven(path: Path) -> Path | None:
 
 
 def _may_prove(content: bytes, name: str) -> bool:
-    """Return whether a record in a file proves something."""
+    """Return whether a record in a file proves something, or is one that this version cannot read."""
     try:
         return any(each.is_proven for each in parse_records(content, name).records)
     except RecordError:
-        return False
+        return is_record(content)
 
 
 def _is_free_for(path: Path, data: bytes) -> bool:
