@@ -118,6 +118,30 @@ def test_a_file_is_placed_where_a_link_leads(tmp_path: Path) -> None:
         place_file(tmp_path / "complete", tmp_path / "gone" / "target")
 
 
+def test_a_file_that_is_a_mount_point_is_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It cannot be replaced, as with `docker run -v $PWD/tuned.json:/out/tuned.json`."""
+    mounted = tmp_path / "tuned.json"
+    mounted.write_text("of an earlier search, and longer than what replaces it")
+    replace = Path.replace
+
+    def refuse(path: Path, target: Path) -> Path:
+        if target == mounted:
+            raise OSError(errno.EBUSY, "Device or resource busy")
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", refuse)
+    write_atomically(mounted, b"new")
+    assert mounted.read_bytes() == b"new"
+    (tmp_path / "complete").write_bytes(b"placed")
+    place_file(tmp_path / "complete", mounted)
+    assert mounted.read_bytes() == b"placed"
+    assert [each.name for each in tmp_path.iterdir()] == ["tuned.json"]
+    record = make_local_record(TINY_CNN, ONE_THREAD)
+    saved = save_record(record, mounted, encode_trials(trials(1)))
+    assert not saved.fault
+    assert read_trials(mounted) == trials(1)
+
+
 class TestReports:
     @needs_pipes
     def test_a_history_that_is_a_pipe(self, tmp_path: Path) -> None:

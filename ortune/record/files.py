@@ -7,6 +7,7 @@ therefore imported on use.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import itertools
 import os
@@ -385,8 +386,8 @@ def write_record(record: Kind, path: Path, trials: bytes | None = None) -> Writt
             return Written(record=named, kept=kept)
         target = follow_link(file)
         with write_complete(target, trials) as complete, write_complete(path, encode_record(named)) as complete_record:
-            complete.replace(target)
-            complete_record.replace(path)
+            _move(complete, target)
+            _move(complete_record, path)
     except (OSError, UsageError) as error:
         # The result matters more than the trials. Without space for both, there may be space for the record.
         write_atomically(path, encode_record(record))
@@ -520,7 +521,7 @@ def write_atomically(path: Path, data: bytes) -> None:
             return
         target = follow_link(path)
         with write_complete(target, data) as complete:
-            complete.replace(target)
+            _move(complete, target)
     except OSError as error:
         raise UsageError(f"Cannot write {path}: {error.strerror}.") from None
 
@@ -543,9 +544,22 @@ def place_file(complete: Path, path: Path) -> None:
                 shutil.copyfileobj(source, file)
             complete.unlink()
         else:
-            complete.replace(follow_link(path))
+            _move(complete, follow_link(path))
     except OSError as error:
         raise UsageError(f"Cannot write {path}: {error.strerror}.") from None
+
+
+def _move(complete: Path, target: Path) -> None:
+    """Move a complete file to its place. A file that is a mount point cannot be replaced, so it is written to."""
+    try:
+        complete.replace(target)
+    except OSError as error:
+        if error.errno != errno.EBUSY or not target.is_file():
+            raise
+        import shutil
+
+        shutil.copyfile(complete, target)
+        complete.unlink()
 
 
 def find_folder(path: Path) -> Path | None:
