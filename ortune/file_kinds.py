@@ -36,8 +36,13 @@ MOST_NAMES = 1000
 
 
 def name_kind(path: Path) -> str:
-    """Return what a file is, such as "a record"; empty if it is not recognized."""
+    """Return what a file is, such as "a record"; empty if it is not recognized.
+
+    A pipe is not: it may have been read already, and opening it again would block.
+    """
     try:
+        if not path.is_file():
+            return ""
         with path.open("rb") as file:
             begin = file.read(64).lstrip()
         if begin[:1] == b"{" and b'"schema"' in read_limited(path, MOST_BYTES, only_regular=True)[:MOST_BYTES]:

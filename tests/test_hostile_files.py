@@ -8,7 +8,9 @@ import json
 import math
 import os
 import re
+import threading
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +38,9 @@ from ortune.model.graph import Graph, read_graph, summarize_graph
 from ortune.model.info import ModelInfo
 from ortune.model.inspect import inspect_model
 from ortune.options import make_request
-from ortune.record.files import is_record, read_document, read_trials
+from ortune.record.files import is_record, read_document, read_record, read_trials
 from ortune.record.trials import decode_trials, is_trials_file
+from ortune.report.source import read_source
 from ortune.requests import DoctorRequest, SearchRequest
 from ortune.worker.session import make_run_options, make_session_options
 from ortune.workload import InputOptions, make_feed
@@ -429,6 +432,26 @@ class TestOtherFiles:
         os.mkfifo(tmp_path / "t.jsonl.gz")
         with pytest.raises(OrtuneError, match="not a regular file"):
             read_trials(tmp_path / "r.json")
+
+    @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+    @pytest.mark.parametrize("read", [read_record, read_source])
+    def test_a_pipe_with_something_else(self, read: Callable[[str], object], tmp_path: Path) -> None:
+        """It has no writer any more when its content turns out to be no record, so it must not be opened again."""
+        pipe = tmp_path / "pipe"
+        errors: list[OrtuneError] = []
+        os.mkfifo(pipe)
+
+        def read_pipe() -> None:
+            try:
+                read(str(pipe))
+            except OrtuneError as error:
+                errors.append(error)
+
+        reader = threading.Thread(target=read_pipe, daemon=True)
+        reader.start()
+        pipe.write_bytes(b"garbage")
+        reader.join(10)
+        assert [type(error) for error in errors] == [RecordError]
 
     @pytest.mark.parametrize("content", [b"[" * 100_000, b'{"schema": ' + b"[" * 100_000])
     def test_deep_documents(self, content: bytes) -> None:
