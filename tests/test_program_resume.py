@@ -292,10 +292,10 @@ class TestWriting:
     ) -> None:
         write = files.write_complete
 
-        def fail(path: Path, data: bytes) -> AbstractContextManager[Path]:
+        def fail(path: Path, data: bytes, like: Path | None = None) -> AbstractContextManager[Path]:
             if path.parent == searches.output.parent:
                 raise OSError(errno.ENOSPC, "No space left on device")
-            return write(path, data)
+            return write(path, data, like)
 
         (tmp_path / "other").mkdir()
         monkeypatch.setattr(rescue, "find_folders", lambda: iter([tmp_path / "other"]))

@@ -23,7 +23,7 @@ from ortune.model.child import check_file
 from ortune.planning.files import decode_plan, read_plan
 from ortune.program_options import parse_output
 from ortune.record import files, rescue
-from ortune.record.files import place_file, read_record, read_trials, write_atomically
+from ortune.record.files import check_writable, place_file, read_record, read_trials, write_atomically, write_record
 from ortune.record.rescue import rescue_record, save_record
 from ortune.record.trials import encode_trials
 from ortune.requests import GateReportOptions
@@ -118,6 +118,38 @@ def test_a_file_is_placed_where_a_link_leads(tmp_path: Path) -> None:
         place_file(tmp_path / "complete", tmp_path / "gone" / "target")
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="modes of files")
+class TestModes:
+    def test_a_file_that_is_replaced_keeps_its_mode(self, tmp_path: Path) -> None:
+        path = tmp_path / "r.json"
+        for mode in (0o600, 0o644, 0o660):
+            path.touch()
+            path.chmod(mode)
+            write_atomically(path, b"new")
+            assert stat.S_IMODE(path.stat().st_mode) == mode
+
+    def test_so_does_the_copy_of_a_record_that_proves_more(self, tmp_path: Path) -> None:
+        path = write(make_local_record(TINY_CNN, ONE_THREAD), tmp_path / "r.json")
+        path.chmod(0o600)
+        record = read_record(path)
+        assert record.is_proven
+        unproven = msgspec.structs.replace(
+            record, config=record.base, evidence=msgspec.structs.replace(record.evidence, verdict="inconclusive")
+        )
+        kept = write_record(unproven, path).kept
+        assert kept
+        assert {stat.S_IMODE(each.stat().st_mode) for each in (path, kept)} == {0o600}
+
+    @needs_root
+    def test_and_its_owner(self, tmp_path: Path) -> None:
+        path = tmp_path / "r.json"
+        path.touch()
+        os.chown(path, 1234, 2345)
+        write_atomically(path, b"new")
+        found = path.stat()
+        assert (found.st_uid, found.st_gid, path.read_bytes()) == (1234, 2345, b"new")
+
+
 def test_a_file_that_is_a_mount_point_is_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It cannot be replaced, as with `docker run -v $PWD/tuned.json:/out/tuned.json`."""
     mounted = tmp_path / "tuned.json"
@@ -188,8 +220,25 @@ class TestOpenFiles:
             assert find_descriptor(path) == file.fileno()
             (tmp_path / "open").unlink()
             write_atomically(path, b"text")
+            file.seek(0)
             assert file.read() == b"text"
         assert list(tmp_path.iterdir()) == []
+
+    def test_an_open_file_keeps_what_it_has(self, tmp_path: Path) -> None:
+        log = tmp_path / "log"
+        log.write_bytes(b"earlier ")
+        with log.open("ab") as file:
+            path = Path(f"/dev/fd/{file.fileno()}")
+            write_atomically(path, b"text ")
+            (tmp_path / "complete").write_bytes(b"placed")
+            place_file(tmp_path / "complete", path)
+        assert log.read_bytes() == b"earlier text placed"
+
+    def test_a_file_that_is_open_for_reading_is_refused(self, tmp_path: Path) -> None:
+        (tmp_path / "log").touch()
+        error = pytest.raises(UsageError, match="cannot be written: Bad file descriptor")
+        with (tmp_path / "log").open("rb") as file, error:
+            check_writable(Path(f"/dev/fd/{file.fileno()}"))
 
     def test_a_cycle_of_links(self, tmp_path: Path) -> None:
         (tmp_path / "a").symlink_to("b")
@@ -232,7 +281,7 @@ class TestRescue:
         assert [each.name for each in folder.iterdir()] == ["record.json"]
 
     def test_nothing_is_left_where_there_is_no_space(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        def fail(path: Path, data: bytes) -> None:
+        def fail(path: Path, data: bytes, like: Path | None = None) -> None:
             (path.parent / "begun").touch()
             raise OSError(errno.ENOSPC, "No space left on device")
 

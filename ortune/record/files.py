@@ -14,7 +14,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Generic, TypeVar
 
 import msgspec
 
@@ -424,9 +424,9 @@ def _keep_proven(path: Path) -> Path | None:
         for each in _backup_paths(path)
         if _is_free_for(each, content) and (trials is None or _is_free_for(path_of_trials(each), trials))
     )
-    write_atomically(kept, content)
+    write_atomically(kept, content, like=path)
     if trials is not None:
-        write_atomically(path_of_trials(kept), trials)
+        write_atomically(path_of_trials(kept), trials, like=path_of_trials(path))
     return kept
 
 
@@ -454,8 +454,14 @@ def _backup_paths(path: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def write_complete(target: Path, data: bytes) -> Iterator[Path]:
-    """Write a complete file that is to be moved to a path, next to it. It is removed in the end if it was not moved."""
+def write_complete(target: Path, data: bytes, like: Path | None = None) -> Iterator[Path]:
+    """Write a complete file that is to be moved to a path, next to it. It is removed in the end if it was not moved.
+
+    Args:
+        target: The path.
+        data: Its content.
+        like: File whose mode and owner it gets. Without one, that is the file that it replaces.
+    """
     import tempfile
 
     from ortune.record.leftovers import find_prefix
@@ -468,7 +474,7 @@ def write_complete(target: Path, data: bytes) -> Iterator[Path]:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-            _set_usual_mode(complete)
+            _set_mode(complete, like or target)
             if os.name == "nt":
                 file.close()  # Windows moves no file that is open
             yield complete
@@ -496,7 +502,7 @@ def check_unchanged(path: Path, records: Sequence[Record], *, trust: bool, alone
         raise UsageError(f"{path}: was changed in the meantime.", "Try again.", option="update")
 
 
-def write_atomically(path: Path, data: bytes) -> None:
+def write_atomically(path: Path, data: bytes, like: Path | None = None) -> None:
     """Write a file atomically.
 
     Links are followed. Special files, such as pipes and devices, are opened and written to.
@@ -504,6 +510,7 @@ def write_atomically(path: Path, data: bytes) -> None:
     Args:
         path: Path of the file; `-` for stdout.
         data: Its content.
+        like: File whose mode and owner it gets. Without one, that is the file that it replaces.
 
     Raises:
         UsageError: The file cannot be written.
@@ -516,11 +523,11 @@ def write_atomically(path: Path, data: bytes) -> None:
                 raise UsageError(f"Cannot write to stdout: {fault}.")
             return
         if is_special(path):
-            with path.open("wb") as file:
+            with _open_special(path) as file:
                 file.write(data)
             return
         target = follow_link(path)
-        with write_complete(target, data) as complete:
+        with write_complete(target, data, like) as complete:
             _move(complete, target)
     except OSError as error:
         raise UsageError(f"Cannot write {path}: {error.strerror}.") from None
@@ -540,11 +547,13 @@ def place_file(complete: Path, path: Path) -> None:
 
     try:
         if is_special(path):
-            with complete.open("rb") as source, path.open("wb") as file:
+            with complete.open("rb") as source, _open_special(path) as file:
                 shutil.copyfileobj(source, file)
             complete.unlink()
         else:
-            _move(complete, follow_link(path))
+            target = follow_link(path)
+            _set_mode(complete, target)
+            _move(complete, target)
     except OSError as error:
         raise UsageError(f"Cannot write {path}: {error.strerror}.") from None
 
@@ -575,11 +584,27 @@ def _read_begin(path: Path) -> bytes:
         return file.read(MOST_BYTES)
 
 
-def _set_usual_mode(path: Path) -> None:
-    """Give a temporary file, which only its owner may read, the mode of other new files."""
+def _open_special(path: Path) -> BinaryIO:
+    """Open a special file to write to it. A file that this process has open is not opened again: that truncates it."""
+    descriptor = find_descriptor(path)
+    return path.open("wb") if descriptor is None else os.fdopen(descriptor, "wb", closefd=False)
+
+
+def _set_mode(path: Path, like: Path) -> None:
+    """Give a temporary file, which only its owner may read, the mode of another file, and its owner where possible.
+
+    If there is no such file, it gets the mode of other new files.
+    """
     mask = os.umask(0)
     os.umask(mask)
-    path.chmod(0o666 & ~mask)
+    mode = 0o666 & ~mask
+    if os.name != "nt" and like.is_file():
+        found = like.stat()
+        mode = found.st_mode & 0o777
+        for owner in ((-1, found.st_gid), (found.st_uid, -1)):  # a user may have the one right only
+            with contextlib.suppress(OSError):
+                os.chown(path, *owner)
+    path.chmod(mode)
 
 
 def follow_link(path: Path) -> Path:
@@ -686,6 +711,11 @@ def check_writable(path: Path, option: str = "output", may_replace: Callable[[by
             raise UsageError(f"{path}: this is a socket.", another, option=option)
         if not os.access(path, os.W_OK):
             raise UsageError(f"{path}: permission denied.", another, option=option)
+        try:
+            if (descriptor := find_descriptor(path)) is not None:
+                os.write(descriptor, b"")  # an error if it is open for reading only
+        except OSError as error:
+            raise UsageError(f"{path}: cannot be written: {error.strerror}.", another, option=option) from None
         return
     target = follow_link(path)
     if not target.parent.is_dir():
