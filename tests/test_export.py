@@ -30,6 +30,7 @@ from ortune.export.target import Job
 from ortune.host.allocators import SONAMES
 from ortune.knobs import CPU, DEFAULT, KNOBS, Config, ThreadPool
 from ortune.knobs.providers import chain_of
+from ortune.record import files
 from ortune.record.schema import FrontPoint, Record
 from ortune.record.select import Sourced, merge
 from ortune.workload import make_load
@@ -710,6 +711,27 @@ class TestFiles:
         assert (tmp_path / "out" / "weights.bin").read_bytes() == (tmp_path / "weights.bin").read_bytes()
         with pytest.raises(UsageError, match=r"weights.bin: this file already exists"):
             export("embedded", record, str(source), "r.json", tmp_path / "out" / "other.onnx")
+
+    def test_embedded_leaves_nothing_if_the_model_cannot_be_written(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        source = tmp_path / "model.onnx"
+        onnx.save_model(
+            onnx.load(TINY_CNN), source, save_as_external_data=True, location="weights.bin", size_threshold=0
+        )
+        copied: list[Path] = []
+
+        def fail(path: Path, data: bytes) -> None:
+            copied.extend(path.parent.iterdir())
+            raise UsageError("No space left on device.")
+
+        (tmp_path / "out").mkdir()
+        record = make_record(TINY_CNN, FULL)
+        with monkeypatch.context() as patched, pytest.raises(UsageError, match="No space left"):
+            patched.setattr(files, "write_atomically", fail)
+            export("embedded", record, str(source), "r.json", tmp_path / "out" / "model.onnx")
+        assert copied == [tmp_path / "out" / "weights.bin"]
+        assert list((tmp_path / "out").iterdir()) == []
 
     @pytest.mark.parametrize("suffix", ["onnx", "ort"])
     @pytest.mark.slow

@@ -7,10 +7,11 @@ Source: `inference_session_utils.h` of onnxruntime.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ortune.errors import ModelError, UsageError
@@ -55,8 +56,8 @@ def write(job: Job) -> str:
     model.metadata_props.extend(kept)
     added = model.metadata_props.add()
     added.key, added.value = KEY, json.dumps({"session_options": settings})
-    copied = _copy_external_data(source.parent, find_data_files(model), job.output)
-    write_atomically(job.output, model.SerializeToString())
+    with _copy_external_data(source.parent, find_data_files(model), job.output) as copied:
+        write_atomically(job.output, model.SerializeToString())
     lines = [
         f"{job.output}: a copy of {job.model}, with {', '.join(settings) or 'no settings'} in its metadata.",
         "Set ORT_LOAD_CONFIG_FROM_MODEL=1 in the environment of the program. Otherwise ONNX Runtime ignores them.",
@@ -67,8 +68,11 @@ def write(job: Job) -> str:
     return "\n".join(map(printable, lines))
 
 
-def _copy_external_data(folder: Path, names: Iterable[str], output: Path) -> list[str]:
-    """Copy the files with external data to the folder of the output, and return their names.
+@contextlib.contextmanager
+def _copy_external_data(folder: Path, names: Iterable[str], output: Path) -> Iterator[list[str]]:
+    """Copy the files with external data to the folder of the output, and yield their names.
+
+    The copies are removed if they are not complete, or if an error ends the block.
 
     Args:
         folder: The folder of the model.
@@ -80,7 +84,8 @@ def _copy_external_data(folder: Path, names: Iterable[str], output: Path) -> lis
         UsageError: A copy would replace another file, would not be in the folder of the output, or cannot be written.
     """
     if folder == output.parent.resolve():
-        return []
+        yield []
+        return
     copies: dict[Path, Path] = {}
     for name in names:
         source = locate_data_file(folder, name)
@@ -107,13 +112,13 @@ def _copy_external_data(folder: Path, names: Iterable[str], output: Path) -> lis
             with source.open("rb") as data, path.open("xb") as copy:
                 written.append(path)
                 shutil.copyfileobj(data, copy)
+        yield [str(path.relative_to(output.parent.resolve())) for path in copies]
     except BaseException as error:
         for path in written:
             path.unlink(missing_ok=True)
         if isinstance(error, OSError):
             raise UsageError(f"Cannot write to {output.parent}: {error.strerror}.", option="output") from None
         raise
-    return [str(path.relative_to(output.parent.resolve())) for path in copies]
 
 
 TARGET = Target(
