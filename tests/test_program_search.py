@@ -10,6 +10,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -23,6 +24,7 @@ from ortune.errors import HostError, ProgramError, UsageError, explain_lack, spe
 from ortune.knobs import Config
 from ortune.options import make_request
 from ortune.program import prepare as preparing
+from ortune.program.candidates import are_replaced
 from ortune.program.executor import ProgramExecutor
 from ortune.program.http_load import find_free_port
 from ortune.program.identity import describe_program_identity
@@ -35,7 +37,7 @@ from ortune.program.server import Server
 from ortune.program.task import ProgramTask, parse_metric
 from ortune.record.files import read_records
 from ortune.requests import ProgramSearchRequest
-from ortune.worker import BlockPlan, Failure, Runtime
+from ortune.worker import Block, BlockPlan, Failure, Runtime
 from tests.budgets import scale_budget
 from tests.conftest import TINY_CNN, TINY_ENCODER, long_params, run_ortune
 
@@ -371,7 +373,7 @@ class TestMissingFiles:
                 with pytest.raises(HostError, match="something removed ortune's temporary files"):
                     live.measure(PLAN)
 
-    def test_what_a_program_prints(self) -> None:
+    def test_the_files_of_a_run(self) -> None:
         with contextlib.closing(start_executor("import sys; sys.stdin.read(); print(1)")) as executor:
             process = executor._process = ProgramProcess()
             run = executor.launcher.start(process, Config())
@@ -379,7 +381,11 @@ class TestMissingFiles:
             ended = process.wait(60)
             assert ended
             run.stdout.unlink()
-            with pytest.raises(HostError, match="stdout is missing: something removed ortune's temporary files"):
+            with pytest.raises(FileNotFoundError) as caught:
+                executor.check_end(run, ended, Config())
+            assert explain_lack(caught.value)
+            shutil.rmtree(run.folder)
+            with pytest.raises(HostError, match="run-000001 is missing: something removed ortune's temporary files"):
                 executor.check_end(run, ended, Config())
 
     def test_stdin(self, tmp_path: Path) -> None:
@@ -403,6 +409,65 @@ class TestMissingFiles:
             pytest.raises(HostError, match=r"a\.txt is missing: something removed it"),
         ):
             executor.launch([Config()], deadline_s=60)
+
+
+ARBITER = """
+import http.server, os, signal, socket, threading, time
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        time.sleep(0.1)
+        self.send_response(200)
+        self.end_headers()
+server = http.server.HTTPServer(("127.0.0.1", PORT), Handler)
+def fork():
+    worker = os.fork()
+    if not worker:
+        server.serve_forever()
+    return worker
+worker, last = fork(), time.monotonic()
+while True:
+    time.sleep(0.01)
+    if time.monotonic() - last > TIMEOUT:
+        os.kill(worker, signal.SIGKILL)
+        os.waitpid(worker, 0)
+        worker = fork()
+    last = time.monotonic()
+"""
+"""A server with a worker, which it replaces if it was suspended for longer than a time, as gunicorn does."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("timeout_s", [1.0, 1e9])
+def test_a_server_that_replaces_its_workers_is_not_measured(timeout_s: float) -> None:
+    port = find_free_port()
+    server = Server(url=f"http://127.0.0.1:{port}/")
+    code = ARBITER.replace("PORT", str(port)).replace("TIMEOUT", str(timeout_s))
+    with contextlib.closing(start_executor(code, server, ignore_outputs=True)) as executor:
+        (live,) = executor.launch([Config()], deadline_s=60)
+        assert not isinstance(live, Failure)
+        time.sleep(1.2)
+        answer = live.measure(PLAN)
+        if timeout_s > 1:
+            assert isinstance(answer, Block)
+        else:
+            assert isinstance(answer, Failure)
+            assert answer.is_sudden
+            assert "workers were replaced" in answer.message
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ({1, 2}, {3, 4}, True),
+        ({1, 2}, {2, 3}, False),  # one of them reached its maximum of requests
+        ({1}, {1}, False),
+        ({1, 2}, {3}, False),
+        ({1}, set(), False),
+        (set(), {1}, False),
+    ],
+)
+def test_whether_workers_are_replaced(before: set[int], after: set[int], expected: bool) -> None:
+    assert are_replaced(before, after) == expected
 
 
 class TestOptions:

@@ -20,6 +20,7 @@ from ortune.program.launcher import RETURNED_CALLS, Run
 from ortune.program.process import ProgramProcess
 from ortune.program.runner import ProgramRunner, RunResult
 from ortune.program.server import Server
+from ortune.program.tree import list_leaves
 from ortune.worker import Block, BlockPlan, Failure, Memory, SessionInfo
 from ortune.worker import cpu as worker_cpu
 from ortune.worker.clocks import Clocks
@@ -32,6 +33,12 @@ MOST_COMPARED_BODIES = 64
 COMPARE_BODIES_S = 3.0
 """Bodies of requests whose answers are compared in each launch of a server, at most, and the time that the program as
 it is may take to answer them."""
+
+REPLACED = (
+    "its workers were replaced when it was resumed: it ends workers that did not respond for a while, and while other "
+    "candidates are measured, all of its processes are suspended. Turn that off, as with gunicorn --timeout 0"
+)
+"""Message of a server whose new workers still load their models, so that they cannot be measured."""
 
 MAX_RESTARTS = 3
 """Times that a program may end in a block before a call was measured."""
@@ -278,6 +285,7 @@ class ServerCandidate:
         self._process = process
         self._server = server
         self._run: Run | None = None
+        self._workers: set[int] = set()
 
     @property
     def session_info(self) -> SessionInfo:
@@ -296,8 +304,9 @@ class ServerCandidate:
         self._run = run
         if failure := self._server.wait_until_up(port, run.find_early_end, deadline_s):
             return failure
+        before = list_leaves(self._process.supervisor_pid)
         failure = self._check_answers(port) or self._runner.check_settings(run, self.config)
-        self._process.suspend()
+        self._suspend(before)
         # Requests to a server that has ended fail, too.
         return run.explain_end(self._process.ended, "load") if self._process.ended else failure
 
@@ -334,14 +343,25 @@ class ServerCandidate:
         self._process.resume()
         load = self._runner.load
         answer = load.open(self._run.port, self._process.supervisor_pid)
+        leaves = list_leaves(self._process.supervisor_pid)
+        if are_replaced(self._workers, leaves):
+            answer = Failure(kind="exit", stage="measure", message=REPLACED)
         block = answer if isinstance(answer, Failure) else load.measure(plan)
-        self._process.suspend()
+        self._suspend(leaves)
         if self._process.ended:
             block = self._run.explain_end(self._process.ended, "measure")
         if isinstance(block, Failure):
             self.check_files()
             return block
         return msgspec.structs.replace(block, clock_jump_s=Clocks.read().find_jump_s(clocks))
+
+    def _suspend(self, before: set[int]) -> None:
+        """Suspend the server, and note its workers: those of some processes without children that are still alive.
+
+        Processes that end during a block do so as part of their work.
+        """
+        self._process.suspend()
+        self._workers = before & list_leaves(self._process.supervisor_pid)
 
     def check_files(self) -> None:
         """Check before a failure is judged that all files are there.
@@ -358,3 +378,13 @@ class ServerCandidate:
             self._runner.forget_run(self._run)
         self._run = None
         self._runner.live.discard(self)
+
+
+def are_replaced(before: set[int], after: set[int]) -> bool:
+    """Return whether all workers of a server have ended and others have taken their place.
+
+    Args:
+        before: The workers when the server was suspended.
+        after: Its processes without children after it was resumed.
+    """
+    return bool(before) and not before & after and len(after - before) >= len(before)

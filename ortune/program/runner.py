@@ -257,7 +257,7 @@ class ProgramRunner:
         Raises:
             HostError: One is missing.
         """
-        for path in (self._folder.path, *((run.folder, run.stdout) if run else ())):
+        for path in (self._folder.path, *((run.folder,) if run else ())):
             if not path.exists():
                 raise make_missing_error(path)
         for path in (self.task.stdin, *(self._server.bodies if self._server else ())):

@@ -28,15 +28,27 @@ def list_descendants(root: int) -> list[int]:
         with contextlib.suppress(psutil.Error):
             return [child.pid for child in psutil.Process(root).children(recursive=True)]
         return []
+    return [number for own in _read_tree(root).values() for number in own]
+
+
+def list_leaves(root: int) -> set[int]:
+    """Return the ids of the processes below a process that have no children themselves; nothing on other systems."""
+    if not LINUX:
+        return set()
+    tree = _read_tree(root)
+    return {number for number, own in tree.items() if not own and number != root and not _is_zombie(number)}
+
+
+def _read_tree(root: int) -> dict[int, list[int]]:
+    """Return the children of a process and of all processes below it."""
     children = None if lists_children() else find_children()
-    found: list[int] = []
+    tree: dict[int, list[int]] = {}
     pending = [root]
     while pending:
         number = pending.pop()
-        own = list(_read_children(number)) if children is None else children.get(number, [])
-        found += own
-        pending += own
-    return found
+        tree[number] = list(_read_children(number)) if children is None else children.get(number, [])
+        pending += tree[number]
+    return tree
 
 
 def suspend_tree(root: int) -> int:
