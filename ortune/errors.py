@@ -67,7 +67,7 @@ PLACEHOLDERS = frozenset({"port", "workers"})
 def spell_options(text: str, spell: Spelling) -> str:
     """Return a text in which each `{option}` and `{option=value}` is spelled by `spell`."""
     return re.sub(
-        r"\{([a-z][a-z_]*)(?:=([^{}]*))?\}",
+        r"\{([a-z][a-z_]*)(?:=((?:[^{}]|\{[a-z]+\})*))?\}",  # a value may contain a placeholder
         lambda found: found[0] if found[1] in PLACEHOLDERS else spell(found[1], found[2] or ""),
         text,
     )

@@ -338,7 +338,7 @@ class _Scan:
     def _add_event(self, event: Event, content: Content) -> Content:
         before = (content.n_events, content.n_blocks, len(self._launched))
         is_block = isinstance(event, Measured) and event.block is not None
-        is_success = isinstance(event, Checked) and event.failure is None
+        is_success = isinstance(event, Checked) and not (event.failure and event.failure.is_sudden)
         fails: set[str] = set()
         if isinstance(event, Launched):
             self._launched.append(event.configs)
