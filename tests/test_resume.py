@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -229,6 +230,16 @@ class TestGoingOn:
         assert not outcome.fault
         assert outcome.evidence.verdict == "faster"
         assert outcome.rounds[: len(before.rounds) - 1] == before.rounds[:-1]
+
+    def test_a_clock_that_runs_backwards_is_no_traceback(self, tmp_path: Path) -> None:
+        """As in a file that no search wrote."""
+        path = tmp_path / "a.unfinished.jsonl"
+        search(path, SimulatedExecutor(one_thread_wins, interrupt_at=30))
+        first, block, *rest = list_events(path.read_bytes())
+        events = (first, msgspec.structs.replace(block, at_s=7.0), *rest)
+        path.write_bytes(b"".join(map(encode_event, (BEGIN, *events))))
+        with contextlib.suppress(MeasureError):  # other decisions
+            search(path, SimulatedExecutor(one_thread_wins))
 
     def test_another_runtime_is_refused(self, tmp_path: Path) -> None:
         path = tmp_path / "a.unfinished.jsonl"

@@ -302,6 +302,10 @@ class JournaledExecutor:
         """Return the time of the last event, in seconds since the begin of the search, without interruptions."""
         return self._time_s
 
+    def _advance(self, at_s: float) -> None:
+        """Set the clock to the time of an event. It never runs backwards, whatever a file says."""
+        self._time_s = max(self._time_s, at_s)
+
     def launch(self, configs: Sequence[Config], *, deadline_s: float) -> list[LiveCandidate | Failure]:
         """Launch candidates, or return what the journal says about their launch."""
         number, keys = self._n_launches, tuple(config.key for config in configs)
@@ -325,7 +329,7 @@ class JournaledExecutor:
         elif event.configs != keys:
             raise _diverged(self._journal.path)
         self._n_launches += 1
-        self._time_s = event.at_s
+        self._advance(event.at_s)
         if event.runtime is not None:
             self.runtime = event.runtime
             self._has_reference = True
@@ -350,11 +354,11 @@ class JournaledExecutor:
                 at_s=self._read_clock(),
             )
             self._journal.append(event)
-            self._time_s = event.at_s
+            self._advance(event.at_s)
             return answer
         if (event.launch, event.position, event.plan) != (number, position, plan):
             raise _diverged(self._journal.path)
-        self._time_s = event.at_s
+        self._advance(event.at_s)
         try:
             return event.unpack()
         except ValueError as error:
@@ -378,7 +382,7 @@ class JournaledExecutor:
             self._journal.append(event)
         elif event.config != config.key:
             raise _diverged(self._journal.path)
-        self._time_s = event.at_s
+        self._advance(event.at_s)
         return event.failure
 
     def _launch_again(self, candidate: JournaledCandidate) -> LiveCandidate | Failure:
