@@ -320,9 +320,11 @@ class TestCommand:
         """In the foreground of a terminal, too, where only Ctrl-C reaches both."""
         child = "import time; print('ready', flush=True); time.sleep(600)"
         code = (
-            "import os, sys\n"
+            "import os, signal, sys\n"
             "from ortune.interrupts import raise_interrupts\n"
             "from ortune.program import run\n"
+            "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell or nohup may ignore them
+            "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"
             "run._is_in_foreground = lambda: True\n"
             "raise_interrupts()\n"
             f"print(run.run_to_end(sys.executable, [sys.executable, '-c', {child!r}], os.environ))"
