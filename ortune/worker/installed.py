@@ -99,9 +99,12 @@ def _changed_ns(path: str) -> int:
 
 @functools.lru_cache(maxsize=4)
 def _find_packages(folders: tuple[tuple[str, int], ...]) -> tuple[RuntimePackage, ...]:
-    """Return the packages in these folders, of which the second value tells versions apart.
+    """Return the packages in these folders.
 
-    To read the lists of files of all packages takes up to 0.1 s, and each session asks for them.
+    Reading the lists of files of all packages takes up to 0.1 s, and each session asks for them.
+
+    Args:
+        folders: Their paths, and when each was last changed, so that a folder is read again after a change.
     """
     installed = importlib.metadata.distributions(path=[path for path, _ in folders])
     versions = {_normalize(each.name): each.version for each in installed if _has_runtime(each)}
