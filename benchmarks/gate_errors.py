@@ -7,6 +7,9 @@ the allowed slowdown: each gate that fails, and each that passes, is an error. F
 version has one copy of head, and a 99 % interval after each launch from 5 to 30. Its bootstrap is left out, because it
 only mattered where Student's interval decided as well. `python -m benchmarks.gate_power replay --ours --slowdown 3`
 does the same with recorded noise.
+
+With `--rare`, launches have calls, of which a few are slow in head only, so that its mean is worse than allowed. Each
+gate that passes is an error. It shows what gates cannot know: calls that do not occur.
 """
 
 from __future__ import annotations
@@ -79,12 +82,56 @@ def decide_as_before(ratios: NDArray[np.float64]) -> list[str]:
     return decisions.tolist()
 
 
+RARE = [(1000, 60.0), (2000, 200.0), (200, 11.0), (50, 3.5)]
+"""Slow calls of head: one in how many, and their duration as a multiple of the usual one."""
+
+RARE_CALLS = (40, 160, 640)
+"""Calls of each process in a launch."""
+
+
+def decide_with_rare_calls(rng: np.random.Generator, n_calls: int, one_in: int, factor: float) -> tuple[str, int]:
+    """Return the decision about the mean if a few calls of head are slow, and the number of launches it took."""
+    ratios: list[float] = []
+    for _ in range(CHECKS[-1]):
+        base, copy, head, head_copy = 0.003 * rng.standard_normal(4) + np.log(
+            rng.lognormal(0, 0.03, (4, n_calls)).mean(axis=1)
+        )
+        slow = rng.binomial(n_calls, 1 / one_in, 2) * (factor - 1) / n_calls
+        head, head_copy = np.log(np.exp([head, head_copy]) + slow)
+        ratios.append(float(head + head_copy - base - copy) / 2)
+        if len(ratios) in CHECKS:
+            check = CHECKS.index(len(ratios))
+            decision = judge_objective("mean", [[each] for each in ratios], ALLOWED, check=check).decision
+            if decision != "inconclusive":
+                return decision, len(ratios)
+    return "inconclusive", len(ratios)
+
+
+def print_rare_calls(n_gates: int, seed: int) -> None:
+    """Print how often gates pass although rare calls make head worse than allowed."""
+    print(f"{n_gates} gates each, allowed 3 %: share that fails / passes, %, and the median of the calls of head")
+    print(f"{'slow calls of head':<34}{'mean':>10}" + "".join(f"{f'{each} calls a launch':>28}" for each in RARE_CALLS))
+    for one_in, factor in RARE:
+        row = f"{f'1 of {one_in} takes {factor:g} times as long':<34}{(factor - 1) / one_in:>+10.1%}"
+        for n_calls in RARE_CALLS:
+            rng = np.random.default_rng(seed)
+            found = [decide_with_rare_calls(rng, n_calls, one_in, factor) for _ in range(n_gates)]
+            shares = (sum(each == decision for each, _ in found) / n_gates for decision in ("fail", "pass"))
+            calls = 2 * n_calls * float(np.median([n for _, n in found]))
+            row += f"{' / '.join(f'{100 * share:.1f}' for share in shares) + f'  ({calls:.0f})':>28}"
+        print(row, flush=True)
+
+
 def main() -> None:
     """Print the errors of each kind of noise."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gates", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--rare", action="store_true", help="simulate rare slow calls of head instead")
     options = parser.parse_args()
+    if options.rare:
+        print_rare_calls(options.gates, options.seed)
+        return
     print(f"{options.gates} gates each, head 3 % slower, allowed 3 %: share that fails / passes, %")
     print(f"{'noise':<40}{'p50':>14}{'mean':>16}{'first version':>16}")
     for name, draw in KINDS.items():

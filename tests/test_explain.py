@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 from typing import Any, get_args
@@ -11,6 +12,7 @@ import pytest
 
 from ortune.compare.comparison import Noise, Speedup
 from ortune.console.explain import explain_gates, explain_noise, explain_search, explain_speedup
+from ortune.console.gate import describe_measurement
 from ortune.console.sentence import summarize
 from ortune.record.schema import Record, Verdict
 from tests.conftest import TINY_CNN, run_ortune
@@ -117,6 +119,30 @@ class TestExplanations:
         assert {"decision", "interval", "data", "other load"} <= one.keys()
         assert "Holm" in several["gates"]
         assert "data" not in several
+
+
+class TestRareCalls:
+    """A mean that passes contains only the calls that occurred."""
+
+    @pytest.mark.parametrize("objective", ["mean", "throughput", "cpu"])
+    def test_a_total_that_passes(self, objective: Any) -> None:
+        result = make_result()
+        finding = msgspec.structs.replace(result.findings[0], objective=objective)
+        result = msgspec.structs.replace(result, findings=(finding,))
+        assert result.head.summary
+        n = result.head.summary.n_calls
+        expected = f"a slow call that occurs less than once in {round(n / math.log(100))} may not be among them"
+        (line,) = [each for each in describe_measurement(result) if "slow call" in each]
+        assert line.startswith(f"{objective}: contains {n}")
+        assert line.endswith(expected)
+
+    def test_other_figures_and_failures(self) -> None:
+        result = make_result()
+        failed = msgspec.structs.replace(result.findings[0], objective="mean", decision="fail")
+        assert not any("slow call" in each for each in describe_measurement(result))
+        assert not any(
+            "slow call" in each for each in describe_measurement(msgspec.structs.replace(result, findings=(failed,)))
+        )
 
 
 @pytest.mark.parametrize(

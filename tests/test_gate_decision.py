@@ -11,12 +11,15 @@ import msgspec
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy.special import ndtri
 
 from benchmarks.gate_power import gate_by_replay, landscapes
 from benchmarks.landscape import load_landscape, recorded_paths
 from benchmarks.regret import MOST_LUCK
 from ortune.compare.block_plan import RunPlan
 from ortune.compare.block_runner import BlockRunner
+from ortune.compare.interval import Interval
+from ortune.compare.paired_run import PairedRun, Side
 from ortune.gates.decision import (
     ALPHA,
     CHECKS,
@@ -29,7 +32,14 @@ from ortune.gates.decision import (
     judge_objective,
 )
 from ortune.gates.results import Decision, Finding, InterimResult, Observe
-from ortune.gates.sequential_test import SequentialTest, count_pairs, decide, explain_indecision, run_test
+from ortune.gates.sequential_test import (
+    SequentialTest,
+    count_pairs,
+    decide,
+    evaluate_interim,
+    explain_indecision,
+    run_test,
+)
 from ortune.knobs import Config
 from ortune.worker import BlockPlan
 from ortune.workload import Goal, Load, Objective, make_goal, make_load
@@ -38,6 +48,7 @@ from tests.conftest import long_params
 from tests.gate_results import make_interval
 from tests.records import ONE_THREAD
 from tests.simulation import SimulatedExecutor
+from tests.test_paired_run import make_round_of
 
 
 def launches(mean: float, n: int = 8, spread: float = 0.004, seed: int = 0) -> list[list[float]]:
@@ -157,6 +168,74 @@ class TestRule:
     @pytest.mark.parametrize(("launch_s", "block_s", "pairs"), [(0.1, 1.0, 2), (1.5, 0.2, 4), (100.0, 0.2, 24)])
     def test_long_launches_get_more_pairs(self, launch_s: float, block_s: float, pairs: int) -> None:
         assert count_pairs(launch_s, block_s) == pairs
+
+
+class TestPercentiles:
+    """The calls of all launches must support the decision, as well as the launches, which have few calls."""
+
+    @staticmethod
+    def decide(estimate: float, half: float, *, spread: float = 0.002) -> Finding:
+        """Return the finding of launches without a difference, and this interval over all calls (95 %)."""
+
+        def over_all(confidence: float) -> Interval:
+            error = half / ndtri(0.975) * ndtri((1 + confidence) / 2)
+            return Interval(estimate=estimate, low=estimate - error, high=estimate + error, confidence=confidence)
+
+        return judge_objective("p99", launches(0.0, 12, spread), 1.03, over_all=over_all)
+
+    def test_both_agree(self) -> None:
+        assert self.decide(0.0, 0.004).decision == "pass"
+        calls = Interval(estimate=0.1, low=0.08, high=0.12, confidence=0.99)
+        found = judge_objective("p99", launches(0.1, 12), 1.03, over_all=lambda _: calls)
+        assert found.decision == "fail"
+        assert found.p_value < ALPHA
+
+    @pytest.mark.parametrize(("estimate", "half"), [(0.17, 0.02), (0.0, 0.1)])
+    def test_they_differ(self, estimate: float, half: float) -> None:
+        found = self.decide(estimate, half)
+        assert found.decision == "inconclusive"
+        assert found.slowdown.estimate == pytest.approx(math.exp(estimate))
+        assert found.slowdown.low <= 1.0 <= found.slowdown.high
+
+    def test_a_failure_among_several_gates_needs_both(self) -> None:
+        """Launches that show a slowdown have a small p-value, whatever all calls together show."""
+        slow = launches(0.3, 12)
+        assert judge_objective("p99", slow, 1.03).p_value < ALPHA / 100
+        calls = Interval(estimate=0.02, low=-0.1, high=0.3, confidence=0.99)
+        found = judge_objective("p99", slow, 1.03, over_all=lambda _: calls)
+        assert found.decision == "inconclusive"
+        assert found.p_value > ALPHA
+
+    @pytest.mark.parametrize(
+        ("bulk", "share", "factor"), [(0.85, 0.02, 1.5), (1.0, 0.007, 2.0)], ids=["19 % slower", "1 % slower"]
+    )
+    def test_rare_slow_calls(self, bulk: float, share: float, factor: float) -> None:
+        """The first must not pass, and the second must not fail. A launch has 32 calls of each process."""
+        rng = np.random.default_rng(5)
+        run = PairedRun([Side(name=str(number), config=Config()) for number in range(4)], Load())
+        for _ in range(CHECKS[-1] + 4):
+            base = [rng.lognormal(math.log(1e6), 0.03, 32) for _ in range(2)]
+            head = [
+                bulk * rng.lognormal(math.log(1e6), 0.03, 32) * np.where(rng.random(32) < share, factor, 1.0)
+                for _ in range(2)
+            ]
+            run.launches.append([make_round_of(base[0], head[0], base[1], head[1])])
+        test = SequentialTest(
+            goal=Goal(objectives=("p99",)),
+            allowed={"p99": 1.03},
+            plan=RunPlan(
+                block=BlockPlan(load=Load(), duration_ns=1, lead_in_ns=0, min_calls=1, deadline_s=1),
+                launches=None,
+                rounds=1,
+            ),
+            start_s=0,
+            end_s=600,
+        )
+        found = evaluate_interim(run, test, 100.0, len(CHECKS) - 1)
+        assert found.n_checks == len(CHECKS)
+        assert found.decision == "inconclusive"
+        low, high = (0.84, 1.25) if share == 0.02 else (0.99, 1.05)
+        assert low <= found.findings[0].slowdown.estimate <= high
 
 
 class TestReplay:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from ortune.compare.bench import compare
@@ -23,7 +24,7 @@ from ortune.compare.block_plan import (
     plan_launches,
 )
 from ortune.compare.block_runner import MAX_FIRST_FAILURES, BlockRunner, FreshCandidate, Round
-from ortune.compare.evaluate import compute_speedup
+from ortune.compare.evaluate import check_limit, compute_speedup
 from ortune.compare.memory import count_fitting, count_on_gpu
 from ortune.compare.open import OpenComparison, open_comparison, prepare_comparison, start_comparison
 from ortune.compare.paired_run import Order, PairedRun, Side, alternate, shuffle
@@ -398,6 +399,16 @@ def test_rare_stalls_count_in_totals(name: Objective, expected: float) -> None:
     assert speedup.estimate == pytest.approx(expected, rel=1e-3)
 
 
+def make_round_of(*samples_ns: NDArray[np.float64]) -> Round:
+    """Return a round with these latencies of its sides."""
+    one = make_round(*(1.0 for _ in samples_ns))
+    blocks = {
+        position: msgspec.structs.replace(block, samples_ns=samples.astype(np.int64), n_calls=len(samples))
+        for (position, block), samples in zip(one.blocks.items(), samples_ns, strict=True)
+    }
+    return Round(blocks=blocks, loads_ns=one.loads_ns, failures={}, contended=False)
+
+
 def make_round(*calls_ns: float) -> Round:
     """Return a round in which each side makes ten calls of a duration."""
     blocks = {
@@ -415,6 +426,43 @@ def make_round(*calls_ns: float) -> Round:
         for position, call_ns in enumerate(calls_ns)
     }
     return Round(blocks=blocks, loads_ns=dict.fromkeys(blocks, 1), failures={}, contended=False)
+
+
+class TestPercentilesOfFewCalls:
+    """A launch has 32 calls, so that its slowest call or the one before is its p99."""
+
+    def run(self, bulk: float, share: float, factor: float, n_launches: int = 48) -> PairedRun:
+        """Return a run whose second side takes `bulk` times as long, and a share of its calls `factor` times more."""
+        rng = np.random.default_rng(3)
+        run = PairedRun(make_sides(DEFAULT, ONE_THREAD), Load())
+        for _ in range(n_launches):
+            base = rng.lognormal(math.log(1e6), 0.03, 32)
+            side = bulk * rng.lognormal(math.log(1e6), 0.03, 32) * np.where(rng.random(32) < share, factor, 1.0)
+            run.launches.append([make_round_of(base, side)])
+        return run
+
+    @pytest.mark.parametrize(
+        ("bulk", "share", "factor", "truth"),
+        [(0.85, 0.02, 1.5, 0.84), (1.0, 0.007, 2.0, 0.99), (1.0, 0.0, 1.0, 1.0)],
+        ids=["rare slow calls that p99 contains", "slow calls that are too rare", "equal sides"],
+    )
+    def test_a_speedup_is_not_claimed_for_the_slowest_calls(
+        self, bulk: float, share: float, factor: float, truth: float
+    ) -> None:
+        run = self.run(bulk, share, factor)
+        found = compute_speedup(run, 1, "p99")
+        assert found
+        assert found.estimate == pytest.approx(truth, rel=0.05)
+        assert found.low <= truth <= found.high
+        limit = check_limit(run, 1, parse_limit(f"p99<{1 / truth - 0.02}x"))
+        assert limit.value == pytest.approx(1 / truth, rel=0.05)
+        assert limit.kept != "yes"
+
+    def test_with_too_few_calls_the_launches_give_the_interval(self) -> None:
+        """An infinite end says nothing more than that the calls do not suffice, which is checked elsewhere."""
+        found = compute_speedup(self.run(1.0, 0.0, 1.0, n_launches=4), 1, "p99")
+        assert found
+        assert 0.8 < found.low < 1 < found.high < 1.2
 
 
 class TestTwoSpeeds:

@@ -29,7 +29,7 @@ from ortune.compare.figures import (
 )
 from ortune.compare.interval import DEFAULT_CONFIDENCE, Interval, share_error
 from ortune.compare.paired_run import BASELINE_POSITION, PairedRun
-from ortune.compare.quantiles import percentile_interval
+from ortune.compare.quantiles import include_all_calls, percentile_interval, percentile_ratio_interval
 from ortune.compare.stats import TRIM, TYPICAL_TRIM, clustered_interval, t_interval, widen_for_occasions
 from ortune.compare.two_speeds import find_two_speeds
 from ortune.worker.places import sum_places
@@ -109,7 +109,9 @@ def compute_speedup(
     """Return how many times better one side is than another, or None for fewer than two launches.
 
     Most figures are compared round by round. A percentile beyond the median needs more calls than a block has, so the
-    calls of a launch are pooled. Means, throughput and CPU time are ratios of the totals of a launch, because a mean of
+    calls of a launch are pooled, and the interval includes that over the calls of all launches.
+
+    Means, throughput and CPU time are ratios of the totals of a launch, because a mean of
     rounds without the extreme ones would not contain rare slow calls.
 
     The interval covers how much launches differ, and how much times usually differ between occasions.
@@ -120,6 +122,9 @@ def compute_speedup(
     clusters = compute_log_ratios(run, position, name, base)
     trim = TYPICAL_TRIM if FIGURES[name].percentile == 50 else TRIM
     interval = clustered_interval(clusters, confidence=confidence, trim=trim, seed=run.seed)
+    if is_pooled(name):
+        # A cost of base is divided by that of the side.
+        interval = include_all_calls(interval, compare_percentiles(run, (base,), (position,), name, confidence))
     if FIGURES[name].unit != "bytes":  # memory does not depend on how busy the host is
         interval = widen_for_occasions(interval)
     interval = interval.exp()
@@ -141,6 +146,27 @@ def compute_log_ratios(run: PairedRun, position: int, name: Objective, base: int
         costs = [compute_costs(rounds, side, name) for side in (base, position)]
         clusters.append([math.log(default / candidate) for default, candidate in zip(*costs, strict=True)])
     return clusters
+
+
+def compare_percentiles(
+    run: PairedRun, positions: Sequence[int], base: Sequence[int], name: Objective, confidence: float
+) -> Interval:
+    """Return the logarithm of the ratio of a percentile over all calls of some sides to that of others.
+
+    Args:
+        run: Its rounds of one regime.
+        positions: Sides with the same config.
+        base: The sides that they are divided by, as many.
+        name: The percentile.
+        confidence: Coverage of the interval.
+    """
+    point = FIGURES[name].percentile
+    assert point is not None
+    launches, others = (
+        [[each.blocks[side] for each in rounds for side in sides] for rounds in run.rounds_of(*positions, *base)]
+        for sides in (positions, base)
+    )
+    return percentile_ratio_interval(launches, others, point, confidence)
 
 
 def compute_costs(rounds: Sequence[Round], position: int, name: Objective) -> list[float]:
@@ -216,9 +242,7 @@ def check_limit(run: PairedRun, position: int, limit: Limit, confidence: float =
 def widen_for_calls(interval: Interval, launches: Sequence[Sequence[Round]], position: int, limit: Limit) -> Interval:
     """Return the interval of a percentile over launches, widened for how few calls it rests on.
 
-    A launch has too few calls for its percentile, which is therefore too low where rare calls are much slower. For a
-    ratio, this affects both sides alike, if there are calls beyond the percentile. For a value in ns, the interval over
-    all calls together is included.
+    The interval over all calls together is included, because a launch has too few calls for its percentile.
 
     Args:
         interval: Interval over the launches, of logarithms.
@@ -234,9 +258,8 @@ def widen_for_calls(interval: Interval, launches: Sequence[Sequence[Round]], pos
     if n_calls < fewest_calls(limit.figure, interval.confidence):
         return msgspec.structs.replace(interval, high=math.inf, low=-math.inf if limit.relative else interval.low)
     if limit.relative:
-        return interval
-    pooled = percentile_interval(blocks[0], point, interval.confidence)
-    return msgspec.structs.replace(interval, low=min(interval.low, pooled.low), high=max(interval.high, pooled.high))
+        return include_all_calls(interval, percentile_ratio_interval(blocks[0], blocks[1], point, interval.confidence))
+    return include_all_calls(interval, percentile_interval(blocks[0], point, interval.confidence))
 
 
 def summarize(run: PairedRun, position: int) -> Summary:

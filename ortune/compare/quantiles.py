@@ -65,6 +65,55 @@ def percentile_interval(
     )
 
 
+def percentile_ratio_interval(
+    launches: Sequence[Sequence[Block]],
+    base: Sequence[Sequence[Block]],
+    point: float,
+    confidence: float = DEFAULT_CONFIDENCE,
+) -> Interval:
+    """Return the logarithm of the ratio of a percentile of two sides, each over all of its launches, and its interval.
+
+    An end is infinite if there are too few calls. That both sides are measured at the same time is not used, so the
+    interval is wider than necessary where they are slow at the same time.
+
+    Args:
+        launches: The blocks of each launch of one side.
+        base: Those of the side that it is divided by.
+        point: The percentile, such as 99.
+        confidence: Coverage of the interval.
+
+    Source: Zou and Donner, as in `percentile_interval`, for the interval of a difference.
+    """
+    above, below = (percentile_interval(each, point, confidence) for each in (launches, base))
+    estimate = above.estimate - below.estimate
+    return Interval(
+        estimate=estimate,
+        low=estimate - math.hypot(above.estimate - above.low, below.high - below.estimate),
+        high=estimate + math.hypot(above.high - above.estimate, below.estimate - below.low),
+        confidence=confidence,
+    )
+
+
+def include_all_calls(interval: Interval, over_all: Interval) -> Interval:
+    """Return the interval of a percentile over launches, widened so that it includes that over all calls together.
+
+    A launch has too few calls for a percentile beyond the median: its slowest calls decide, so that the percentile of a
+    launch is too high or too low if slow calls are rare. The estimate is that of all calls.
+
+    Args:
+        interval: Interval over the launches, of logarithms.
+        over_all: Interval over all calls. Its infinite ends are left out: whoever claims something about a percentile
+            requires enough calls.
+    """
+    low, high = over_all.low, over_all.high
+    return Interval(
+        estimate=over_all.estimate,
+        low=min(interval.low, low) if math.isfinite(low) else interval.low,
+        high=max(interval.high, high) if math.isfinite(high) else interval.high,
+        confidence=interval.confidence,
+    )
+
+
 def quantile_interval(
     launches: Sequence[NDArray[np.int64]], share: float, confidence: float, clumps: Clumps | None = None
 ) -> Interval:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Self
@@ -12,6 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from ortune.compare.figures import is_total
 from ortune.compare.interval import Interval
 from ortune.console.explain import explain_gates, show_explanations
 from ortune.console.header import add_inputs, add_load, show_guesses
@@ -227,12 +229,26 @@ def describe_measurement(result: GateResult) -> list[str]:
     self_check = f", base vs. itself {describe_interval(result.self_check)}" if result.self_check else ""
     pairs = format_pairs(result.pairs, result.launches)
     lines = [f"{pairs} of each side, {result.wall_s:.0f} s{self_check}"]
+    lines += describe_rare_calls(result)
     if result.max_error is not None:
         difference = f"; the largest difference is {result.max_error:.2g} of the largest value"
         lines.append("outputs are identical" if result.max_error == 0 else f"outputs match{difference}")
     if not result.outputs_compared:
         lines.append("outputs were not compared")
     return lines
+
+
+def describe_rare_calls(result: GateResult) -> list[str]:
+    """Return which slow calls may be missing from a mean that passes: those that are too rare to have occurred."""
+    names = [each.objective for each in result.findings if is_total(each.objective) and each.decision == "pass"]
+    if not names or result.head.summary is None:
+        return []
+    confidence = min(each.slowdown.confidence for each in result.findings)
+    one_in = result.head.summary.n_calls / -math.log(1 - confidence)
+    return [
+        f"{', '.join(names)}: contains {format_count(result.head.summary.n_calls, 'call')} of head; a slow call that "
+        f"occurs less than once in {max(round(one_in), 1)} may not be among them"
+    ]
 
 
 def draw_interim(name: str, interim: InterimResult, *, drawn: bool = True) -> Group:

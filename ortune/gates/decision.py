@@ -13,11 +13,12 @@ between checks. docs/gate.md lists simulated and replayed error rates.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from ortune.compare.figures import is_total
 from ortune.compare.interval import Interval
+from ortune.compare.quantiles import include_all_calls
 from ortune.compare.stats import TRIM, t_interval, t_p_value, trimmed_mean
 from ortune.gates.results import Decision, Finding
 from ortune.workload import Objective
@@ -54,6 +55,9 @@ Claim = TypeVar("Claim")
 Clusters = Sequence[Sequence[float]]
 """Log-ratios of costs, head to base: a sequence for each launch."""
 
+OverAll = Callable[[float], Interval]
+"""Returns the interval of the log-ratio over all calls together, given its confidence."""
+
 
 def check_alpha(number: int) -> float:
     """Return the error probability on each side that a check spends; `number` counts from 0."""
@@ -61,7 +65,13 @@ def check_alpha(number: int) -> float:
 
 
 def judge_objective(
-    objective: Objective, clusters: Clusters, allowed: float, *, check: int = 0, n_claims: int = 1
+    objective: Objective,
+    clusters: Clusters,
+    allowed: float,
+    *,
+    check: int = 0,
+    n_claims: int = 1,
+    over_all: OverAll | None = None,
 ) -> Finding:
     """Return the finding that the log-ratios support for one objective.
 
@@ -72,6 +82,8 @@ def judge_objective(
         check: Number of the check, from 0.
         n_claims: Objectives and limits of all gates that run together. More of them require more confidence before one
             may fail (Bonferroni).
+        over_all: Returns the interval over the calls of all launches together, for a percentile that the few calls of a
+            launch do not have. Both intervals must then support the decision.
     """
     alpha = check_alpha(check)
     means = launch_means(clusters)
@@ -79,6 +91,11 @@ def judge_objective(
     strict = launch_interval(objective, means, alpha / n_claims)
     limit = math.log(allowed)
     p_value = t_p_value(means, limit, trim=launch_trim(objective))
+    if over_all:
+        usual = include_all_calls(usual, over_all(1 - 2 * alpha))
+        of_calls = over_all(1 - 2 * alpha / n_claims)
+        strict = include_all_calls(strict, of_calls)
+        p_value = max(p_value, p_value_of(of_calls, limit))
     decision: Decision = "inconclusive"
     if strict.low > limit:
         decision = "fail"
@@ -91,6 +108,19 @@ def judge_objective(
         decision=decision,
         p_value=min(p_value * ALPHA / alpha, 1.0),
     )
+
+
+def p_value_of(interval: Interval, limit: float) -> float:
+    """Return the probability of an estimate at least this far above the limit if the true value is the limit.
+
+    The distribution is taken to be normal, and as wide as the lower half of the interval.
+    """
+    from scipy.special import ndtr, ndtri
+
+    half = interval.estimate - interval.low
+    if not 0 < half < math.inf:
+        return 1.0
+    return float(ndtr((limit - interval.estimate) / half * ndtri((1 + interval.confidence) / 2)))
 
 
 def launch_interval(objective: Objective, means: Sequence[float], alpha: float) -> Interval:

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import msgspec
 
 from ortune.compare.block_plan import RunPlan
 from ortune.compare.block_runner import BlockRunner
 from ortune.compare.comparison import LimitCheck
-from ortune.compare.evaluate import check_limit, compute_costs, compute_utilization, has_enough_calls
-from ortune.compare.figures import required_calls, to_cost
+from ortune.compare.evaluate import (
+    check_limit,
+    compare_percentiles,
+    compute_costs,
+    compute_utilization,
+    has_enough_calls,
+)
+from ortune.compare.figures import is_pooled, required_calls, to_cost
 from ortune.compare.limits import kept_all, name_limits
 from ortune.compare.paired_run import PairedRun, Side, alternate
 from ortune.gates.decision import (
@@ -33,6 +40,8 @@ BASE, HEAD, BASE_COPY, HEAD_COPY = 0, 1, 2, 3
 """Positions of the four sides. There are as many copies of head as of base. If the two models are alike, their ratio is
 then as often above 1 as below by the same factor, also on a host where some launches are slow. Otherwise, the trimmed
 mean would be biased."""
+
+BASES, HEADS = (BASE, BASE_COPY), (HEAD, HEAD_COPY)
 
 PAIRS_PER_LAUNCH = 2
 MAX_PAIRS_PER_LAUNCH = 24
@@ -160,6 +169,7 @@ def evaluate_interim(
             allowed,
             check=check,
             n_claims=test.n_claims,
+            over_all=partial(compare_percentiles, counting, HEADS, BASES, name) if is_pooled(name) else None,
         )
         for name, allowed in test.allowed.items()
     ]
@@ -230,10 +240,7 @@ def compute_log_ratios(run: PairedRun, name: Objective) -> list[list[float]]:
     """Return the log-ratios of costs, both copies of head to both copies of base, by launch."""
     clusters = []
     for rounds in run.launches:
-        base, head = (
-            [compute_costs(rounds, position, name) for position in positions]
-            for positions in ((BASE, BASE_COPY), (HEAD, HEAD_COPY))
-        )
+        base, head = ([compute_costs(rounds, position, name) for position in positions] for positions in (BASES, HEADS))
         clusters.append([math.log(h1 * h2 / (b1 * b2)) / 2 for b1, b2, h1, h2 in zip(*base, *head, strict=True)])
     return clusters
 
