@@ -164,7 +164,7 @@ class FleetDeployRequest(QuietOptions):
     words: Annotated[
         tuple[str, ...],
         Option(
-            help="The model, or what else the command takes, as the nodes will find it; and options of the command.",
+            help="Arguments of the command: the model or other files, with their paths on the nodes, and options.",
             metavar="-- MODEL ...",
             positional=True,
             repeatable=True,

@@ -1164,7 +1164,7 @@ class BenchRequest(WorkloadOptions, InputsOptions):
     set: Annotated[
         tuple[Any, ...],
         Option(
-            help="A config made of these settings. Repeat it to compare several configs.",
+            help="A config made of these settings, to compare with the other configs.",
             metavar="KNOB=VALUE,...",
             parse=lambda value: tuple(value) if isinstance(value, (list, tuple)) else (value,),
             accepts="str | Mapping[str, Value] | Sequence[str | Mapping[str, Value]]",

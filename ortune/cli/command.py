@@ -93,14 +93,12 @@ def make_parameter(declared: DeclaredOption, *, required: bool) -> inspect.Param
     text += f" [default: {option.default}]" if option.default else ""
     offer: Any = make_completer(option.metavar)
     if option.positional:
-        info = typer.Argument(
-            metavar=escape(option.metavar), help=escape(text), show_default=False, autocompletion=offer
-        )
+        info = typer.Argument(metavar=option.metavar, help=escape(text), show_default=False, autocompletion=offer)
     else:
         info = typer.Option(
             *option.flags,
             f"{declared.flag}/--no-{declared.key}" if option.negatable else declared.flag,
-            metavar=escape(option.metavar),
+            metavar=option.metavar,
             help=escape(text),
             show_default=False,
             rich_help_panel=option.panel,
