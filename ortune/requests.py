@@ -1403,6 +1403,7 @@ class GateRequest(WorkloadOptions, InputsOptions, ToleranceOptions):
 
     Attributes:
         name: Name of the gate in reports.
+        shares_slowdown: Whether `max_slowdown` is for all gates of a file. It then does not replace a recorded gain.
     """
 
     base: Annotated[
@@ -1427,6 +1428,7 @@ class GateRequest(WorkloadOptions, InputsOptions, ToleranceOptions):
         ),
     ] = None
     name: str = "gate"
+    shares_slowdown: bool = False
     max_slowdown: MaxSlowdown = ()
     also: Also = ()
     limit: Limits = ()

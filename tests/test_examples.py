@@ -16,8 +16,10 @@ import pytest
 import urllib3
 
 from ortune.gates.file import read_gates
+from ortune.gates.prepare import make_gate
 from ortune.record.files import read_record
 from tests.conftest import ROOT, TINY_CNN
+from tests.records import ONE_THREAD, make_local_record, write
 
 EXAMPLES = ROOT / "examples"
 
@@ -90,6 +92,16 @@ def test_compare_models(folder: Path) -> None:
 
 def test_gates() -> None:
     assert [gate.name for gate in read_gates(str(EXAMPLES / "ortune.toml"))] == ["detector", "tuned"]
+
+
+@pytest.mark.usefixtures("models_read_here")
+def test_the_gate_on_a_record_requires_half_of_its_gain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = make_local_record(TINY_CNN, ONE_THREAD)
+    write(record, tmp_path / "tuned.json")
+    monkeypatch.chdir(tmp_path)
+    (request,) = read_gates(str(EXAMPLES / "ortune.toml"), ("tuned",))
+    assert record.gain
+    assert make_gate(request).slowdowns == {"p50": pytest.approx(record.gain.estimate**-0.5 - 1)}
 
 
 @pytest.mark.slow

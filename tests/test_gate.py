@@ -32,7 +32,7 @@ from ortune.worker.interfaces import Executor
 from ortune.workload import Goal, parse_limit
 from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
 from tests.gate_results import ERROR, make_result
-from tests.records import ONE_THREAD, make_record, write
+from tests.records import ONE_THREAD, make_local_record, make_record, write
 
 pytestmark = pytest.mark.usefixtures("models_read_here")
 
@@ -130,6 +130,33 @@ class TestSides:
         with pytest.raises(UsageError, match="objective is the metric of a program"):
             make_gate(GateRequest(base=side, head=side, budget=60))
         assert make_gate(GateRequest(base=side, head=side, budget=60, objective="p50")).goal.objectives == ("p50",)
+
+    @pytest.mark.parametrize(
+        ("options", "is_required"),
+        [
+            ({"max_slowdown": "memory=5%", "also": "memory"}, True),
+            ({"max_slowdown": "3%"}, False),
+            ({"max_slowdown": "p50=3%"}, False),
+        ],
+    )
+    def test_a_slowdown_for_another_objective_does_not_replace_the_gain(
+        self, options: dict[str, str], *, is_required: bool, tmp_path: Path
+    ) -> None:
+        path = str(write(make_local_record(TINY_CNN, ONE_THREAD), tmp_path / "c.json"))
+        found = make_gate(make_request(GateRequest, {"base": path, **options}))
+        assert (found.slowdowns["p50"] < 0) == is_required
+        if is_required:
+            with pytest.raises(UsageError, match="its gain was recorded in p50"):
+                make_gate(make_request(GateRequest, {"base": path, "objective": "p99", **options}))
+
+    def test_a_slowdown_for_all_gates_does_not_replace_the_gain(self, tmp_path: Path) -> None:
+        path = str(write(make_local_record(TINY_CNN, ONE_THREAD), tmp_path / "c.json"))
+        request = GateRequest(base=path, also=("memory",), max_slowdown=("5%", "p50=5%"), shares_slowdown=True)
+        found = make_gate(request)
+        assert found.slowdowns["p50"] < 0
+        assert found.slowdowns["memory"] == pytest.approx(0.05)
+        with pytest.raises(UsageError, match="its gain was recorded in p50"):
+            make_gate(request.replace(objective="p99", max_slowdown=("5%",)))
 
     def test_one_config_has_one_python(self, tmp_path: Path) -> None:
         path = str(write(make_record(TINY_CNN, ONE_THREAD), tmp_path / "c.json"))
@@ -438,9 +465,19 @@ class TestFile:
             tmp_path,
         )
         assert gates == {
-            "a": GateRequest(name="a", max_slowdown=("5%",), clients=2, base="a"),
-            "b c": GateRequest(name="b c", max_slowdown=("5%",), clients=4, base="b"),
+            "a": GateRequest(name="a", max_slowdown=("5%",), shares_slowdown=True, clients=2, base="a"),
+            "b c": GateRequest(name="b c", max_slowdown=("5%",), shares_slowdown=True, clients=4, base="b"),
         }
+
+    def test_a_slowdown_for_all_gates_is_not_that_of_one(self, tmp_path: Path) -> None:
+        text = '[gate]\nmax_slowdown = "5%"\n[gate.a]\nbase = "a"\n[gate.b]\nbase = "b"\nmax-slowdown = "9%"\n'
+        gates = self.read(text, tmp_path)
+        assert [(gate.max_slowdown, gate.shares_slowdown) for gate in gates.values()] == [
+            (("5%",), True),
+            (("9%",), False),
+        ]
+        given = read_gates(str(tmp_path / "ortune.toml"), given={"max_slowdown": "1%"})
+        assert [(gate.max_slowdown, gate.shares_slowdown) for gate in given] == 2 * [(("1%",), False)]
 
     def test_pyproject(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         text = '[project]\nname = "x"\n[tool.ortune.gate.a]\nbase = "a"\n'

@@ -379,6 +379,8 @@ class TestGate:
         assert goal.objectives == ("p50", "cpu")
         assert [limit.text for limit in goal.limits] == ["p99<2s"]
         assert slowdowns == {"p50": 0.1, "cpu": 0.1}
+        _, slowdowns = choose_goal(record, gate_request(record, also="cpu", max_slowdown="cpu=10%"))
+        assert slowdowns["p50"] < 0 < slowdowns["cpu"]
         with pytest.raises(OrtuneError, match="create their sessions themselves"):
             choose_goal(record, gate_request(record, also="load-time"))
 

@@ -66,7 +66,8 @@ def read_gates(
             line = file.find_line(key, places.get(key, f"gate.{name}"))
             message, hint = error.render(spell_in_toml, f"{source}, line {line}")
             raise UsageError(message, hint) from None
-        gates.append(request.replace(name=name, trust=trust))
+        is_own = "max_slowdown" in {*(key.replace("-", "_") for key in own), *(given or {})}
+        gates.append(request.replace(name=name, trust=trust, shares_slowdown=bool(request.max_slowdown) and not is_own))
     return gates
 
 

@@ -9,7 +9,7 @@ import msgspec
 
 from ortune.compare.block_runner import BlockRunner
 from ortune.errors import MeasureError, ProgramError, UsageError
-from ortune.gates.prepare import MIN_LOAD_DEADLINE_S, N_SIDES, parse_slowdowns, require_gain
+from ortune.gates.prepare import MIN_LOAD_DEADLINE_S, N_SIDES, parse_slowdowns, replaces_gain, require_gain
 from ortune.gates.results import Gate, GateSide
 from ortune.gates.sides import OpenSides
 from ortune.knobs import Config
@@ -79,7 +79,7 @@ def choose_goal(record: Record, request: ProgramGateRequest) -> tuple[Goal, dict
         limits=request.limit or workload.limits,
     )
     slowdowns = parse_slowdowns(request.max_slowdown, goal)
-    if not request.max_slowdown:
+    if not replaces_gain(request.max_slowdown, goal.objective):
         slowdowns = require_gain(slowdowns, goal.objective, record.gain)
     return goal, slowdowns
 
