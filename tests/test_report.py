@@ -33,6 +33,7 @@ from ortune.report.charts.latencies import draw_latencies
 from ortune.report.charts.ratios import Pairs, draw_effects, draw_pairs
 from ortune.report.charts.search import Attempt, FrontMark, draw_attempts, draw_front
 from ortune.report.effects import estimate_effects
+from ortune.report.history import find_levels
 from ortune.report.history import make_page as make_history_page
 from ortune.report.host_map import draw_host
 from ortune.report.make import make_page
@@ -75,6 +76,56 @@ def make_history(n: int = 6) -> list[HistoryEntry]:
         )
         for day in range(1, n + 1)
     ]
+
+
+def make_levels(*levels: tuple[int, float, dict[str, Any]]) -> list[HistoryEntry]:
+    """Return runs with levels, in percent, each for some runs with some fields."""
+    runs = [(1 + level / 100, own) for n, level, own in levels for _ in range(n)]
+    noise = np.exp(np.random.default_rng(0).normal(0, 0.004, len(runs)))
+    return [
+        HistoryEntry(
+            time=f"2026-{1 + day // 28:02}-{1 + day % 28:02}T00:00:00+00:00",
+            name="encoder",
+            decision="pass",
+            reason="why",
+            slowdowns={"p50": make_interval(0.9, level * float(noise[day]), 1.2)},
+            allowed={"p50": 1.1},
+            **own,
+        )
+        for day, (level, own) in enumerate(runs)
+    ]
+
+
+class TestLevels:
+    def test_a_change_of_head_is_found(self) -> None:
+        (change,) = find_levels(make_levels((15, 0, {}), (15, 4, {})), "p50")
+        assert change.first == 15
+
+    @pytest.mark.parametrize(
+        ("field", "values"),
+        [
+            *((name, ("a", "b")) for name in ("host", "load", "base_digest", "base_onnxruntime")),
+            ("base_settings", ({}, {"intra_op_num_threads": 1})),
+        ],
+    )
+    def test_other_conditions_are_no_change_of_level(self, field: str, values: tuple[Any, Any]) -> None:
+        a, b = ({field: value} for value in values)
+        assert not find_levels(make_levels((15, 0, a), (15, 4, b)), "p50")
+        # Nor if they alternate.
+        assert not find_levels(make_levels(*15 * [(1, 0, a), (1, 4, b)]), "p50")
+
+    def test_the_path_of_base_is_no_condition(self) -> None:
+        assert find_levels(make_levels((15, 0, {"base": "/tmp/a/m.onnx"}), (15, 4, {"base": "/tmp/b/m.onnx"})), "p50")
+
+    def test_a_change_among_other_runs(self) -> None:
+        """Its positions are those in the whole history."""
+        a, b = {"host": "a"}, {"host": "b"}
+        (change,) = find_levels(make_levels(*12 * [(1, 0, a), (1, 6, b)], *12 * [(1, 4, a)]), "p50")
+        assert change.first == 24 and change.found > 24
+
+    def test_void_runs_are_left_out(self) -> None:
+        void = {"is_void": True}
+        assert not find_levels(make_levels((15, 0, {}), (11, 6, void)), "p50")
 
 
 class TestSource:

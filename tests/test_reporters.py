@@ -143,6 +143,16 @@ class TestHistory:
         assert entries[3].reason == "It is broken. Repair it."
         assert broken == ()
 
+    def test_an_entry_says_under_which_conditions_it_was_measured(self) -> None:
+        result = make_result(is_void=True)
+        entry = make_entry(result, "2026-11-01T10:00:00+00:00")
+        assert (entry.base, entry.base_digest) == (result.base.text, result.base.model.digest)
+        assert (entry.base_settings, entry.base_onnxruntime) == ({}, result.base.runtime.onnxruntime)
+        assert (entry.host, entry.load) == (result.host.id, str(result.workload.load))
+        assert entry.is_void
+        other = msgspec.structs.replace(result, head=result.base, base=result.head)
+        assert make_entry(other, entry.time).conditions != entry.conditions
+
     def test_a_history_of_an_earlier_version(self, tmp_path: Path) -> None:
         path = tmp_path / "h.jsonl"
         path.write_text(OLD_LINE)

@@ -6,6 +6,8 @@ import datetime
 from collections import Counter
 from collections.abc import Sequence
 
+import msgspec
+
 from ortune.console.widgets import format_count, format_duration
 from ortune.errors import UsageError
 from ortune.gates.reporters.history import HistoryEntry
@@ -104,9 +106,25 @@ def describe_change(change: Change, entries: Sequence[HistoryEntry]) -> Text:
 
 
 def find_levels(entries: Sequence[HistoryEntry], objective: str) -> tuple[Change, ...]:
-    """Return the changes of level of a gate in one objective; none if a slowdown is not a ratio."""
-    values = [entry.slowdowns[objective].estimate for entry in entries]
-    return find_changes(values) if all(map(is_drawable, values)) else ()
+    """Return the changes of level of a gate in one objective, in the order of their runs.
+
+    Runs with another base, on another class of host or under another load have another level, whatever head is. Each
+    such series is tested alone, without runs that could decide nothing. A series in which a slowdown is not a ratio has
+    no changes.
+    """
+    series: dict[tuple[str, ...], list[int]] = {}
+    for place, entry in enumerate(entries):
+        if not entry.is_void:
+            series.setdefault(entry.conditions, []).append(place)
+    changes: list[Change] = []
+    for places in series.values():
+        values = [entries[place].slowdowns[objective].estimate for place in places]
+        if all(map(is_drawable, values)):
+            changes += [
+                msgspec.structs.replace(change, first=places[change.first], found=places[change.found])
+                for change in find_changes(values)
+            ]
+    return tuple(sorted(changes, key=lambda change: change.first))
 
 
 def to_utc(time: str) -> str:

@@ -20,7 +20,7 @@ YEARS = range(1970, 3000)
 """Years of entries. A plot needs some time before and after."""
 
 MOST_BYTES = 32 << 20
-"""Largest size of a history that is read. An entry has half a kilobyte."""
+"""Largest size of a history that is read. An entry has less than a kilobyte."""
 
 MOST_BROKEN = 1000
 """Number of broken lines of a file that is taken for a history. Each causes a warning."""
@@ -29,17 +29,23 @@ HINT = "Such files are written by ortune gate with {history=FILE}."
 
 
 class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One gate of one run.
+    """One gate of one run. Entries of earlier versions do not say what base and the load were.
 
     Attributes:
         time: When it ended, in ISO 8601 with the time zone.
         name: Name of the gate.
         decision: "pass", "fail", "inconclusive" or "error".
         reason: Why.
+        is_void: Whether nothing could be decided, whatever the slowdowns are.
         slowdowns: Cost of head relative to base, by objective.
         allowed: Largest relative cost that passes, by objective.
         head: Head as the user named it.
         onnxruntime: Version that ran head.
+        base: Base as the user named it.
+        base_digest: Digest of its model.
+        base_settings: Its settings, as `Config.settings`.
+        base_onnxruntime: Version that ran base.
+        load: How calls arrived.
         host: Id of the host class.
         wall_s: Duration.
     """
@@ -48,12 +54,24 @@ class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     decision: str
     reason: str
+    is_void: bool = False
     slowdowns: dict[str, Interval] = {}
     allowed: dict[str, float] = {}
     head: str = ""
     onnxruntime: str = ""
+    base: str = ""
+    base_digest: str = ""
+    base_settings: dict[str, int | bool | str] = {}
+    base_onnxruntime: str = ""
+    load: str = ""
     host: str = ""
     wall_s: float = 0.0
+
+    @property
+    def conditions(self) -> tuple[str, ...]:
+        """What must be the same for slowdowns to be comparable. The path of base may differ."""
+        settings = str(sorted(self.base_settings.items()))
+        return self.base_digest, settings, self.base_onnxruntime, self.load, self.host
 
 
 def make_entry(result: GateResult | GateError, time: str) -> HistoryEntry:
@@ -68,10 +86,16 @@ def make_entry(result: GateResult | GateError, time: str) -> HistoryEntry:
         return entry
     return msgspec.structs.replace(
         entry,
+        is_void=result.is_void,
         slowdowns={finding.objective: finding.slowdown for finding in result.findings},
         allowed={finding.objective: finding.allowed for finding in result.findings},
         head=result.head.text,
         onnxruntime=result.head.runtime.onnxruntime,
+        base=result.base.text,
+        base_digest=result.base.model.digest,
+        base_settings=result.base.config.settings,
+        base_onnxruntime=result.base.runtime.onnxruntime,
+        load=str(result.workload.load),
         host=result.host.id,
         wall_s=round(result.wall_s, 3),
     )
