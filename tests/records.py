@@ -8,13 +8,14 @@ from typing import Any
 
 import msgspec
 
+from ortune.compare.comparison import LimitCheck, Speedup
 from ortune.host import HostClass, read_host
 from ortune.knobs import Config
 from ortune.model import ModelInfo, compute_digest
 from ortune.record.files import encode_record, read_record
-from ortune.record.schema import Record, Tried
+from ortune.record.schema import FrontPoint, Record, Tried
 from ortune.worker.runtime import read_installed_runtime
-from ortune.workload import InputOptions, Load, make_feed
+from ortune.workload import InputOptions, Load, make_feed, parse_limit
 from tests.conftest import ROOT
 from tests.reading import read_here
 
@@ -81,6 +82,26 @@ def make_local_record(model: Path, config: Config, **changes: Any) -> Record:
         evidence=msgspec.structs.replace(record.evidence, objective="p50", limits=(), baseline_limits=()),
         **changes,
     )
+
+
+def claim_limits(record: Record, **speedups: Speedup) -> Record:
+    """Return a record whose config keeps a limit that the baseline exceeds.
+
+    Args:
+        record: A record with a winner.
+        speedups: Speedups of a point of a Pareto front; without any, there is a single objective.
+    """
+    limit, evidence = parse_limit("p99<1ms"), record.evidence
+    assert evidence.winner
+    kept = LimitCheck(limit=limit.text, figure="p99", bound=limit.bound, value=9e5, low=8e5, high=9.5e5, kept="yes")
+    if speedups:
+        point = FrontPoint(summary=evidence.winner, speedups=speedups, limits=(kept,))
+        evidence = msgspec.structs.replace(evidence, verdict="trade_off", front=(point,), winner=None, speedup=None)
+    else:
+        evidence = msgspec.structs.replace(evidence, verdict="within_limits", limits=(kept,))
+    objectives = tuple(speedups) or record.workload.objectives
+    workload = msgspec.structs.replace(record.workload, limits=(limit,), objectives=objectives)
+    return msgspec.structs.replace(record, evidence=evidence, workload=workload)
 
 
 def write(record: Record, path: Path) -> Path:

@@ -20,7 +20,7 @@ from ortune.cli.gate import check_outputs, write_reports
 from ortune.compare.block_runner import BlockRunner
 from ortune.errors import InputsError, MeasureError, ModelError, RecordError, UsageError
 from ortune.gates.file import read_gates
-from ortune.gates.prepare import make_gate, parse_slowdowns
+from ortune.gates.prepare import LARGEST_SLOWDOWN, make_gate, parse_slowdowns
 from ortune.gates.reporters.history import read_history
 from ortune.gates.results import Gate, GateResult, GateSide, InterimResult
 from ortune.gates.run import exit_decision, judge_together, run_gate
@@ -32,7 +32,7 @@ from ortune.worker.interfaces import Executor
 from ortune.workload import Goal, parse_limit
 from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
 from tests.gate_results import ERROR, make_result
-from tests.records import ONE_THREAD, make_local_record, make_record, write
+from tests.records import ONE_THREAD, claim_limits, make_local_record, make_record, write
 
 pytestmark = pytest.mark.usefixtures("models_read_here")
 
@@ -157,6 +157,14 @@ class TestSides:
         assert found.slowdowns["memory"] == pytest.approx(0.05)
         with pytest.raises(UsageError, match="its gain was recorded in p50"):
             make_gate(request.replace(objective="p99", max_slowdown=("5%",)))
+
+    def test_limits_decide_if_the_record_claims_nothing_else(self, tmp_path: Path) -> None:
+        record = claim_limits(make_local_record(TINY_CNN, ONE_THREAD))
+        path = str(write(record, tmp_path / "c.json"))
+        found = make_gate(GateRequest(base=path, also=("memory",)))
+        assert [limit.text for limit in found.goal.limits] == ["p99<1ms"]
+        assert found.slowdowns == {"p50": LARGEST_SLOWDOWN, "memory": pytest.approx(0.03)}
+        assert make_gate(GateRequest(base=path, max_slowdown=("5%",))).slowdowns == {"p50": pytest.approx(0.05)}
 
     def test_one_config_has_one_python(self, tmp_path: Path) -> None:
         path = str(write(make_record(TINY_CNN, ONE_THREAD), tmp_path / "c.json"))

@@ -39,7 +39,7 @@ from ortune.worker.failure import FailureKind
 from ortune.workload import InputData, make_feed, parse_limit
 from ortune.workload.workload import BackgroundProgram
 from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
-from tests.records import ONE_THREAD, make_local_record, make_record, write
+from tests.records import ONE_THREAD, claim_limits, make_local_record, make_record, write
 
 Kept = Literal["yes", "no", "unsure"]
 
@@ -177,8 +177,8 @@ class TestVerdict:
         utilization: float | None = None,
     ) -> tuple[str, str]:
         evidence = record.evidence
-        assert evidence.winner
-        summary = msgspec.structs.replace(evidence.winner, n_calls=n_calls, utilization=utilization)
+        winner = evidence.winner or evidence.front[0].summary
+        summary = msgspec.structs.replace(winner, n_calls=n_calls, utilization=utilization)
         check = LimitCheck(
             limit="p99<1ms", figure="p99", bound=1.0, relative=False, value=1.0, low=1.0, high=1.0, kept=kept or "yes"
         )
@@ -221,11 +221,17 @@ class TestVerdict:
         assert self.judge(here(gain=2.0), kept="unsure")[0] == "does_not_hold"
 
     def test_a_limit_alone_can_be_the_gain(self) -> None:
-        record = here(gain=0.9)
-        evidence = msgspec.structs.replace(record.evidence, verdict="within_limits")
-        record = msgspec.structs.replace(record, evidence=evidence)
-        assert self.judge(record, kept="yes") == ("holds", "the config stays within all limits")
-        assert self.judge(record, kept="no")[0] == "does_not_hold"
+        worse = speedup(0.85, 0.9, 0.95)
+        for record in (claim_limits(here(gain=0.9)), claim_limits(here(), p50=worse, cpu=worse)):
+            assert record.claims_limits
+            assert self.judge(record, kept="yes", speedup_here=worse) == ("holds", "the config stays within all limits")
+            assert self.judge(record, kept="unsure", speedup_here=speedup(0.9, 1.0, 1.1))[0] == "inconclusive"
+            assert self.judge(record, kept="no")[0] == "does_not_hold"
+
+    def test_a_point_of_a_front_with_a_gain_claims_it(self) -> None:
+        record = claim_limits(here(), p50=speedup(0.85, 0.9, 0.95), cpu=speedup(1.4, 1.5, 1.6))
+        assert not record.claims_limits
+        assert self.judge(record, kept="yes", speedup_here=speedup(0.85, 0.9, 0.95))[0] == "does_not_hold"
 
     def test_too_few_calls_are_inconclusive(self) -> None:
         """A comparison whose sides differ a lot has enough calls earlier."""

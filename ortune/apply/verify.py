@@ -216,7 +216,7 @@ def judge_comparison(record: Record, comparison: Comparison, recorded: Speedup |
     if kept == "unsure":
         if answer == "holds":
             return "inconclusive", f"the config may exceed {name_limits(row.limits, 'no', 'unsure')}"
-    elif record.evidence.verdict == "within_limits":
+    elif record.claims_limits:
         return "holds", "the config stays within all limits"
     return answer, reason
 

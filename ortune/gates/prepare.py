@@ -10,7 +10,6 @@ import msgspec
 
 from ortune.apply.verify import HELD_SHARE, check_alone, recorded_inputs
 from ortune.compare.captures import check_captures
-from ortune.compare.comparison import Speedup
 from ortune.compare.open import ComparisonSetup, Program, allow_tf32, check_processes, choose_tolerance
 from ortune.errors import UsageError
 from ortune.gates.results import USUAL_SLOWDOWN, Gate, GateSide
@@ -141,7 +140,7 @@ def _gate_gain(
                 "Omit load and objective, or give {max_slowdown=3%} for this gate: how much worse than the default it "
                 "may be.",
             )
-        slowdowns = require_gain(slowdowns, goal.objective, record.gain)
+        slowdowns = require_gain(slowdowns, goal, record)
     if request.base_python and request.head_python and request.base_python != request.head_python:
         raise UsageError(
             f"{request.head_python}: the gain of a single config is gated in one Python.",
@@ -158,13 +157,18 @@ def replaces_gain(texts: Sequence[str], objective: Objective) -> bool:
     return any(text.rpartition("=")[0] in {"", objective} for text in texts)
 
 
-def require_gain(
-    slowdowns: dict[Objective, float], objective: Objective, recorded: Speedup | None
-) -> dict[Objective, float]:
-    """Return the allowed slowdowns of a gate on a recorded gain, at least half of which must be left."""
+def require_gain(slowdowns: dict[Objective, float], goal: Goal, record: Record) -> dict[Objective, float]:
+    """Return the allowed slowdowns of a gate on what a record claims.
+
+    At least half of its gain must be left. If it claims only that the limits are kept, they decide, and the largest
+    slowdown is allowed in the first objective.
+    """
+    if record.claims_limits and goal.limits:
+        return {**slowdowns, goal.objective: LARGEST_SLOWDOWN}
+    recorded = record.gain
     if recorded is None or recorded.estimate <= 1:
         return slowdowns
-    return {**slowdowns, objective: recorded.estimate**-HELD_SHARE - 1}
+    return {**slowdowns, goal.objective: recorded.estimate**-HELD_SHARE - 1}
 
 
 def parse_slowdowns(texts: Sequence[str], goal: Goal) -> dict[Objective, float]:

@@ -80,7 +80,7 @@ def choose_goal(record: Record, request: ProgramGateRequest) -> tuple[Goal, dict
     )
     slowdowns = parse_slowdowns(request.max_slowdown, goal)
     if not replaces_gain(request.max_slowdown, goal.objective):
-        slowdowns = require_gain(slowdowns, goal.objective, record.gain)
+        slowdowns = require_gain(slowdowns, goal, record)
     return goal, slowdowns
 
 

@@ -379,6 +379,17 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return self.evidence.speedup if winner is None or winner.config == self.config else None
 
     @property
+    def claims_limits(self) -> bool:
+        """Whether the claim is only that `config` stays within the limits, unlike the baseline.
+
+        Its gain says nothing then: the config may be worse than the baseline in all objectives.
+        """
+        if point := self._point:
+            gains = point.speedups.values()
+            return self.evidence.verdict == "trade_off" and bool(point.limits) and all(each.low <= 1 for each in gains)
+        return self.evidence.verdict == "within_limits"
+
+    @property
     def tried(self) -> Tried:
         """Names of the settings that the search tried, with those of `config` and the providers of `base`."""
         tried, own = self.search.tried, Tried.of(self.config)
