@@ -409,16 +409,21 @@ ObjectiveName = Annotated[
         panel=OBJECTIVE,
     ),
 ]
-Limits = Annotated[
+_LIMITS = Option(
+    help="A limit for the result, such as 'p99<20ms', 'memory<500MB' or 'throughput>100/s'. 'p99<1.3x' is relative "
+    "to the default.",
+    metavar="FIGURE<BOUND",
+    parse=parse_limits,
+    accepts="str | Limit | Sequence[str | Limit]",
+    repeatable=True,
+    panel=OBJECTIVE,
+)
+Limits = Annotated["tuple[Limit, ...]", _LIMITS]
+GateLimits = Annotated[
     "tuple[Limit, ...]",
-    Option(
-        help="A limit for the result, such as 'p99<20ms', 'memory<500MB' or 'throughput>100/s'. 'p99<1.3x' is relative "
-        "to the default.",
-        metavar="FIGURE<BOUND",
-        parse=parse_limits,
-        accepts="str | Limit | Sequence[str | Limit]",
-        repeatable=True,
-        panel=OBJECTIVE,
+    _LIMITS._replace(
+        help="A limit for HEAD, such as 'p99<20ms', 'memory<500MB' or 'throughput>100/s'. 'p99<1.3x' is relative to "
+        "BASE."
     ),
 ]
 Batch = Annotated[
@@ -1431,7 +1436,7 @@ class GateRequest(WorkloadOptions, InputsOptions, ToleranceOptions):
     shares_slowdown: bool = False
     max_slowdown: MaxSlowdown = ()
     also: Also = ()
-    limit: Limits = ()
+    limit: GateLimits = ()
     base_python: Annotated[
         str | None,
         Option(
@@ -1471,7 +1476,7 @@ class ProgramGateRequest(RecordedProgramOptions):
     name: str = "gate"
     max_slowdown: MaxSlowdown = ()
     also: Also = ()
-    limit: Limits = ()
+    limit: GateLimits = ()
     budget: GateBudget = 180.0
     busy: Busy = False
 

@@ -158,6 +158,19 @@ class TestSides:
         with pytest.raises(UsageError, match="its gain was recorded in p50"):
             make_gate(request.replace(objective="p99", max_slowdown=("5%",)))
 
+    def test_a_recorded_limit_that_is_relative_to_the_default(self, tmp_path: Path) -> None:
+        record = make_local_record(TINY_CNN, ONE_THREAD)
+        workload = msgspec.structs.replace(record.workload, limits=(parse_limit("cpu<0.5x"), parse_limit("p99<1s")))
+        path = str(write(msgspec.structs.replace(record, workload=workload), tmp_path / "c.json"))
+        tuned = f"{TINY_CNN}@{path}"
+
+        def limits_of(base: str, head: str | None, **options: Any) -> list[str]:
+            return [limit.text for limit in make_gate(GateRequest(base=base, head=head, **options)).goal.limits]
+
+        assert limits_of(path, None) == limits_of(f"{TINY_CNN}@default", tuned) == ["cpu<0.5x", "p99<1s"]
+        assert limits_of(tuned, tuned) == ["p99<1s"]
+        assert limits_of(tuned, tuned, limit=(parse_limit("cpu<1.2x"),)) == ["cpu<1.2x"]
+
     def test_limits_decide_if_the_record_claims_nothing_else(self, tmp_path: Path) -> None:
         record = claim_limits(make_local_record(TINY_CNN, ONE_THREAD))
         path = str(write(record, tmp_path / "c.json"))

@@ -44,7 +44,8 @@ def make_gate(request: GateRequest) -> Gate:
     base = read_side(request.base, trust=request.trust, storage=request.storage)
     head = base if request.head is None else read_side(request.head, trust=request.trust, storage=request.storage)
     record = head.record or base.record
-    goal = _choose_goal(request, record)
+    is_relative_to_base = request.head is None or (record is not None and base.config == record.base)
+    goal = _choose_goal(request, record, is_relative_to_base=is_relative_to_base)
     # The gain of a config is the gain in its first objective, possibly at the expense of the others.
     gated = goal.objectives if request.head is not None else goal.objectives[:1]
     goal = msgspec.structs.replace(goal, objectives=tuple(dict.fromkeys((*gated, *request.also))))
@@ -89,8 +90,14 @@ def check_alone_in(path: str, *, trust: bool) -> None:
         check_alone(each.record, f"ortune gate {path} -- COMMAND")
 
 
-def _choose_goal(request: GateRequest, record: Record | None) -> Goal:
-    """Return load, objectives and limits. Missing options come from the record where they are compatible."""
+def _choose_goal(request: GateRequest, record: Record | None, *, is_relative_to_base: bool) -> Goal:
+    """Return load, objectives and limits. Missing options come from the record where they are compatible.
+
+    Args:
+        request: The gate.
+        record: The record, or None without one.
+        is_relative_to_base: Whether base has the settings that the record's relative limits refer to.
+    """
     workload = record.workload if record else None
     load = request.given_load or (workload.load if workload else Load())
     goal = make_goal(load, request.objective, (), request.limit)
@@ -105,7 +112,11 @@ def _choose_goal(request: GateRequest, record: Record | None) -> Goal:
             )
         goal = msgspec.structs.replace(goal, objectives=record.objectives)
     # Under another load, the record's limits may be out of reach, or mean nothing.
-    limits = tuple(limit for limit in workload.limits if limit.figure not in OF_PROGRAMS)
+    limits = tuple(
+        limit
+        for limit in workload.limits
+        if limit.figure not in OF_PROGRAMS and (is_relative_to_base or not limit.relative)
+    )
     return goal if request.limit else msgspec.structs.replace(goal, limits=limits)
 
 

@@ -17,7 +17,7 @@ from ortune.compare.open import ComparisonSetup, OpenComparison, Program, open_c
 from ortune.errors import InputsError, MeasureError, ModelError, UsageError
 from ortune.gates.results import Gate, GateSide
 from ortune.host import Host
-from ortune.knobs import DEFAULT
+from ortune.knobs import DEFAULT, Config
 from ortune.model import ModelInfo
 from ortune.model.identity import ModelIdentity
 from ortune.prctl import HAS_DEATH_SIGNAL
@@ -85,6 +85,11 @@ class NamedSide(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     record: Record | None = None
     source: str = ""
+
+    @property
+    def config(self) -> Config:
+        """The settings of the record, or ONNX Runtime's default."""
+        return self.record.config if self.record else DEFAULT
 
 
 def read_side(text: str, *, trust: bool = False, storage: str | None = None) -> NamedSide:
@@ -169,11 +174,10 @@ def make_side(text: str, named: NamedSide, python: str | None, option: str) -> G
         require_runtime()
     else:
         check_python(python, option)
-    config = named.record.config if named.record else DEFAULT
     return GateSide(
         text=text,
         model=named.model,
-        config=config,
+        config=named.config,
         record=named.source,
         is_coarse=named.record is not None and named.record.host.is_coarse,
         python=python,
