@@ -10,8 +10,10 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from ortune.compare.comparison import Noise, Speedup
-from ortune.console.explain import explain_gates, explain_noise, explain_search, explain_speedup
+from ortune.compare.bench import BenchResult
+from ortune.compare.comparison import Noise, Row, Speedup
+from ortune.compare.interval import share_error
+from ortune.console.explain import explain_bench, explain_gates, explain_noise, explain_search, explain_speedup
 from ortune.console.gate import describe_measurement
 from ortune.console.sentence import summarize
 from ortune.record.schema import Record, Verdict
@@ -30,6 +32,24 @@ def make(verdict: Verdict = "faster", objective: str = "p50", **evidence: Any) -
     record = make_local_record(TINY_CNN, ONE_THREAD)
     values = {"speedup": make_speedup(1.5, 1.6, 1.7), "verdict": verdict, "objective": objective, **evidence}
     return msgspec.structs.replace(record, evidence=msgspec.structs.replace(record.evidence, **values))
+
+
+@pytest.mark.parametrize("n", [2, 12])
+def test_the_confidence_of_several_intervals_is_that_of_all_together(n: int) -> None:
+    record = make()
+    speedup = msgspec.structs.replace(make_speedup(1.5, 1.6, 1.7), confidence=share_error(n))
+    rows = (Row(name="default", config=record.base), *n * [Row(name="a", config=ONE_THREAD, speedup=speedup)])
+    comparison = BenchResult(
+        objective="p50",
+        rows=rows,
+        calls_needed=1,
+        noise=record.evidence.noise,
+        workload=record.workload,
+        model=record.model,
+        host=record.host,
+        runtime=record.runtime,
+    )
+    assert dict(explain_bench(comparison))["intervals"].startswith(f"With 95% confidence, all {n} intervals")
 
 
 class TestSentence:

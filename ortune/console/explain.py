@@ -10,7 +10,7 @@ from rich.text import Text
 from ortune.compare.bench import BenchResult
 from ortune.compare.comparison import Noise, Speedup
 from ortune.compare.host_speedup import HostsEvidence
-from ortune.compare.interval import Interval
+from ortune.compare.interval import DEFAULT_CONFIDENCE, Interval
 from ortune.console.hosts import describe_hosts, format_confidence
 from ortune.console.widgets import (
     format_count,
@@ -117,7 +117,7 @@ def explain_bench(comparison: BenchResult) -> list[Explanation]:
         found = [
             (
                 "intervals",
-                f"With {speedups[0].confidence:.0%} confidence, all {len(speedups)} intervals contain their true "
+                f"With {DEFAULT_CONFIDENCE:.0%} confidence, all {len(speedups)} intervals contain their true "
                 "ratios at the same time. They are therefore wider than the interval of a single config would be.",
             ),
             explain_data(speedups[0]),
