@@ -100,6 +100,17 @@ def example(**changes: Any) -> Record:
     return msgspec.structs.replace(record, evidence=msgspec.structs.replace(record.evidence, **changes))
 
 
+def proven_gain(name: str = "a") -> Record:
+    """Return a record that proves a gain, of a model with this name and content."""
+    record = msgspec.structs.replace(example(verdict="faster"), config=ONE_THREAD)
+    return of_model(record, path=f"{name}.onnx", digest=f"sha256:{name}")
+
+
+def of_model(record: Record, **changes: str) -> Record:
+    """Return the record of another model."""
+    return msgspec.structs.replace(record, model=msgspec.structs.replace(record.model, **changes))
+
+
 class TestForm:
     def test_a_record_comes_back(self) -> None:
         record = read_record(EXAMPLE)
@@ -523,6 +534,34 @@ class TestWriting:
         assert write_record(example(), path).kept == tmp_path / "c.before-2.json"
         assert of_user.read_bytes() == b"mine"
         assert read_trials(tmp_path / "c.before-2.json") == trials(1)
+
+    def test_a_proven_gain_is_kept_if_the_default_turns_out_to_be_best(self, tmp_path: Path) -> None:
+        path, kept, gain = tmp_path / "c.json", tmp_path / "c.before.json", proven_gain()
+        best = msgspec.structs.replace(example(verdict="default_is_best"), model=gain.model)
+        write_record(gain, path)
+        assert write_record(gain, path).kept is None
+        assert write_record(best, path).kept == kept
+        assert read_record(kept) == gain
+        assert write_record(gain, path).kept is None
+
+    def test_a_proven_gain_of_one_of_several_models_is_kept(self, tmp_path: Path) -> None:
+        path, kept = tmp_path / "c.json", tmp_path / "c.before.json"
+        first, second = proven_gain("a"), proven_gain("b")
+        lost = msgspec.structs.replace(example(), model=second.model)
+        both = Bundle(schema=SCHEMA, records=(first, second))
+        fewer: list[Record | Bundle] = [Bundle(schema=SCHEMA, records=(first, lost)), first]
+        for new in fewer:
+            write_record(both, path)
+            assert write_record(new, path).kept == kept
+            assert read_records(kept) == both.records
+            kept.unlink()
+        assert write_record(both, path).kept is None
+
+    @pytest.mark.parametrize("changes", [{"digest": "sha256:other"}, {"path": "moved.onnx"}])
+    def test_a_model_that_was_changed_or_moved_is_the_same(self, tmp_path: Path, changes: dict[str, str]) -> None:
+        path, old = tmp_path / "c.json", proven_gain()
+        write_record(old, path)
+        assert write_record(of_model(old, **changes), path).kept is None
 
     def test_a_record_of_a_newer_version_is_kept(self, tmp_path: Path) -> None:
         path, kept = tmp_path / "c.json", tmp_path / "c.before.json"

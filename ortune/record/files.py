@@ -357,8 +357,8 @@ def write_record(record: Kind, path: Path, trials: bytes | None = None) -> Writt
     """Write a record or a bundle, and its trials next to it.
 
     Both files are complete before they are moved to their places, one directly after the other, so that a full disk
-    leaves the old ones. The trials are moved first, so that a record never names a missing file. If a record that
-    proves nothing replaces one that does, the old one is kept under another name.
+    leaves the old ones. The trials are moved first, so that a record never names a missing file. If an old record
+    proves more than the new ones of its model, the old file is kept under another name.
 
     Args:
         record: The record or bundle.
@@ -372,8 +372,7 @@ def write_record(record: Kind, path: Path, trials: bytes | None = None) -> Writt
         write_atomically(path, encode_record(record))
         return Written(record=record)
     path = follow_link(path)
-    is_proven = any(each.is_proven for each in list_records(record))
-    kept = None if is_proven else _keep_proven(path)
+    kept = _keep_stronger(path, list_records(record))
     if trials is None:
         write_atomically(path, encode_record(record))
         return Written(record=record, kept=kept)
@@ -408,15 +407,15 @@ def _name_trials(record: Kind, trials: TrialsFile) -> Kind:
     return msgspec.structs.replace(record, search=msgspec.structs.replace(record.search, trials=trials))
 
 
-def _keep_proven(path: Path) -> Path | None:
-    """Copy the records in a file, with their trials, if any may prove something. Return the path of the copy."""
+def _keep_stronger(path: Path, new: Sequence[Record]) -> Path | None:
+    """Copy the records in a file, with their trials, if any may prove more than new ones. Return where."""
     if not path.is_file():
         return None
     try:
         content = read_any(path)
     except RecordError:
         return None
-    if not _may_prove(content, str(path)):
+    if not _may_prove_more(content, str(path), new):
         return None
     trials = path_of_trials(path).read_bytes() if path_of_trials(path).is_file() else None
     kept = next(
@@ -430,12 +429,29 @@ def _keep_proven(path: Path) -> Path | None:
     return kept
 
 
-def _may_prove(content: bytes, name: str) -> bool:
-    """Return whether a record in a file proves something, or is one that this version cannot read."""
+def _may_prove_more(content: bytes, name: str, new: Sequence[Record]) -> bool:
+    """Return whether a record in a file proves more than new ones of its model, or is one that cannot be read."""
     try:
-        return any(each.is_proven for each in parse_records(content, name).records)
+        old = parse_records(content, name).records
     except RecordError:
-        return is_record(content)
+        return is_record(content) and max(map(_rate_proof, new), default=0) < PROVEN_GAIN
+    return any(_rate_proof(each) > max(map(_rate_proof, _find_successors(each, new)), default=0) for each in old)
+
+
+PROVEN_GAIN = 2
+
+
+def _rate_proof(record: Record) -> int:
+    """Return how much a record proves: a gain (2), that no other config is better (1), or nothing (0)."""
+    if not record.is_proven:
+        return 0
+    return PROVEN_GAIN if record.config != record.base else 1
+
+
+def _find_successors(old: Record, new: Sequence[Record]) -> list[Record]:
+    """Return the new records of the model of an old one, which may have been changed or moved since."""
+    same_path = [each for each in new if each.model.path == old.model.path]
+    return same_path or [each for each in new if each.model.digest == old.model.digest]
 
 
 def _is_free_for(path: Path, data: bytes) -> bool:
