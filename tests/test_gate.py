@@ -20,9 +20,9 @@ from ortune.cli.gate import check_outputs, write_reports
 from ortune.compare.block_runner import BlockRunner
 from ortune.errors import InputsError, MeasureError, ModelError, RecordError, UsageError
 from ortune.gates.file import read_gates
-from ortune.gates.prepare import LARGEST_SLOWDOWN, make_gate, parse_slowdowns
+from ortune.gates.prepare import make_gate, parse_slowdowns
 from ortune.gates.reporters.history import read_history
-from ortune.gates.results import Gate, GateResult, GateSide, InterimResult
+from ortune.gates.results import LARGEST_SLOWDOWN, Gate, GateResult, GateSide, InterimResult
 from ortune.gates.run import exit_decision, judge_together, run_gate
 from ortune.gates.sides import check_head, check_python, read_side
 from ortune.knobs import DEFAULT, Config

@@ -18,6 +18,7 @@ from benchmarks.landscape import load_landscape, recorded_paths
 from benchmarks.regret import MOST_LUCK
 from ortune.compare.block_plan import RunPlan
 from ortune.compare.block_runner import BlockRunner
+from ortune.compare.comparison import LimitCheck
 from ortune.compare.interval import Interval
 from ortune.compare.paired_run import PairedRun, Side
 from ortune.gates.decision import (
@@ -31,7 +32,8 @@ from ortune.gates.decision import (
     is_biased,
     judge_objective,
 )
-from ortune.gates.results import Decision, Finding, InterimResult, Observe
+from ortune.gates.reporters.messages import describe_finding
+from ortune.gates.results import LARGEST_SLOWDOWN, Decision, Finding, InterimResult, Observe
 from ortune.gates.sequential_test import (
     SequentialTest,
     count_pairs,
@@ -422,6 +424,15 @@ class TestDecide:
 
     def test_a_pass(self) -> None:
         assert decide(self.interim(), self.make_test()) == ("pass", "p50 is not worse by 3%")
+
+    def test_only_the_limits_decide(self) -> None:
+        found = judge_objective("p50", launches(1.0), 1 + LARGEST_SLOWDOWN)
+        limit = LimitCheck(limit="mean<2ms", figure="mean", bound=2e6, value=1e6, low=9e5, high=1.1e6, kept="yes")
+        assert decide(self.interim(findings=(found,), limits=(limit,)), self.make_test()) == (
+            "pass",
+            "head stays within mean<2ms",
+        )
+        assert describe_finding(found).endswith("allowed any")
 
     @pytest.mark.parametrize(
         "changes",

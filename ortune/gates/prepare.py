@@ -12,7 +12,7 @@ from ortune.apply.verify import HELD_SHARE, check_alone, recorded_inputs
 from ortune.compare.captures import check_captures
 from ortune.compare.open import ComparisonSetup, Program, allow_tf32, check_processes, choose_tolerance
 from ortune.errors import UsageError
-from ortune.gates.results import USUAL_SLOWDOWN, Gate, GateSide
+from ortune.gates.results import LARGEST_SLOWDOWN, USUAL_SLOWDOWN, Gate, GateSide
 from ortune.gates.sides import NamedSide, check_inputs, check_outputs, make_side, read_side
 from ortune.host import read_host
 from ortune.knobs.providers import multiplies_in_tf32
@@ -24,8 +24,6 @@ from ortune.worker.executor import FIRST_LOAD_DEADLINE_S
 from ortune.workload import Goal, InputOptions, Load, Objective, Tolerance, make_feed, make_goal
 from ortune.workload.batching import with_batches
 from ortune.workload.objectives import OF_PROGRAMS
-
-LARGEST_SLOWDOWN = 10.0
 
 MIN_LOAD_DEADLINE_S = 20.0
 """Time that creating a session may take even if the budget is smaller."""

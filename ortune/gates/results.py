@@ -18,6 +18,10 @@ from ortune.workload import Goal, InputOptions, Objective, Tolerance, Workload
 Decision = Literal["pass", "fail", "inconclusive"]
 
 USUAL_SLOWDOWN = 0.03
+
+LARGEST_SLOWDOWN = 10.0
+"""Largest slowdown that may be allowed. A gate that only limits decide allows it."""
+
 USUAL_BUDGET_S = 180.0
 
 

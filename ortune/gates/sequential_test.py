@@ -31,7 +31,7 @@ from ortune.gates.decision import (
     judge_objective,
 )
 from ortune.gates.reporters.messages import describe_failure, percent
-from ortune.gates.results import Blocks, Decision, InterimResult, Observe
+from ortune.gates.results import LARGEST_SLOWDOWN, Blocks, Decision, InterimResult, Observe
 from ortune.knobs import Config
 from ortune.worker import Executor
 from ortune.workload import Goal, Limit, Objective
@@ -275,6 +275,9 @@ def decide(interim: InterimResult, test: SequentialTest) -> tuple[Decision, str]
     if decision == "fail":
         return decision, "; ".join(f"{each.objective} is {describe_failure(each.allowed)}" for each in deciding)
     if decision == "pass" and kept == "yes" and not _is_near_overload(interim):
+        deciding = [each for each in deciding if each.allowed < 1 + LARGEST_SLOWDOWN]
+        if not deciding:
+            return decision, f"head stays within {name_limits(interim.limits, 'yes')}"
         return decision, "; ".join(
             f"{each.objective} is not worse by {percent(each.allowed)}"
             if each.allowed >= 1

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from ortune.gates.reporters.messages import (
     SIGNS,
+    describe_allowed,
     describe_cost,
     describe_interval,
     describe_sides,
-    percent,
 )
 from ortune.gates.results import GateError, GateResult
 from ortune.sanitize import escape_markdown
@@ -39,7 +39,11 @@ def _make_rows(result: GateResult | GateError) -> list[str]:
     rows = []
     for number, finding in enumerate(result.findings):
         estimate, _, interval = describe_interval(finding.slowdown).partition(" ")
-        figures = (f"{describe_cost(finding.objective)} {estimate}", interval, percent(finding.allowed))
+        figures = (
+            f"{describe_cost(finding.objective)} {estimate}",
+            interval,
+            describe_allowed(finding.allowed).removeprefix("+"),
+        )
         rows.append(f"| {' | '.join((*(('', '') if number else head), *figures, str(result.pairs)))} |")
     return rows
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ortune.compare.interval import Interval
-from ortune.gates.results import Finding, GateResult
+from ortune.gates.results import LARGEST_SLOWDOWN, Finding, GateResult
 from ortune.knobs import describe
 from ortune.numbers import format_digits
 
@@ -29,6 +29,8 @@ def describe_interval(interval: Interval) -> str:
 
 def describe_allowed(allowed: float) -> str:
     """Return the allowed slowdown, such as `+3%`, or the required gain, such as `-48%`."""
+    if allowed >= 1 + LARGEST_SLOWDOWN:
+        return "any"
     return f"{'+' * (allowed >= 1)}{percent(allowed)}"
 
 
