@@ -16,13 +16,14 @@ from ortune.apply.command import make_parser
 from ortune.apply.exec import STARTUP, make_environment
 from ortune.apply.inside import hook, providers, settings
 from ortune.apply.inside.finder import OFF, PARTS, PLAN_VARIABLE
+from ortune.apply.inside.options_log import OptionsLog
 from ortune.apply.inside.settings import combine
-from ortune.apply.plan import encode_plan, environment_of
+from ortune.apply.plan import encode_plan, environment_of, make_plan
 from ortune.errors import RecordError, UsageError
 from ortune.gates.sides import check_python
-from ortune.knobs import DEFAULT, Config
+from ortune.knobs import DEFAULT, Config, ThreadPool
 from ortune.knobs.config import ALIASES, CUDA_BASED
-from ortune.program_options import LoadOptions
+from ortune.program_options import LoadOptions, ProgramRequest
 from ortune.record.files import read_record
 from ortune.record.select import Choice
 from ortune.worker.runtime import NOT_FOR_SEARCHES, find_provider_fault, read_installed_runtime
@@ -96,6 +97,45 @@ class TestPieces:
         with pytest.raises(UsageError, match="needs allocator=jemalloc, but another record needs allocator=mimalloc"):
             environment_of([first, second])
         assert environment_of([self.choice(A="1"), self.choice(B="2")]) == {"A": "1", "B": "2"}
+
+    def test_contradicting_global_pools(self) -> None:
+        one, two = (
+            Choice(record=make_record(TINY_CNN, Config(global_thread_pool=pool)), source=f"{n}.json", fits=True, why="")
+            for n, pool in enumerate(ThreadPool(intra_op_num_threads=n, inter_op_num_threads=1) for n in (1, 2))
+        )
+        with pytest.raises(UsageError, match=r"1\.json needs global_thread_pool=2,1, but 0\.json needs .*=1,1"):
+            make_plan([self.choice(), one, two], ProgramRequest(), "")
+        assert make_plan([one, self.choice(), one], ProgramRequest(), "")["rules"]
+
+    def test_options_of_the_program_for_a_global_pool(self) -> None:
+        class Options:
+            use_per_session_threads = property(
+                lambda self: self.__dict__.get("own", True), lambda self, value: self.__dict__.update(own=value)
+            )
+            threads = property(
+                lambda self: self.__dict__.get("n", 0), lambda self, value: self.__dict__.update(n=value)
+            )
+
+            def __init__(self) -> None:
+                self.entries: dict[str, str] = {}
+
+            def add_session_config_entry(self, name: str, text: str) -> None:
+                self.entries[name] = text
+
+        early = Options()
+        log = OptionsLog(Options)
+        own = Options()
+        own.threads = 2
+        own.add_session_config_entry("a", "1")
+        shared = settings.share_pool(own, log)
+        assert shared is not own
+        assert own.use_per_session_threads
+        assert (shared.use_per_session_threads, shared.threads, shared.entries) == (False, 2, {"a": "1"})
+        assert settings.share_pool(shared, log) is shared
+        assert not settings.share_pool(None, log).use_per_session_threads
+        # It was created before the log began, so that it cannot be copied.
+        assert settings.share_pool(early, log) is early
+        assert not early.use_per_session_threads
 
     def test_the_environment_of_a_program(self) -> None:
         made = make_environment("{}", {"X": "1"}, {"X": "0", "Y": "2", "PYTHONPATH": "/p"})

@@ -22,7 +22,7 @@ from ortune.knobs import Config, ThreadPool
 from ortune.record.schema import Tried
 from tests.applying import PROGRAM, TUNED, outputs, run, sessions, write_tuned
 from tests.conftest import TINY_CNN, TINY_ENCODER
-from tests.records import make_record, write
+from tests.records import ONE_THREAD, make_record, write
 
 
 @pytest.fixture
@@ -476,6 +476,38 @@ class TestSettings:
         """
         done = self.program(code, config, tmp_path)
         assert done.stdout.startswith("False"), done.stderr
+
+    @pytest.mark.slow
+    def test_all_sessions_share_a_global_pool(self, tmp_path: Path) -> None:
+        """onnxruntime refuses any other session of the process: without a record, with another one, or a fallback."""
+        config = Config(global_thread_pool=ThreadPool(intra_op_num_threads=1, inter_op_num_threads=1))
+        second, third = (tmp_path / f"{name}.onnx" for name in ("second", "third"))
+        for number, path in enumerate((second, third)):
+            path.write_bytes(TINY_CNN.read_bytes() + b"\x7a\x00" * (number + 1))  # unknown fields, which are empty
+        failing = Config(session_config={"session.load_model_format": "ORT"})
+        others = [
+            str(write(make_record(path, config), tmp_path / f"{path.stem}.json"))
+            for path, config in ((second, ONE_THREAD), (third, failing))
+        ]
+        code = f"""
+        import os
+        own = ort.SessionOptions()
+        own.log_severity_level = 3
+        for model, options in (
+            (MODEL, None), (os.environ["OTHER_MODEL"], None), (os.environ["OTHER_MODEL"], own), ({str(second)!r}, own),
+            ({str(third)!r}, None), (open(os.environ["OTHER_MODEL"], "rb").read(), None),
+        ):
+            read = ort.InferenceSession(model, sess_options=options, providers=["CPUExecutionProvider"])
+            read = read.get_session_options()
+            print(int(read.use_per_session_threads), read.intra_op_num_threads, read.log_severity_level)
+        print(own.use_per_session_threads)
+        """
+        done = self.program(code, config, tmp_path, *others)
+        assert done.stdout.splitlines() == ["0 0 -1", "0 0 -1", "0 0 3", "0 1 3", "0 0 -1", "0 0 -1", "True"], (
+            done.stderr
+        )
+        assert done.stderr.count("has a global thread pool. All other sessions") == 1
+        assert "creating the session with the tuned options failed" in done.stderr
 
     @pytest.mark.slow
     def test_io_binding_is_reported(self, tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from ortune.knobs import Config, ThreadPool
 from ortune.knobs.config import Provider
 from tests.applying import run, write_tuned
 from tests.budgets import scale_budget
-from tests.conftest import TINY_CNN
-from tests.records import make_record, write
+from tests.conftest import TINY_CNN, TINY_ENCODER
+from tests.records import ONE_THREAD, make_record, write
 
 
 @pytest.fixture
@@ -174,3 +174,17 @@ class TestSessions:
         print(onnxruntime.InferenceSession(sys.argv[1], options).get_session_options().use_per_session_threads)
         """
         assert self.python(code, write(make_record(TINY_CNN, config), tmp_path / "r.json")) == ["False"] * 3
+
+    @pytest.mark.slow
+    def test_sessions_of_other_records_share_the_global_pool(self, tmp_path: Path) -> None:
+        config = Config(global_thread_pool=ThreadPool(intra_op_num_threads=1, inter_op_num_threads=1))
+        other = write(make_record(TINY_ENCODER, ONE_THREAD), tmp_path / "other.json")
+        code = f"""
+        import os, sys, warnings, ortune
+        ortune.create_session(sys.argv[1], os.environ["RECORD"])
+        with warnings.catch_warnings(record=True) as warned:
+            session = ortune.create_session(os.environ["OTHER_MODEL"], {str(other)!r})
+        print(session.get_session_options().use_per_session_threads, len(warned), str(warned[0].message).split()[:2])
+        """
+        found = self.python(code, write(make_record(TINY_CNN, config), tmp_path / "r.json"))
+        assert found == ["False", "1", "['this',", "'session']"]

@@ -17,7 +17,13 @@ from ortune.record.schema import Record
 from ortune.record.select import Wanted, minor_version, select_record
 from ortune.sanitize import printable
 from ortune.worker.installed import find_installed_version, require_runtime
-from ortune.worker.session import make_run_options, make_session, make_session_options, set_global_thread_pool
+from ortune.worker.session import (
+    has_global_thread_pool,
+    make_run_options,
+    make_session,
+    make_session_options,
+    set_global_thread_pool,
+)
 
 if TYPE_CHECKING:
     from ortune.planning.colocation.result import HostPlan
@@ -47,6 +53,8 @@ def create_session(
     warning also names what must be done outside the session: environment variables, IO binding and run options.
 
     If the config has a global thread pool, the pool is created with the first session. A process can have only one.
+    onnxruntime then requires that all sessions of the process use it. Those that this function creates do; for others,
+    set `use_per_session_threads = False`.
 
     Args:
         model: Path of the ONNX file.
@@ -106,6 +114,8 @@ def create_session(
 
         chosen = with_caches(chosen, cache_dir)
     set_global_thread_pool(chosen)
+    if has_global_thread_pool() and not chosen.global_thread_pool:
+        warnings.warn("this session uses the global thread pool of the process, as onnxruntime requires", stacklevel=2)
     return make_session(os.fspath(model), chosen.of_session(session))
 
 

@@ -21,7 +21,7 @@ from ortune.apply.messages import (
 from ortune.errors import RecordError, UsageError
 from ortune.host.allocators import LD_PRELOAD, preload
 from ortune.knobs.config import CPU, Config, Plugin
-from ortune.knobs.ids import ALLOCATOR
+from ortune.knobs.ids import ALLOCATOR, GLOBAL_THREAD_POOL
 from ortune.knobs.plugin_options import spell_for_plugins
 from ortune.knobs.plugins import PLUGIN_MODULES
 from ortune.model.info import ModelFile
@@ -80,7 +80,11 @@ def make_plan(
         options: How to use them.
         hint: How to get a report on each session.
         canary: What `plan_canary` returned.
+
+    Raises:
+        UsageError: Two configs need different global thread pools.
     """
+    check_pools(choices)
     return {
         **({"canary": canary} if canary else {}),
         "rules": [_rule(choice) for choice in choices],
@@ -209,6 +213,27 @@ def find_doubts(choices: Sequence[Choice]) -> list[str]:
         for choice in choices
         if choice.applies and choice.record.evidence.noise.regime == "contended"
     ]
+
+
+def check_pools(choices: Sequence[Choice]) -> None:
+    """Check that the configs need at most one global thread pool. ONNX Runtime can create only one in a process.
+
+    Raises:
+        UsageError: Two configs need different ones.
+    """
+    known: Choice | None = None
+    for choice in choices:
+        if not choice.applies or choice.record.config.global_thread_pool is None:
+            continue
+        if known is None:
+            known = choice
+        here, there = (each.record.config.settings[GLOBAL_THREAD_POOL] for each in (choice, known))
+        if here != there:
+            raise UsageError(
+                f"{choice.source} needs {GLOBAL_THREAD_POOL}={here}, but {known.source} needs "
+                f"{GLOBAL_THREAD_POOL}={there}. A process can have only one.",
+                "Apply one record alone, or search with other knobs ({only}).",
+            )
 
 
 def environment_of(choices: Sequence[Choice]) -> dict[str, str]:

@@ -39,7 +39,8 @@ def make_options_lines(job: Job) -> list[str]:
     pool = pending.take_global_pool()
     if pool:
         lines += [
-            "# Once per process, before its first session.",
+            "# Once per process, before its first session. onnxruntime then refuses sessions of other models, too,",
+            "# unless their options have use_per_session_threads = False.",
             f"ort.set_global_thread_pool_sizes({pool.intra_op_num_threads}, {pool.inter_op_num_threads})",
             "",
         ]

@@ -44,6 +44,9 @@ ASSIGNMENT_ENTRY = "session.record_ep_graph_assignment_info"
 
 _PRELOADING = threading.Lock()
 
+_global_pools: list[ThreadPool] = []
+"""The global thread pool of this process, once it is set up."""
+
 
 def make_session(
     model: str | os.PathLike[str] | bytes,
@@ -113,6 +116,8 @@ def time_session_creation(
 def make_session_options(config: Config) -> onnxruntime.SessionOptions:
     """Return SessionOptions with all settings of a config. They have providers only if the config has plugins.
 
+    Once this process has a global thread pool, onnxruntime refuses sessions that do not use it. So all options do.
+
     Raises:
         UsageError: This onnxruntime does not have an attribute or an enum member, or does not accept a value.
     """
@@ -125,7 +130,7 @@ def make_session_options(config: Config) -> onnxruntime.SessionOptions:
         _add_entry(options.add_session_config_entry, name, text)
     for name, text in config.provider_entries.items():
         _add_entry(options.add_session_config_entry, name, text)
-    if config.global_thread_pool:
+    if config.global_thread_pool or _global_pools:
         options.use_per_session_threads = False
     if config.plugins:
         add_providers(options, config)
@@ -189,10 +194,6 @@ def _reject(name: str, value: object, error: Exception) -> UsageError:
     )
 
 
-_global_pools: list[ThreadPool] = []
-"""The global thread pool of this process, once it is set up."""
-
-
 def set_global_thread_pool(config: Config) -> None:
     """Set up the thread pool that all sessions of this process share, if the config has one.
 
@@ -218,6 +219,11 @@ def set_global_thread_pool(config: Config) -> None:
         )
     onnxruntime.set_global_thread_pool_sizes(pool.intra_op_num_threads, pool.inter_op_num_threads)
     _global_pools.append(pool)
+
+
+def has_global_thread_pool() -> bool:
+    """Return whether this process has a global thread pool, which all sessions use then."""
+    return bool(_global_pools)
 
 
 MISCOUNTED = frozenset({"WebGpuExecutionProvider"})

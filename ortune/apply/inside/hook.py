@@ -31,7 +31,14 @@ from ortune.apply.inside.options_log import OptionsLog, read_entry
 from ortune.apply.inside.plugins import PluginLibraries, find_unapplied, has_providers
 from ortune.apply.inside.processes import Processes
 from ortune.apply.inside.providers import CUDA_BASED, Skip, read_requested
-from ortune.apply.inside.settings import RunSettings, TunedSession, has_run_settings, read_own_settings, show_value
+from ortune.apply.inside.settings import (
+    RunSettings,
+    TunedSession,
+    has_run_settings,
+    read_own_settings,
+    share_pool,
+    show_value,
+)
 
 MOST_TEXT = 1000
 """Length of texts that are noted."""
@@ -76,7 +83,8 @@ class Hook:
         self.others: list[str] = []
         self._lock = threading.Lock()
         self._n_sessions: dict[str, int] = {}
-        self._pools: list[dict[str, int]] = []
+        self._pool: dict[str, int] | None = None
+        self._pool_source = ""
         self._said: set[str] = set()
         self._pid = os.getpid()
         self._session_log: OptionsLog | None = None
@@ -144,6 +152,8 @@ class Hook:
             tuned, reason = (None, why) if fault else (tuned, reason)
         if tuned is None:
             start_ns = time.perf_counter_ns()
+            if self._pool and arguments:
+                args, kwargs = self._share_pool(arguments)
             own(session, *args, **kwargs)  # if the model itself is at fault, this raises as it would without ortune
             self.others.append(model)
         create_ns = time.perf_counter_ns() - start_ns
@@ -158,6 +168,30 @@ class Hook:
             self._observe(session, arguments, tuned, reason, before, start_ns, create_ns)
         if not fault:
             self._explain(model, tuned, reason, session, before, arguments.get("sess_options"))
+
+    def _share_pool(self, arguments: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the program's own arguments of InferenceSession, but with options for the global thread pool."""
+        assert self._session_log is not None
+        self._explain_pool()
+        options = share_pool(arguments["sess_options"], self._session_log)
+        positional = (arguments["path_or_bytes"], options, arguments["providers"], arguments["provider_options"])
+        return positional, arguments["extra"]
+
+    def _set_pool(self, onnxruntime: Any, pool: dict[str, int] | None, source: str) -> None:
+        """Create the global thread pool of a config, unless the process has it."""
+        if pool and pool != self._pool:
+            onnxruntime.set_global_thread_pool_sizes(pool["intra_op_num_threads"], pool["inter_op_num_threads"])
+            self._pool, self._pool_source = pool, source
+        elif self._pool and not pool:
+            self._explain_pool()
+
+    def _explain_pool(self) -> None:
+        """Say, once, that sessions share a pool that they were not measured with."""
+        if not self.plan["quiet"]:
+            self._say(
+                f"{self._pool_source} has a global thread pool. All other sessions of the process use it, too, because "
+                "onnxruntime refuses other sessions."
+            )
 
     def _finish(self, session: Any, model: str, tuned: TunedSession, kwargs: dict[str, Any]) -> None:
         """Set up the calls of a session with tuned options."""
@@ -351,17 +385,15 @@ class Hook:
                 onnxruntime.preload_dlls()
             finally:
                 vars(onnxruntime).pop("print", None)
-        pool = config["global_thread_pool"]
-        if pool and pool not in self._pools:
-            onnxruntime.set_global_thread_pool_sizes(pool["intra_op_num_threads"], pool["inter_op_num_threads"])
-            self._pools.append(pool)
+        self._set_pool(onnxruntime, config["global_thread_pool"], source)
         number = self._n_sessions.get(source, 0)
         self._n_sessions[source] = number + 1
         entries = {**config["session_config"], **rule["entries"]}
         if config["per_session"]:
             entries.update(config["per_session"][number % len(config["per_session"])])
         try:
-            tuned.set_options(arguments["sess_options"], entries, self._session_log, keep=keep)
+            shares_pool = self._pool is not None
+            tuned.set_options(arguments["sess_options"], entries, self._session_log, keep=keep, shares_pool=shares_pool)
             tuned.add_providers(self._session_log)
         except Exception:
             tuned.undo()

@@ -27,6 +27,7 @@ from ortune.apply.inside.providers import (
 
 AFFINITY = "session.intra_op_thread_affinities"
 THREADS = "intra_op_num_threads"
+OWN_POOL = "use_per_session_threads"
 
 ENUMS = {
     "graph_optimization_level": "GraphOptimizationLevel",
@@ -129,7 +130,9 @@ class TunedSession:
             return (self.model, self.options, None, None)
         return (self.model, self.options, self.providers.names, self.providers.options)
 
-    def set_options(self, own: Any, wanted_entries: dict[str, str], log: OptionsLog, *, keep: bool) -> None:
+    def set_options(
+        self, own: Any, wanted_entries: dict[str, str], log: OptionsLog, *, keep: bool, shares_pool: bool = False
+    ) -> None:
         """Build SessionOptions with the tuned settings, and the program's own settings for everything else.
 
         Args:
@@ -137,13 +140,16 @@ class TunedSession:
             wanted_entries: Tuned configuration entries.
             log: Log of SessionOptions.
             keep: Whether the program's own settings take precedence.
+            shares_pool: Whether the process has a global thread pool, which onnxruntime requires all sessions to use.
         """
         own_options, own_entries = read_own_settings(own, log)
         wanted = {name: _to_attribute(name, value) for name, value in self.config["session_options"].items()}
         if self.config["global_thread_pool"]:
-            wanted["use_per_session_threads"] = False
+            wanted[OWN_POOL] = False
         tried = self.rule["tried"]
         options = combine(own_options, wanted, tried["options"], keep=keep)
+        if shares_pool:
+            options[OWN_POOL] = False
         entries = combine(own_entries, wanted_entries, tried["entries"], keep=keep)
         # An affinity string is written for a certain number of threads and is only valid with it.
         for theirs, side in ((wanted_entries, wanted), (own_entries, own_options)):
@@ -287,6 +293,28 @@ def read_own_settings(own: Any, log: OptionsLog) -> tuple[dict[str, Any], dict[s
     values = {name: getattr(own, name) for name in log.properties}
     changed = {name: value for name, value in values.items() if name in explicit or value != getattr(default, name)}
     return changed, log.entries_of(own)
+
+
+def share_pool(own: Any, log: OptionsLog) -> Any:
+    """Return the program's own options for a session that uses the global thread pool of the process.
+
+    They are a copy, unless they were created before the log began.
+
+    Args:
+        own: SessionOptions of the program, or None.
+        log: Log of SessionOptions.
+    """
+    if own is not None and not own.use_per_session_threads:
+        return own
+    attributes, entries = read_own_settings(own, log)
+    options = log.kind() if own is None else log.copy(own) if log.is_complete(own) else own
+    if options is not own:
+        for name, value in attributes.items():
+            setattr(options, name, value)
+        for name, text in entries.items():
+            log.add_entry(options, name, text)
+    setattr(options, OWN_POOL, False)
+    return options
 
 
 def has_run_settings(config: dict[str, Any] | None) -> bool:
