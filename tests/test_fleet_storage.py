@@ -389,7 +389,7 @@ class TestExpire:
 
     def test_nothing_has_expired(self, location: Location, record: Record) -> None:
         prove(location, record, make_proof("a"), make_proof("b", kernel=""))
-        assert self.expire(location, older_than_s=30 * 86400, models={"other.onnx": "sha256:0"}) == []
+        assert self.expire(location, older_than_s=30 * 86400, models={"/other.onnx": "sha256:0"}) == []
 
     def test_this_host_changed(self, location: Location, record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("ORTUNE_NODE", "a")
@@ -439,9 +439,50 @@ class TestExpire:
 
     def test_the_model_changed(self, location: Location, record: Record) -> None:
         prove(location, record, make_proof("a"))
-        ((node, reason),) = self.expire(location, models={TINY_CNN.name: "sha256:1"})
+        ((node, reason),) = self.expire(location, models={str(TINY_CNN): "sha256:1"})
         assert node == ""
         assert reason == f"the model was {record.model.digest}, and is sha256:1"
+
+    def prove_models(self, location: Location, record: Record, *models: tuple[str, str]) -> None:
+        for path, digest in models:
+            model = msgspec.structs.replace(record.model, path=path, digest=digest)
+            prove(location, msgspec.structs.replace(record, model=model), make_proof("a"))
+
+    def test_another_model_has_the_same_file_name(self, location: Location, record: Record) -> None:
+        self.prove_models(location, record, ("bert/model.onnx", "sha256:1"), ("resnet/model.onnx", "sha256:2"))
+        bert, resnet = {"/m/bert/model.onnx": "sha256:1"}, {"/m/resnet/model.onnx": "sha256:2"}
+        for models in (bert, resnet, bert | resnet, resnet | bert, {"/m/model.onnx": "sha256:3"}):
+            assert self.expire(location, models=models) == []
+        changed = bert | {"/m/resnet/model.onnx": "sha256:3"}
+        assert self.expire(location, models=changed) == [("", "the model was sha256:2, and is sha256:3")]
+
+    @pytest.mark.parametrize(
+        ("path", "current", "has_expired"),
+        [
+            ("model.onnx", "/m/bert/model.onnx", True),
+            ("./model.onnx", "/m/bert/model.onnx", True),
+            ("bert/model.onnx", "/m/bert/model.onnx", True),
+            ("C:\\m\\bert\\model.onnx", "/srv/bert/model.onnx", True),
+            ("/home/ann/bert/model.onnx", "/srv/bert/model.onnx", True),
+            ("bert/model.onnx", "/m/resnet/model.onnx", False),
+            ("model.onnx", "/m/bert/other.onnx", False),
+        ],
+    )
+    def test_paths(self, path: str, current: str, has_expired: bool, location: Location, record: Record) -> None:
+        self.prove_models(location, record, (path, "sha256:1"))
+        assert bool(self.expire(location, models={"/other.onnx": "sha256:2", current: "sha256:3"})) == has_expired
+
+    def test_a_file_name_of_several_models_is_not_enough_to_remove_a_record(
+        self, location: Location, record: Record
+    ) -> None:
+        self.prove_models(location, record, ("model.onnx", "sha256:1"), ("model.onnx", "sha256:2"))
+        claims, _ = read_claims(location)
+        (expired,) = find_expired(claims, HERE, {"/m/model.onnx": "sha256:1"}, None, NOW)
+        shown = render(show_expired, [expired], n_records=2, removed=True)
+        assert "not removed, because several models in the storage are named model.onnx" in " ".join(shown.split())
+        assert "0 entries" in shown
+        remove_expired(claims, [expired])
+        assert len(read_claims(location)[0]) == 2
 
     def test_what_expired_is_removed(self, location: Location, record: Record) -> None:
         old = make_proof("a", started="2026-05-01T00:00:00+00:00")
@@ -453,7 +494,7 @@ class TestExpire:
         remove_expired(claims, expired)
         (claim,) = read_claims(location)[0]
         assert [proof.node for proof in claim.proofs] == ["b"]
-        remove_expired([claim], find_expired([claim], HERE, {TINY_CNN.name: "sha256:1"}, None, NOW))
+        remove_expired([claim], find_expired([claim], HERE, {str(TINY_CNN): "sha256:1"}, None, NOW))
         assert read_claims(location) == ([], [])
 
 

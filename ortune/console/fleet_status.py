@@ -130,10 +130,12 @@ def show_expired(console: Console, expired: Sequence[Expired], *, n_records: int
     for column in ("model", "host", "reason"):
         table.add_column(column, overflow="fold")
     for each in expired:
-        table.add_row(each.model, each.node or "all", "; ".join(each.reasons))
+        kept = [f"not removed, because {each.kept}"] if each.kept else []
+        table.add_row(each.model, each.node or "all", "; ".join([*each.reasons, *kept]))
     console.print(table)
     console.print()
     if removed:
-        show_note(console, "removed", format_count(len(expired), "entry", "entries"), "green")
+        n_removed = sum(not each.kept for each in expired)
+        show_note(console, "removed", format_count(n_removed, "entry", "entries"), "green")
     else:
         show_note(console, "next", "Verify again on these hosts, or remove what has expired with --remove.")

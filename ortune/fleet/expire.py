@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import platform
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -44,12 +46,14 @@ class Expired(msgspec.Struct, frozen=True, kw_only=True):
         model: Path of the model, as the record has it.
         node: Name of the host; empty if the record itself has expired.
         reasons: Why.
+        kept: Why it is not removed; empty if it can be.
     """
 
     study: str
     model: str
     node: str = ""
     reasons: tuple[str, ...]
+    kept: str = ""
 
 
 def read_facts() -> Facts:
@@ -59,12 +63,12 @@ def read_facts() -> Facts:
 
 
 def digest_models(paths: Iterable[str]) -> dict[str, str]:
-    """Return the digests of models by the names of their files.
+    """Return the digests of models by their absolute paths.
 
     Raises:
         ModelError: A model cannot be read.
     """
-    return {Path(path).name: compute_digest(read_model(path).files) for path in paths}
+    return {str(Path(path).absolute()): compute_digest(read_model(path).files) for path in paths}
 
 
 def find_expired(
@@ -81,16 +85,23 @@ def find_expired(
     Args:
         claims: The records of the storage.
         here: What verifications on this host depend on now.
-        models: Digests of the models in use, by the names of their files.
+        models: Digests of the models in use, by their paths.
         older_than_s: Age from which a verification has expired; None for no limit.
         now: The time.
     """
+    digests: defaultdict[str, set[str]] = defaultdict(set)
+    for claim in claims:
+        digests[split_path(claim.record.model.path)[-1]].add(claim.record.model.digest)
     latest = find_latest_facts(claims) | {name_node(): here}
     found: list[Expired] = []
     for claim in claims:
         path = claim.record.model.path
-        if reasons := explain_record(claim, models, older_than_s, now):
-            found.append(Expired(study=claim.study.name, model=path, reasons=tuple(reasons)))
+        of_age, of_model = explain_record_age(claim, older_than_s, now), explain_model(claim, models)
+        if of_age or of_model:
+            name, *folders = split_path(path)[::-1]
+            unsure = not of_age and not folders and len(digests[name]) > 1
+            kept = f"several models in the storage are named {name}" if unsure else ""
+            found.append(Expired(study=claim.study.name, model=path, reasons=(*of_model, *of_age), kept=kept))
         for proof in claim.proofs:
             if reasons := [*compare_facts(proof, latest[proof.node]), *explain_age(proof, older_than_s, now)]:
                 found.append(Expired(study=claim.study.name, model=path, node=proof.node, reasons=tuple(reasons)))
@@ -138,25 +149,45 @@ def explain_age(proof: Proof, older_than_s: float | None, now: datetime.datetime
     return [f"it is {age_s / DAY_S:.0f} days old"] if age_s > older_than_s else []
 
 
-def explain_record(
-    claim: SharedClaim, models: Mapping[str, str], older_than_s: float | None, now: datetime.datetime
-) -> list[str]:
-    """Return why a record itself has expired: its model changed, or it is old and no host has verified it."""
+def explain_model(claim: SharedClaim, models: Mapping[str, str]) -> list[str]:
+    """Return that a record is for an earlier version of a model in use; empty if it is not.
+
+    It is if the folder and the name of the file are the same. Of a path without a folder, only the name is known.
+    """
     model = claim.record.model
-    current = models.get(model.path.replace("\\", "/").rpartition("/")[2])
-    reasons = []
-    if current is not None and current != model.digest:
-        reasons.append(f"the model was {model.digest}, and is {current}")
-    if not claim.proofs and older_than_s is not None:
-        started = datetime.datetime.fromisoformat(claim.record.search.started).astimezone(datetime.UTC)
-        age_s = (now - started).total_seconds()
-        if age_s > older_than_s:
-            reasons.append(f"its search is {age_s / DAY_S:.0f} days old, and no host has verified it")
-    return reasons
+    if model.digest in models.values():
+        return []
+    recorded = split_path(model.path)
+    n_common, path = max(((count_common_end(recorded, split_path(each)), each) for each in models), default=(0, ""))
+    if n_common < min(len(recorded), 2):
+        return []
+    return [f"the model was {model.digest}, and is {models[path]}"]
+
+
+def split_path(path: str) -> list[str]:
+    """Return the parts of a path that are names. It may be of another system."""
+    return [part for part in path.replace("\\", "/").split("/") if part not in {"", ".", ".."}] or [""]
+
+
+def count_common_end(one: Sequence[str], other: Sequence[str]) -> int:
+    """Return how many of the last parts of two paths are the same."""
+    pairs = zip(reversed(one), reversed(other), strict=False)
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+def explain_record_age(claim: SharedClaim, older_than_s: float | None, now: datetime.datetime) -> list[str]:
+    """Return that a record is old and no host has verified it; empty if that is not so."""
+    if claim.proofs or older_than_s is None:
+        return []
+    started = datetime.datetime.fromisoformat(claim.record.search.started).astimezone(datetime.UTC)
+    age_s = (now - started).total_seconds()
+    if age_s <= older_than_s:
+        return []
+    return [f"its search is {age_s / DAY_S:.0f} days old, and no host has verified it"]
 
 
 def remove_expired(claims: Sequence[SharedClaim], expired: Iterable[Expired]) -> None:
-    """Withdraw what has expired: verifications, and studies of records that have expired themselves.
+    """Withdraw what has expired and can be removed: verifications, and studies of records that have expired themselves.
 
     Raises:
         StorageError: The storage does not answer.
@@ -165,7 +196,7 @@ def remove_expired(claims: Sequence[SharedClaim], expired: Iterable[Expired]) ->
     deleted = set()
     for each in sorted(expired, key=lambda one: one.node):
         claim = by_study[each.study]
-        if each.study in deleted:
+        if each.kept or each.study in deleted:
             continue
         if not each.node:
             claim.study.delete()
