@@ -398,10 +398,22 @@ class TestExpire:
         changed = msgspec.structs.replace(HERE, kernel="6.8", host_class=other)
         ((node, reason),) = self.expire(location, here=changed)
         assert node == "a"
-        assert reason == (
-            "instruction sets of the host: fewer, now vnni; CPU quota of the host: none, now 1.5; kernel was 6.1, "
-            "and is 6.8"
-        )
+        assert reason == ("instruction sets of the host: fewer, now vnni; kernel was 6.1, and is 6.8")
+
+    def test_containers_of_several_classes(
+        self, location: Location, record: Record, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A host verifies records for different limits, and this command runs without these limits."""
+        monkeypatch.setenv("ORTUNE_NODE", "here")
+        for number, quota in enumerate((4.0, 8.0)):
+            limited = msgspec.structs.replace(CLASS, id=str(number), cpu_quota=quota, n_usable=int(quota))
+            proofs = (
+                make_proof(node, host_class=limited, started=f"2026-06-29T0{number}:00:00+00:00")
+                for node in ("here", "b")
+            )
+            prove(location, msgspec.structs.replace(record, host=limited), *proofs)
+        assert len(read_claims(location)[0]) == 2
+        assert self.expire(location) == []
 
     def test_a_driver_that_reports_the_memory(
         self, location: Location, record: Record, monkeypatch: pytest.MonkeyPatch

@@ -62,8 +62,8 @@ def collect(values: Values) -> None:
 def expire(values: Values) -> None:
     """List what has expired in a storage: verifications (old, or of a host that changed) and records of old models.
 
-    A verification has expired if the class, the kernel or the onnxruntime of its host is no longer the same. Exit code
-    1 if something has expired.
+    A verification has expired if the machine, the kernel or the onnxruntime of its host is no longer the same. Exit
+    code 1 if something has expired.
     """
     import datetime
 

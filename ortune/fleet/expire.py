@@ -13,7 +13,7 @@ import msgspec
 
 from ortune.fleet.proofs import SharedClaim, read_time
 from ortune.host import HostClass, read_host
-from ortune.host.host_class import PROPERTY_NAMES, format_difference
+from ortune.host.host_class import OF_LIMITS, PROPERTY_NAMES, format_difference
 from ortune.model import compute_digest, read_model
 from ortune.storage import PROOF, Proof, name_node
 from ortune.worker.installed import find_installed_version
@@ -80,7 +80,8 @@ def find_expired(
 ) -> list[Expired]:
     """Return what has expired.
 
-    What is known of another host is what it wrote with its latest verification, of any record.
+    What is known of another host is what it wrote with its latest verification, of any record. Its CPUs and quota then
+    may be those of another container: they are not compared.
 
     Args:
         claims: The records of the storage.
@@ -126,6 +127,8 @@ def compare_facts(proof: Proof, now: Facts) -> list[str]:
     reasons = []
     if proof.host_class and now.host_class:
         for name, (then, current) in proof.host_class.differences(now.host_class).items():
+            if name in OF_LIMITS:
+                continue
             before, after = format_difference(name, then, current)
             reasons.append(f"{PROPERTY_NAMES[name]} of the host: {before}, now {after}")
     for name, then, current in (

@@ -181,6 +181,11 @@ DETAILS = frozenset(
 MAY_BE_HIDDEN = frozenset({"caches", "virtual", "n_memory_channels", "n_usable_l3_caches"})
 """Those that a host reports only with a driver, or outside a sandbox. Unknown on one side, they do not differ."""
 
+OF_LIMITS = frozenset(
+    {"n_usable", "n_usable_cores", "n_usable_numa_nodes", "n_usable_l3_caches", "usable_cores_by_kind", "cpu_quota"}
+)
+"""Those that follow from the limits of a process or container. Several may hold on one machine at a time."""
+
 MARKETING = re.compile(r"\((?:R|TM|tm|C)\)|\bCPU\b|@ .*| with .*| (?:\w+-Core )?Processor\b.*|\s+")
 """Parts of marketing names that distinguish nothing."""
 
