@@ -305,6 +305,22 @@ class TestCompleteness:
         assert not set(NOT_IN_THE_CATALOG) & set(KNOBS)
         assert {name for name, _ in REJECTED} | WRITES | set(TEXTS) | set(UNUSABLE) <= set(KNOBS)
 
+    def test_what_changes_the_graph(self) -> None:
+        of_graphs = {knob.id for knob in KNOBS.values() if knob.graph}
+        names = {name for name in KNOBS if name.startswith(("optimization.", "session.qdq"))}
+        assert names < of_graphs
+        assert of_graphs - names == {
+            "session.graph_optimizations_loop_level",
+            "session.disable_aot_function_inlining",
+            "session.disable_quant_qdq",
+            "session.disable_double_qdq_remover",
+            "session.disable_qdq_constant_folding",
+            "session.enable_quant_qdq_cleanup",
+            "session.x64quantprecision",
+            "session.enable_dq_matmulnbits_fusion",
+        }
+        assert {KNOBS[name].where for name in of_graphs} == {"session_config"}
+
     def test_numerics(self) -> None:
         found = {knob.id for knob in KNOBS.values() if knob.numerics and not knob.provider}
         assert found == {

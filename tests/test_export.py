@@ -752,6 +752,45 @@ class TestFiles:
         assert "set them in the program" in done.text
         assert list(tmp_path.iterdir()) == [output]
 
+    @pytest.mark.parametrize(
+        ("name", "kept"), [("session.disable_double_qdq_remover", True), ("session.intra_op.allow_spinning", False)]
+    )
+    @pytest.mark.slow
+    def test_ort_has_the_graph_that_was_measured(self, name: str, kept: bool, tmp_path: Path) -> None:
+        """Two pairs of QuantizeLinear and DequantizeLinear, whose inner two nodes ONNX Runtime removes by default."""
+        import numpy as np
+        import onnxruntime
+
+        nodes, last = [], "x"
+        for pair in range(2):
+            scales = [f"s{pair}", f"z{pair}"]
+            nodes += [
+                onnx.helper.make_node("QuantizeLinear", [last, *scales], [f"q{pair}"]),
+                onnx.helper.make_node("DequantizeLinear", [f"q{pair}", *scales], [f"d{pair}"]),
+            ]
+            last = f"d{pair}"
+        values = {"s0": np.float32(0.1), "z0": np.uint8(10), "s1": np.float32(0.07), "z1": np.uint8(20)}
+        graph = onnx.helper.make_graph(
+            [*nodes, onnx.helper.make_node("Exp", [last], ["y"])],
+            "quantized",
+            [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 4])],
+            [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1, 4])],
+            [onnx.numpy_helper.from_array(np.array(value), name) for name, value in values.items()],
+        )
+        model = tmp_path / "model.onnx"
+        onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 13)], ir_version=8), model)
+        options = onnxruntime.SessionOptions()
+        options.optimized_model_filepath = str(tmp_path / "measured.onnx")
+        options.add_session_config_entry(name, "1")
+        onnxruntime.InferenceSession(str(model), options)
+        done = export("ort", record_of(Config(session_config={name: "1"})), str(model), "r.json", tmp_path / "o.onnx")
+        measured, saved = (
+            [node.op_type for node in onnx.load(tmp_path / each).graph.node] for each in ("measured.onnx", "o.onnx")
+        )
+        assert saved == measured
+        assert len(saved) == (5 if kept else 3)
+        assert (name in str(done.unsupported)) != kept
+
     def test_a_broken_model(self, tmp_path: Path) -> None:
         broken = tmp_path / "broken.onnx"
         broken.write_bytes(b"nothing")

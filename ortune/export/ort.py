@@ -10,15 +10,13 @@ import msgspec
 from ortune.errors import ModelError
 from ortune.export.save import SaveRequest, save_optimized
 from ortune.export.target import Job, Target
+from ortune.knobs import KNOBS
 from ortune.knobs.config import CPU
 from ortune.model import read_model
 from ortune.sanitize import printable
 from ortune.worker import Failure
 from ortune.worker.installed import require_runtime
 from ortune.worker.owned_folder import OwnedFolder, remove_abandoned_folders
-
-GRAPH_ENTRIES = ("optimization.", "session.qdq", "session.disable_quant_qdq", "session.enable_quant_qdq")
-"""Beginnings of the names of entries that change the optimized graph."""
 
 
 def write(job: Job) -> str:
@@ -36,7 +34,8 @@ def write(job: Job) -> str:
     info = read_model(job.model)  # checks that its data is in its folder, which ONNX Runtime need not do
     pending = job.pending
     level = pending.take_option("graph_optimization_level") or "ORT_ENABLE_ALL"
-    entries = {name: text for name, text in pending.config.session_config.items() if name.startswith(GRAPH_ENTRIES)}
+    given = pending.config.session_config
+    entries = {name: text for name, text in given.items() if name in KNOBS and KNOBS[name].graph}
     for name in entries:
         pending.take_entry(name)
     provider = pending.take_providers(registers=True)[0][0]

@@ -81,6 +81,7 @@ class Knob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         short: Name in tables.
         summary: What it does.
         numerics: Whether it may change outputs beyond rounding.
+        graph: Whether it changes the graph that ONNX Runtime optimizes, so that a saved optimized model contains it.
         captures: Whether it captures the work of a call and replays it; see `CAPTURES` of `ortune.knobs.config`.
         tuned: When a search tries it by default, a clause; empty if never.
         not_tunable: Why no search can try it, a clause; empty if it can be given to `{tune}`.
@@ -106,6 +107,7 @@ class Knob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     values_since: Mapping[str, str] = {}
     short: str = ""
     numerics: bool = False
+    graph: bool = False
     captures: bool = False
     tuned: str = ""
     not_tunable: str = ""
