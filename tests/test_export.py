@@ -25,6 +25,7 @@ import yaml
 from ortune.errors import ModelError, UsageError
 from ortune.export import TARGETS, export, find_target, render
 from ortune.export.pending_settings import PendingSettings
+from ortune.export.save import SavedModel, SaveRequest
 from ortune.export.serving import count_cpus
 from ortune.export.target import Job
 from ortune.host.allocators import SONAMES
@@ -790,6 +791,29 @@ class TestFiles:
         assert saved == measured
         assert len(saved) == (5 if kept else 3)
         assert (name in str(done.unsupported)) != kept
+
+    @pytest.mark.parametrize(
+        ("config", "unsupported"),
+        [
+            (
+                CONFIGS["openvino"],
+                ("providers=openvino,cpu", "openvino.device_type=CPU", "openvino.num_streams=2"),
+            ),
+            (Config(providers=(("CPUExecutionProvider", {"use_arena": "0"}),)), ("cpu.use_arena=0",)),
+        ],
+    )
+    def test_ort_stores_no_providers(
+        self, config: Config, unsupported: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def save(request: SaveRequest) -> SavedModel:
+            assert request.config.providers == config.providers
+            Path(request.output).write_bytes(b"model")
+            return SavedModel(size_bytes=5, onnxruntime="1.32.0")
+
+        monkeypatch.setattr("ortune.export.ort.save_optimized", save)
+        done = export("ort", record_of(config), str(TINY_CNN), "r.json", tmp_path / "out.onnx")
+        assert done.unsupported == unsupported
+        assert "set them in the program" in done.text
 
     def test_a_broken_model(self, tmp_path: Path) -> None:
         broken = tmp_path / "broken.onnx"

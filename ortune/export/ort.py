@@ -38,7 +38,8 @@ def write(job: Job) -> str:
     entries = {name: text for name, text in given.items() if name in KNOBS and KNOBS[name].graph}
     for name in entries:
         pending.take_entry(name)
-    provider = pending.take_providers(registers=True)[0][0]
+    # The providers remain: the file stores neither them nor their options.
+    provider = pending.config.provider
     config = msgspec.structs.replace(
         pending.config,
         # Settings that do not change the graph are left out: they could keep a session from being created here.
