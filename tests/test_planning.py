@@ -47,6 +47,7 @@ from ortune.planning.space import make_deployment_space
 from ortune.queueing.theory import ConstantQueue, find_known_capacity
 from ortune.requests import PlanRequest
 from ortune.worker import BlockPlan, Failure
+from ortune.worker.open_loop import draw_arrivals
 from ortune.workload import Goal, Limit, Load, Workload, parse_limit
 from ortune.workload.workload import Tolerance
 from tests.budgets import scale_budget
@@ -418,6 +419,25 @@ class TestStages:
         assert opened.runner.describe_noise(contended=False).n_repeated == 0
         runner.confirm([Deployment()], runner.plan_confirmation([Deployment()], 30.0), lambda done, total: None)
         assert opened.runner.describe_noise(contended=False).n_repeated > 0
+
+    @pytest.mark.parametrize(("rate_per_s", "processes"), [(0.2, 4), (0.05, 1), (0.5, 8), (0.2, 2), (1.0, 1)])
+    def test_no_more_requests_arrive_than_a_low_rate_says(self, rate_per_s: float, processes: int) -> None:
+        """A block of a process without a request is drawn again, which must be rare."""
+        runner = DeploymentRunner(open_simulated(SimulatedExecutor(lambda config: 1e6)), Deployment())
+        deployment = Deployment(processes=processes)
+        blocks, load = runner.run_at_rate(deployment, rate_per_s, "p99")
+        window_ns = min(block.wall_ns for block in blocks)
+        assert runner.find_rate_time_s(deployment, rate_per_s, "p99") > len(blocks) * window_ns / 1e9
+        of_process = load.of_process
+        n_requests = sum(len(draw_arrivals(of_process, 0, window_ns, seed)) for seed in range(2000))
+        assert n_requests / (2000 * window_ns / 1e9) == pytest.approx(rate_per_s / processes, rel=0.04)
+
+    def test_what_takes_too_long_at_a_low_rate_stays_predicted(self) -> None:
+        """Six requests of each process in a block take so long that no measurement fits into the budget."""
+        outcome, spent_s = self.plan_slow_calls(400, "p99<60s", rate_per_s=0.1, budget_s=600.0)
+        assert spent_s < 660
+        assert {row.capacity.source for row in outcome.rows if row.capacity} == {"predicted"}
+        assert {row.at_rate.source for row in outcome.rows if row.at_rate} == {"predicted"}
 
     def test_a_target_that_nothing_keeps(self) -> None:
         executor = SimulatedExecutor(lambda config: 1, latency_under=scale_badly(2))

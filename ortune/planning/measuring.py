@@ -55,6 +55,7 @@ FEWEST_OF_PROCESS = 6.0
 arrive than the rate says."""
 
 LONGEST_RATE_BLOCK_NS = 20_000_000_000
+"""Longest duration of a block, unless the fewest requests of each process take longer."""
 
 USUAL_WARM_UP_S, OVERHEAD = 1.0, 1.15
 """How long queues take to reach their steady state, about, and blocks including what comes before and after them, as a
@@ -321,9 +322,10 @@ class DeploymentRunner:
             self.opened.calibration.pace, load=load, gap_ns=gap_ns, growth=1.0, call_ns=self._find_call_ns(deployment)
         )
         block = plan_block(pace, longest_warm_up_ns=LONGEST_RATE_BLOCK_NS // 2)
-        n_calls = max(required_calls(figure) / BLOCKS_PER_RATE, 20.0, FEWEST_OF_PROCESS * deployment.processes)
+        fewest_ns = math.ceil(FEWEST_OF_PROCESS * deployment.processes * gap_ns)
+        n_calls = max(required_calls(figure) / BLOCKS_PER_RATE, 20.0)
         least_ns = max(n_calls * gap_ns, least_s * 1e9 / BLOCKS_PER_RATE)
-        duration_ns = min(max(int(least_ns), block.duration_ns), LONGEST_RATE_BLOCK_NS)
+        duration_ns = max(min(max(int(least_ns), block.duration_ns), LONGEST_RATE_BLOCK_NS), fewest_ns)
         deadline_s = block.deadline_s + 20 * duration_ns / 1e9
         block = msgspec.structs.replace(block, duration_ns=duration_ns, deadline_s=deadline_s)
         if batching := deployment.batching:

@@ -521,7 +521,9 @@ class _Planning:
         (planned,) = self.add_costs([row])
         if self.options.rate_per_s and planned.replicas:
             of_replica_per_s = self.options.rate_per_s / planned.replicas
-            reserved_s += self.runner.find_rate_time_s(row.deployment, of_replica_per_s, "p99")
+            rate_s = self.runner.find_rate_time_s(row.deployment, of_replica_per_s, "p99")
+            # At a low rate, it takes longer than there is time.
+            reserved_s += rate_s if rate_s + FEWEST_MEASUREMENTS * each_s <= left_s else 0.0
         end_s -= min(reserved_s, left_s - FEWEST_MEASUREMENTS * each_s)
         n_planned = min(int((end_s - self.runner.now_s()) / each_s), MOST_MEASUREMENTS)
         return measurement.run(end_s, lambda n_done: self.observe("capacity", n_done, max(n_planned, n_done)))

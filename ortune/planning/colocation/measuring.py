@@ -26,7 +26,8 @@ ARRIVALS_PER_BLOCK, ARRIVALS_PER_PROCESS = 8, 4
 SHORTEST_BLOCK_NS = 500_000_000
 LONGEST_BLOCK_NS = 20_000_000_000
 """Requests of each model in a block on average, and of each of its processes, at least, and the limits of the block's
-duration. All models are measured over the same window, so the one with the lowest rate decides."""
+duration. All models are measured over the same window, so the one with the lowest rate decides. The upper limit does
+not apply to the requests of each process."""
 
 LONGEST_WARM_UP_S = 3.0
 
@@ -124,15 +125,15 @@ def plan_block(
 ) -> BlockPlan:
     """Return how long a block is, so that each process of each model gets several requests.
 
-    It is never shorter than the time between two requests of a process. Otherwise, this process would be measured for
-    longer than the others, while they are idle.
+    A block of a process without a request is drawn again. With few requests in a block, more would arrive than the rate
+    says.
     """
     loads = [load for each in sharings for load in each.loads_at(demands, scale)]
     longest_s = max(
         max(ARRIVALS_PER_BLOCK, ARRIVALS_PER_PROCESS * load.processes) / (load.rate_per_s or math.inf) for load in loads
     )
-    gap_s = max(load.processes / (load.rate_per_s or math.inf) for load in loads)
-    duration_ns = int(max(min(max(longest_s * 1e9, SHORTEST_BLOCK_NS), LONGEST_BLOCK_NS), gap_s * 1e9 + 1))
+    fewest_s = max(ARRIVALS_PER_PROCESS * load.processes / (load.rate_per_s or math.inf) for load in loads)
+    duration_ns = math.ceil(max(min(max(longest_s * 1e9, SHORTEST_BLOCK_NS), LONGEST_BLOCK_NS), fewest_s * 1e9))
     lead_in_ns = duration_ns // 20
     return BlockPlan(
         load=loads[0],

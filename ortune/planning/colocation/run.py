@@ -19,7 +19,7 @@ from ortune.planning.colocation.choose import choose_sharing, correct_prediction
 from ortune.planning.colocation.measured_scale import ScaleMeasurement
 from ortune.planning.colocation.measuring import OpenHost, SharedHost, Together
 from ortune.planning.colocation.predict import MANY_REQUESTS, NEAR
-from ortune.planning.colocation.prepare import HostPlanOptions, PreparedHostPlan
+from ortune.planning.colocation.prepare import USUAL_BUDGET_S, HostPlanOptions, PreparedHostPlan
 from ortune.planning.colocation.result import (
     HostPlan,
     ModelResult,
@@ -350,9 +350,10 @@ class _Planning:
                 return kept
             if n <= min(2, len(proposals)):
                 break
+        enough_s = 10 * math.ceil(needed_s / TOGETHER_SHARE / 10)
         raise UsageError(
             f"{self.options.budget_s:g}s: too short to measure all models together at these rates.",
-            f"Give {{budget={10 * math.ceil(needed_s / TOGETHER_SHARE / 10)}s}} or more, or omit it.",
+            f"Give {{budget={enough_s}s}} or more{', or omit it' if enough_s <= USUAL_BUDGET_S else ''}.",
             option="budget",
         )
 
