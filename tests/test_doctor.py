@@ -19,19 +19,20 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from ortune.doctor import checks
+from ortune.doctor import checks, optimized_graph
 from ortune.doctor.checks import CHECKS, Check, run_checks
 from ortune.doctor.checks.graph import check_constants, check_layout, check_overhead
 from ortune.doctor.checks.loading import check_creation, check_opset
 from ortune.doctor.checks.placement import check_cuda_graphs, check_placement, check_providers
 from ortune.doctor.examine import add_runtime_facts, examine, find_providers
 from ortune.doctor.facts import Missing, ModelFacts
-from ortune.doctor.findings import DoctorFinding, ok, warn
+from ortune.doctor.findings import Diagnosis, DoctorFinding, ok, warn
 from ortune.doctor.optimized_graph import AssignedNode
 from ortune.errors import InputsError, ModelError, UsageError, spell_as_flag
 from ortune.model.graph import Graph, GraphInput, Node, Weight, read_graph
 from ortune.requests import DoctorRequest
-from ortune.worker import Runtime
+from ortune.worker import Failure, Runtime
+from ortune.worker.failure import FailureKind
 from tests.conftest import ROOT, TINY_CNN, run_ortune
 
 pytestmark = pytest.mark.usefixtures("models_read_here")
@@ -243,6 +244,69 @@ def test_missing_external_data_is_named_with_its_size(tmp_path: Path) -> None:
     assert found["initializers"].severity == "ok"
     assert {skipped.check for skipped in diagnosis.skipped} >= {"attention", "layout", "creation"}
     assert all("cannot load" in skipped.why for skipped in diagnosis.skipped)
+
+
+class Ended(BaseException):
+    """Ends the simulated child process."""
+
+
+@pytest.mark.parametrize(
+    ("stage", "kind", "why"),
+    [
+        ("_time_runs", "timeout", "the checks took longer than 900 s, and ended while ONNX Runtime ran the model"),
+        ("_time_runs", "crash", "the process ended while ONNX Runtime ran the model: gone"),
+        ("_write_graph", "out_of_memory", "the process ended while ONNX Runtime wrote the optimized graph: gone"),
+    ],
+)
+def test_a_model_that_was_loaded_is_not_called_broken_if_the_child_ends_later(
+    stage: str, kind: Any, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    diagnosis = examine_until(stage, kind, monkeypatch)
+    found = {finding.check: finding for finding in diagnosis.findings}
+    assert not diagnosis.has_problem
+    assert found["loading"].severity == "ok"
+    assert found["providers"].severity == "ok"
+    assert {skipped.why for skipped in diagnosis.skipped} == {why}
+    skipped = {skipped.check for skipped in diagnosis.skipped}
+    assert {"attention", "overhead"} <= skipped
+    # What was known before is kept.
+    assert ("creation" in skipped) == (stage == "_time_runs")
+
+
+def test_a_provider_that_ends_the_process_does_not_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ortune.doctor.examine.find_providers", lambda named, runtime: ("CUDAExecutionProvider",))
+    diagnosis = examine_until("_place_nodes", "crash", monkeypatch)
+    found = {finding.check: finding for finding in diagnosis.findings}
+    assert "no session can be created with CUDA" in found["providers"].what
+    assert "gone" in found["providers"].why
+    assert {"loading", "creation", "layout", "overhead"} <= set(found)
+    diagnosis = examine_until("_place_nodes", "timeout", monkeypatch)
+    assert {skipped.check for skipped in diagnosis.skipped} == {"providers", "placement"}
+
+
+def test_a_model_that_takes_too_long_to_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    diagnosis = examine_until("time_session_creation", "timeout", monkeypatch)
+    (problem,) = [finding for finding in diagnosis.findings if finding.severity == "problem"]
+    assert problem.what == "ONNX Runtime did not load the model: gone"
+    assert "onnx.checker" not in problem.fix + problem.command
+    assert {skipped.why for skipped in diagnosis.skipped} == {"ONNX Runtime did not load the model in time"}
+
+
+def examine_until(stage: str, kind: FailureKind, monkeypatch: pytest.MonkeyPatch) -> Diagnosis:
+    """Return the diagnosis of a model for which the child process ends in a stage."""
+
+    def end(*arguments: Any) -> Any:
+        raise Ended
+
+    def ask(module: str, request: Any, reply: type, *, deadline_s: float) -> Any:
+        with pytest.raises(Ended):
+            optimized_graph.optimize_model(request, lambda name: None)
+        return Failure(kind=kind, stage="load", message="gone")
+
+    monkeypatch.setattr(optimized_graph, stage, end)
+    monkeypatch.setattr(optimized_graph, "ask_child", ask)
+    monkeypatch.setattr(optimized_graph, "RUN_S", 0.001)
+    return examine(DoctorRequest(model=str(TINY_CNN)))
 
 
 # The graph.

@@ -41,6 +41,9 @@ ONLY_IF_NAMED = frozenset(
 )
 """Providers that are checked only if the user names them."""
 
+UNKNOWN_WITHOUT_SESSION = ("extended", "optimized", "creation_ns", "run_ns", "assigned", "session_providers")
+"""Facts that only sessions give."""
+
 
 def examine(request: DoctorRequest) -> Diagnosis:
     """Run all checks on a model.
@@ -154,16 +157,17 @@ def add_runtime_facts(facts: ModelFacts, feed: Feed | None, size_bytes: int) -> 
             )
         )
         if isinstance(optimized, Failure):
-            unknown = ("extended", "optimized", "creation_ns", "run_ns", "assigned", "session_providers")
-            missing = {**facts.missing, **dict.fromkeys(unknown, Missing("ONNX Runtime cannot load the model"))}
-            return msgspec.structs.replace(facts, load_error=optimized.message, missing=missing)
+            state = "did not load the model in time" if optimized.kind == "timeout" else "cannot load the model"
+            lacking = dict.fromkeys(UNKNOWN_WITHOUT_SESSION, Missing(f"ONNX Runtime {state}"))
+            missing = {**facts.missing, **lacking}
+            return msgspec.structs.replace(facts, load_error=optimized, missing=missing)
         return msgspec.structs.replace(
             facts,
             extended=_read_optimized(optimized, EXTENDED_LEVEL),
             optimized=_read_optimized(optimized, DEFAULT_LEVEL),
             creation_ns=optimized.creation_ns if len(optimized.creation_ns) > 1 else None,
             run_ns=optimized.run_ns if DEFAULT_LEVEL in optimized.run_ns else None,
-            session_providers=optimized.session_providers,
+            session_providers=None if optimized.end and facts.providers else optimized.session_providers,
             # A provider that does not work is a finding of its own; the check is not skipped.
             provider_error=optimized.missing.get("assigned", ""),
             # With the CPU provider only, or without a session, there is no placement to check.
@@ -181,12 +185,16 @@ def _explain_missing(facts: ModelFacts, optimized: OptimizedModel, feed: Feed | 
     """Return why a fact is not known, by attribute of `ModelFacts`."""
     no_graph = Missing(f"ONNX Runtime cannot write the optimized graph: {optimized.missing.get('graphs', '')}")
     missing = {
-        **facts.missing,
         "extended": no_graph,
         "optimized": no_graph,
         "creation_ns": Missing("the model does not load without optimization, or not a second time"),
         "assigned": Missing("this version of onnxruntime does not report where it places nodes"),
     }
+    if optimized.end:
+        known = ("extended", "optimized") if "graphs" in optimized.missing else ()
+        unknown = [name for name in UNKNOWN_WITHOUT_SESSION if name not in known]
+        missing |= dict.fromkeys(unknown, Missing(optimized.end))
+    missing = {**missing, **facts.missing}
     if message := optimized.missing.get("run_ns"):
         shapes = facts.input_shapes.items()
         inputs = ", ".join(f"{name} {format_shape(shape) or '(one number)'}" for name, shape in shapes)

@@ -6,6 +6,7 @@ import msgspec
 
 from ortune.doctor.optimized_graph import AssignedNode
 from ortune.model.graph import Graph
+from ortune.worker import Failure
 from ortune.worker.installed import RuntimePackage
 
 
@@ -30,7 +31,7 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
         original: The graph in the file.
         extended: The graph after optimization at level ORT_ENABLE_EXTENDED, without layouts for this CPU; or None.
         optimized: The graph after optimization at the default level, ORT_ENABLE_ALL; or None.
-        load_error: ONNX Runtime's message if it cannot load the model, else empty.
+        load_error: Why ONNX Runtime cannot load the model, or None.
         creation_ns: Time to create a session, by optimization level (ORT_DISABLE_ALL and ORT_ENABLE_ALL); or None.
         run_ns: Median time of a run, by optimization level (ORT_ENABLE_EXTENDED and ORT_ENABLE_ALL); or None.
         input_shapes: Shape of each input in that run.
@@ -48,7 +49,7 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
     packages: tuple[RuntimePackage, ...] = ()
     extended: Graph | None = None
     optimized: Graph | None = None
-    load_error: str = ""
+    load_error: Failure | None = None
     creation_ns: dict[str, int] | None = None
     run_ns: dict[str, int] | None = None
     input_shapes: dict[str, tuple[int, ...]] = {}

@@ -38,6 +38,13 @@ RUN_S = 0.3
 """Time to run the model for, in each block."""
 
 DEADLINE_S = 900.0
+"""Time for all that the child does."""
+
+PROGRESS_FILE = "progress.json"
+"""File in which the child records what it knows so far. If the child ends early, that is not lost."""
+
+PLACING = "created a session with the providers"
+"""What the child does last. A provider that ends the process then is one that does not work."""
 
 SPARE_FACTOR = 1.5
 """Disk space to write an optimized graph, as a multiple of the model's size: layouts pad weights."""
@@ -80,6 +87,8 @@ class OptimizedModel(msgspec.Struct, frozen=True, kw_only=True):
         session_providers: Providers of the session that was created with `OptimizeRequest.providers`.
         assigned: Where that session placed each node, or None.
         missing: Why something is not known, by attribute.
+        activity: What the child did when it recorded this: a verb in the past tense, with its object.
+        end: Why the child ended before it was done, else empty.
     """
 
     graphs: dict[str, str] = {}
@@ -88,14 +97,44 @@ class OptimizedModel(msgspec.Struct, frozen=True, kw_only=True):
     session_providers: tuple[str, ...] = ()
     assigned: tuple[AssignedNode, ...] | None = None
     missing: dict[str, str] = {}
+    activity: str = ""
+    end: str = ""
 
 
 def optimize_in_child(request: OptimizeRequest) -> OptimizedModel | Failure:
-    """Optimize, run and place the model in a child process. A `Failure` says why ONNX Runtime cannot load it."""
-    return ask_child("ortune.doctor.optimized_graph", request, OptimizedModel, deadline_s=DEADLINE_S)
+    """Optimize, run and place the model in a child process. A `Failure` says why ONNX Runtime cannot load it.
+
+    If the child ends after the first session was created, the result is what it recorded until then.
+    """
+    found = ask_child("ortune.doctor.optimized_graph", request, OptimizedModel, deadline_s=DEADLINE_S)
+    path = Path(request.folder) / PROGRESS_FILE
+    if not isinstance(found, Failure) or not path.is_file():
+        return found
+    recorded = msgspec.json.decode(path.read_bytes(), type=OptimizedModel)
+    if recorded.activity == PLACING and found.kind != "timeout":
+        return _add_missing(recorded, "assigned", found.message)
+    if found.kind == "timeout":
+        end = f"the checks took longer than {DEADLINE_S:.0f} s, and ended while ONNX Runtime {recorded.activity}"
+    else:
+        end = f"the process ended while ONNX Runtime {recorded.activity}: {found.message}"
+    return msgspec.structs.replace(recorded, end=end)
+
+
+def _add_missing(optimized: OptimizedModel, attribute: str, why: str) -> OptimizedModel:
+    return msgspec.structs.replace(optimized, missing={**optimized.missing, attribute: why})
 
 
 # The rest runs in the child.
+
+
+def _record(request: OptimizeRequest, optimized: OptimizedModel, activity: str) -> None:
+    """Record what is known so far, and what comes next."""
+    path = Path(request.folder) / PROGRESS_FILE
+    new = path.with_suffix(".new")
+    # Without space on the disk, the child goes on without a record.
+    with contextlib.suppress(OSError):
+        new.write_bytes(msgspec.json.encode(msgspec.structs.replace(optimized, activity=activity)))
+        new.replace(path)
 
 
 def optimize_model(request: OptimizeRequest, enter: Enter) -> OptimizedModel:
@@ -105,26 +144,32 @@ def optimize_model(request: OptimizeRequest, enter: Enter) -> OptimizedModel:
         Exception: onnxruntime cannot load the model.
     """
     enter("load")
-    missing: dict[str, str] = {}
     session, first_ns = time_session_creation(request.model_path, DEFAULT)
     del session
-    run_ns: dict[str, int] = {}
+    optimized = OptimizedModel()
     if request.feed_path is not None:
         enter("check")
+        _record(request, optimized, "ran the model")
         try:
             run_ns = _time_runs(request.model_path, Path(request.feed_path))
+            optimized = msgspec.structs.replace(optimized, run_ns=run_ns)
         except Exception as error:  # noqa: BLE001  (the model does not run on these inputs, which is reported)
-            missing["run_ns"] = make_failure(error, "check").message
+            optimized = _add_missing(optimized, "run_ns", make_failure(error, "check").message)
     enter("load")
+    _record(request, optimized, "created sessions with and without optimization")
     creation_ns = _time_creation(request.model_path, first_ns)
-    graphs: dict[str, str] = {}
+    optimized = msgspec.structs.replace(optimized, creation_ns=creation_ns)
     for level in WRITTEN_LEVELS:
+        _record(request, optimized, "wrote the optimized graph")
         try:
-            graphs[level] = _write_graph(request, level)
+            graphs = {**optimized.graphs, level: _write_graph(request, level)}
+            optimized = msgspec.structs.replace(optimized, graphs=graphs)
         except Exception as error:  # noqa: BLE001  (not every model can be written, which is reported)
-            missing["graphs"] = make_failure(error, "load").message
-    optimized = OptimizedModel(graphs=graphs, creation_ns=creation_ns, run_ns=run_ns, missing=missing)
-    return _place_nodes(request, optimized) if request.providers else optimized
+            optimized = _add_missing(optimized, "graphs", make_failure(error, "load").message)
+    if not request.providers:
+        return optimized
+    _record(request, optimized, PLACING)
+    return _place_nodes(request, optimized)
 
 
 def _at_level(level: str) -> Config:
@@ -206,8 +251,7 @@ def _place_nodes(request: OptimizeRequest, optimized: OptimizedModel) -> Optimiz
     try:
         session = make_session(request.model_path, config, record_assignment=True)
     except Exception as error:  # noqa: BLE001  (a provider that does not work is a finding)
-        missing = {**optimized.missing, "assigned": make_failure(error, "load").message}
-        return msgspec.structs.replace(optimized, missing=missing)
+        return _add_missing(optimized, "assigned", make_failure(error, "load").message)
     optimized = msgspec.structs.replace(optimized, session_providers=tuple(session.get_providers()))
     if not hasattr(session, "get_provider_graph_assignment_info"):
         return optimized

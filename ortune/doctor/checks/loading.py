@@ -54,11 +54,18 @@ def check_loading(facts: ModelFacts) -> DoctorFinding:
     """Find models that ONNX Runtime cannot load."""
     if not facts.load_error:
         return ok("ONNX Runtime loads the model")
-    fix = next((fix for pattern, fix in LOAD_FIXES if re.search(pattern, facts.load_error)), "")
+    if facts.load_error.kind == "timeout":
+        return warn(
+            f"ONNX Runtime did not load the model: {facts.load_error.message}",
+            "Whether it can be loaded is not known",
+            "Try again on a host with more free memory and less other work",
+        )
+    message = facts.load_error.message
+    fix = next((fix for pattern, fix in LOAD_FIXES if re.search(pattern, message)), "")
     program = f"import onnx; onnx.checker.check_model({facts.path!r}, full_check=True)"
     return warn(
         "ONNX Runtime cannot load the model",
-        f"ONNX Runtime reports: {shorten(facts.load_error)}",
+        f"ONNX Runtime reports: {shorten(message)}",
         fix or "Check the file with onnx.checker",
         "" if fix else f"python -c {shlex.quote(program)}",
     )
