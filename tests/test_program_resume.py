@@ -21,6 +21,7 @@ from ortune.errors import OrtuneError, UsageError
 from ortune.options import make_request
 from ortune.program import prepare as preparing
 from ortune.program import search as searching
+from ortune.program.identity import digest_scripts
 from ortune.program.observation import SeenShapes
 from ortune.program.prepare import ObservedRun, PreparedProgram, observe_program, prepare_program, restore_shares
 from ortune.program.search import ProgramResult, search_program
@@ -164,7 +165,7 @@ class TestRefusal:
         ("options", "message"),
         [
             ({"command": (*COMMAND[:-1], "4")}, "command: "),
-            ({"command": (sys.executable, "-P", *COMMAND[1:])}, "script: "),
+            ({"command": (sys.executable, "-P", *COMMAND[1:])}, "command: "),
             ({"only": ("intra_op_num_threads",)}, "space: "),
             ({"fix": {"session.intra_op.allow_spinning": "0"}}, "base: "),
             ({"budget": "21s"}, "budget: 20.0 then, 21.0 now"),
@@ -211,6 +212,27 @@ class TestRefusal:
         with pytest.raises(UsageError, match="something changed since it began") as caught:
             searches.run(resume=True)
         assert message in str(caught.value) or "model tiny_encoder.onnx: unknown then" in str(caught.value)
+
+    def test_a_script_that_was_edited(self, searches: Searches, tmp_path: Path) -> None:
+        script = tmp_path / "app.py"
+        script.write_bytes(PROGRAM.read_bytes())
+        command = (sys.executable, "-u", str(script), *COMMAND[2:])
+        searches.run(interrupt_at=20, command=command)
+        script.write_bytes(PROGRAM.read_bytes() + b"# edited")
+        with pytest.raises(UsageError, match="script: "):
+            searches.run(resume=True, command=command)
+
+    @pytest.mark.parametrize("before", [[], ["python"], ["python", "-u"], ["env", "python"], ["run", "other.py"]])
+    def test_every_python_file_of_a_command_is_compared(self, before: list[str], tmp_path: Path) -> None:
+        script = tmp_path / "app.py"
+        command = [*before, str(script)]
+        assert digest_scripts(command) == ""
+        digests = set()
+        for text in ("a", "b"):
+            script.write_text(text)
+            digests.add(digest_scripts(command))
+        assert len(digests) == 2
+        assert digest_scripts(["python", "-m", "app"]) == digest_scripts(["uvicorn", "app:app"]) == ""
 
     def test_another_host_or_runtime(self, searches: Searches) -> None:
         searches.run(interrupt_at=50)

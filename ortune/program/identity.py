@@ -26,7 +26,7 @@ def describe_program_identity(prepared: PreparedProgram) -> dict[str, str]:
     return encode_identity(
         {
             "command": f"{run.program} ({digest_command(task.command)[:16]})",
-            "script": digest_script(task.command),
+            "script": digest_scripts(task.command),
             **{f"model {model.name}": identity.digest[:16] for model, identity in models},
             **{f"own settings of {model.name}": describe_own(model) for model, _ in models},
             **{f"sessions of {model.name}": model.n_sessions for model, _ in models},
@@ -54,9 +54,9 @@ def describe_own(model: ProgramModel) -> str:
     return f"{model.own.key} {digest_value(model.varied)}" if model.varied else model.own.key
 
 
-def digest_script(command: Sequence[str]) -> str:
-    """Return a digest of the script that a command runs; empty if it names none."""
-    return next((digest_file(Path(word)) for word in command[:2] if word.endswith(".py")), "")
+def digest_scripts(command: Sequence[str]) -> str:
+    """Return digests of the Python files that a command names; empty if it names none."""
+    return " ".join(filter(None, (digest_file(Path(word)) for word in command if word.endswith(".py"))))
 
 
 def digest_file(path: Path) -> str:
