@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -21,6 +22,7 @@ from ortune.errors import RecordError, UsageError
 from ortune.gates.reporters.history import HistoryEntry, append_history
 from ortune.host import Core, NumaNode, Topology
 from ortune.knobs import DEFAULT, Config
+from ortune.options import parse_shapes
 from ortune.record.files import encode_record, read_record, read_trials
 from ortune.record.files import write_record as write_both
 from ortune.record.schema import Bundle
@@ -41,6 +43,8 @@ from ortune.report.source import History, Records, read_source
 from ortune.sanitize import printable
 from ortune.worker import CpuPlace, SessionInfo
 from ortune.worker.session_info import PoolThread
+from ortune.workload import APPROXIMATE_TOLERANCE, InputData
+from ortune.workload.workload import Tolerance
 from tests.conftest import ROOT, TINY_CNN, run_ortune
 from tests.gate_results import make_interval, make_result
 from tests.hostile import ALL_TEXTS
@@ -225,6 +229,36 @@ class TestPages:
         (command,) = (block.text for block in blocks_of(page, Code) if block.title == "Search again")
         fixed = "--fix intra_op_num_threads=1 --fix enable_mem_pattern=false --fix cuda.device_id=1"
         assert f" --provider cuda,cpu {fixed} --budget " in command
+
+    def test_a_search_is_repeated_with_its_shapes_and_tolerance(self, tmp_path: Path) -> None:
+        record = make_local_record(TINY_CNN, ONE_THREAD)
+        inputs = {
+            "ids": InputData(dtype="int64", shapes=((8, 128),), origin="random, 0 to 30521"),
+            "a b": InputData(dtype="float32", shapes=((8, 3),), origin="random"),
+            "scale": InputData(dtype="float32", shapes=((),), origin="random"),
+            "mask": InputData(dtype="int64", shapes=((8, 16), (8, 32)), origin="ones"),
+            "image": InputData(dtype="float32", shapes=((1, 3),), origin="from x.npz"),
+        }
+        workload = msgspec.structs.replace(record.workload, inputs=inputs, tolerance=APPROXIMATE_TOLERANCE)
+        page = page_of(write_record(msgspec.structs.replace(record, workload=workload), tmp_path / "r.json"))
+        commands = {block.title: block.text for block in blocks_of(page, Code) if not block.folded}
+        options = "--shape ids=8x128 --shape 'a b=8x3' --allow-approximate"
+        assert f" {options} --budget" in commands["Search again"]
+        assert commands["Compare under any load"].endswith(options)
+        words = shlex.split(options.removesuffix("--allow-approximate"))
+        assert parse_shapes(words[1::2]) == {"ids": (8, 128), "a b": (8, 3)}
+        texts = [block.text for block in blocks_of(page, Text)]
+        assert "mask had several shapes: 8x16, 8x32. Give their sizes with --dim." in texts
+        assert any("does not hold the options --tune, --only, --trials" in text for text in texts)
+
+    def test_a_search_is_repeated_with_its_own_tolerance(self, tmp_path: Path) -> None:
+        record = make_local_record(TINY_CNN, ONE_THREAD)
+        for relative, absolute, is_own in ((0.02, 1e-4, True), (1e-3, 1e-4, False), (5e-3, 1 / 127, False)):
+            tolerance = Tolerance(relative=relative, absolute=absolute)
+            workload = msgspec.structs.replace(record.workload, tolerance=tolerance)
+            page = page_of(write_record(msgspec.structs.replace(record, workload=workload), tmp_path / "r.json"))
+            (command,) = (block.text for block in blocks_of(page, Code) if block.title == "Search again")
+            assert (f" --rtol {relative:g} --atol {absolute:g} " in command) == is_own
 
     def test_a_front(self) -> None:
         page = page_of(FRONT)

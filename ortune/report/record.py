@@ -40,6 +40,7 @@ from ortune.report.shared import (
     list_unrecorded,
     tabulate_figures,
     tabulate_limits,
+    tolerance_options,
     workload_options,
 )
 from ortune.report.source import Records, RecordSource
@@ -276,6 +277,12 @@ def fix_options(base: Config) -> list[str]:
     return options
 
 
+NOT_RECORDED = (
+    "A record does not hold the options --tune, --only, --trials, --build-timeout and --history. "
+    "Add those that the search had."
+)
+
+
 def show_commands(record: Record, name: str) -> tuple[Block, ...]:
     """Return how to repeat the search, and what it rests on."""
     search, workload = record.search, record.workload
@@ -302,10 +309,11 @@ def show_commands(record: Record, name: str) -> tuple[Block, ...]:
     seed = [f"--seed {search.seed}"] if search.seed else []
     budget = f"--budget {search.budget_s:g}s"
     fixed = fix_options(record.base)
-    words = ["ortune search", model, *options, *fixed, budget, *strategy, *seed, "-o again.json"]
+    tolerance = tolerance_options(workload.tolerance)
+    words = ["ortune search", model, *options, *tolerance, *fixed, budget, *strategy, *seed, "-o again.json"]
     blocks.append(Code(title="Search again", text=" ".join(words)))
     if record.config != record.base:
         blocks.append(Code(title="Verify the gain on this host", text=f"ortune apply {file} {model} --verify"))
         blocks.append(Code(title="Compare under any load", text=" ".join(["ortune bench", model, file, *options])))
-    blocks += [Text(text=text) for text in list_unrecorded(workload)]
+    blocks += [Text(text=text) for text in [*list_unrecorded(workload), NOT_RECORDED]]
     return tuple(blocks)

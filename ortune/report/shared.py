@@ -18,8 +18,18 @@ from ortune.console.widgets import (
 )
 from ortune.report.blocks import Cell, Chart, Facts, Table, Tone
 from ortune.report.charts.latencies import draw_latencies, draw_tails
-from ortune.workload import FIGURES, Load, Workload
+from ortune.workload import APPROXIMATE_TOLERANCE, FIGURES, Load, Workload
+from ortune.workload.data import format_shape
 from ortune.workload.goal import find_default_objective
+from ortune.workload.workload import QUANTIZED_TOLERANCE, TF32_TOLERANCE, Tolerance
+
+USUAL_TOLERANCES = (
+    Tolerance(),
+    QUANTIZED_TOLERANCE,
+    TF32_TOLERANCE,
+    Tolerance(relative=TF32_TOLERANCE.relative, absolute=QUANTIZED_TOLERANCE.absolute),
+)
+"""Those that a search uses without an option: of models in floats and in integers, on CPUs and on GPUs with TF32."""
 
 LIMIT_TONES: dict[str, Tone] = {"yes": "good", "no": "bad", "unsure": "unsure"}
 
@@ -166,12 +176,29 @@ def workload_options(workload: Workload) -> list[str]:
     options += [f"--limit {shlex.quote(limit.text)}" for limit in workload.limits]
     if workload.batches:
         options.append(f"--batch {','.join(map(str, workload.batches))}")
+    for name, data in workload.inputs.items():
+        # Arrays of files, named by their origin, have their own shapes. A single number has no sizes.
+        if len(data.shapes) == 1 and data.shapes[0] and not data.origin.startswith("from "):
+            options.append(f"--shape {shlex.quote(f'{name}={format_shape(data.shapes[0])}')}")
+    if workload.tolerance == APPROXIMATE_TOLERANCE:
+        options.append("--allow-approximate")
     return options
+
+
+def tolerance_options(tolerance: Tolerance) -> list[str]:
+    """Return the options for a tolerance that none of the commands chooses without them."""
+    if tolerance in (*USUAL_TOLERANCES, APPROXIMATE_TOLERANCE):
+        return []
+    return [f"--rtol {tolerance.relative:g}", f"--atol {tolerance.absolute:g}"]
 
 
 def list_unrecorded(workload: Workload) -> list[str]:
     """Return what has to be added to a command to reproduce a measurement, because files do not hold it."""
     notes = []
+    for name, data in workload.inputs.items():
+        if len(data.shapes) > 1 and not data.origin.startswith("from "):
+            shapes = ", ".join(map(format_shape, data.shapes))
+            notes.append(f"{name} had several shapes: {shapes}. Give their sizes with --dim.")
     if workload.background_load:
         notes.append(f"Add --beside with the command of the background load ({workload.background_load.program}).")
     origins = {data.origin for data in workload.inputs.values()}
