@@ -576,6 +576,12 @@ def facts_on_cuda(*nodes: tuple[str, str], **more: Any) -> ModelFacts:
     )
 
 
+def facts_on_two(*nodes: tuple[str, str], used: Sequence[str] = ("Tensorrt", "CUDA", "CPU")) -> ModelFacts:
+    providers = ("TensorrtExecutionProvider", "CUDAExecutionProvider")
+    session_providers = tuple(f"{name}ExecutionProvider" for name in used)
+    return facts_on_cuda(*nodes, providers=providers, session_providers=session_providers)
+
+
 @pytest.mark.parametrize(
     ("facts", "severity", "what"),
     [
@@ -586,6 +592,13 @@ def facts_on_cuda(*nodes: tuple[str, str], **more: Any) -> ModelFacts:
         (facts_on_cuda(("CPU", "Conv"), providers_named=False), "advice", "takes none of 1 node"),
         (facts_on_cuda(("CPU", "Conv"), session_providers=()), "problem", "does not work here"),
         (facts_on_cuda(provider_error="libcudnn.so.9: cannot open"), "problem", "no session can be created"),
+        (facts_on_two(("CUDA", "Conv"), used=("CUDA", "CPU")), "problem", "Tensorrt does not work here"),
+        (facts_on_two(("CPU", "Conv"), used=("CPU",)), "problem", "Tensorrt, CUDA do not work here"),
+        (facts_on_two(("CUDA", "Conv")), "problem", "Tensorrt takes none of 1 node; CUDA takes 1"),
+        (facts_on_two(("CPU", "Conv")), "problem", "Tensorrt, CUDA take none of 1 node"),
+        (facts_on_two(("Tensorrt", "Conv")), "ok", "Tensorrt takes 1 of 1"),
+        (facts_on_two(("Tensorrt", "Conv"), ("CUDA", "Relu")), "ok", "Tensorrt takes 1 and CUDA takes 1 of 2 nodes"),
+        (facts_on_two(("Tensorrt", "Conv"), ("CPU", "NonMaxSuppression")), "advice", "instead of Tensorrt: "),
     ],
 )
 def test_where_nodes_run(facts: ModelFacts, severity: str, what: str) -> None:
@@ -593,6 +606,12 @@ def test_where_nodes_run(facts: ModelFacts, severity: str, what: str) -> None:
     assert found
     assert found.severity == severity
     assert what in found.what
+
+
+def test_the_cpu_computes_shapes_only_if_it_has_nodes() -> None:
+    found = check_placement(facts_on_cuda(("CUDA", "Conv")))
+    assert found
+    assert found.what == "CUDA takes 1 of 1 nodes"
 
 
 def test_a_version_that_does_not_report_where_nodes_run() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+
 from ortune.doctor.checks.graph import FOLLOWS_SHAPE, SHAPE_OPS
 from ortune.doctor.checks.text import list_ops, plural, shorten
 from ortune.doctor.facts import ModelFacts
@@ -24,52 +27,71 @@ def check_providers(facts: ModelFacts) -> DoctorFinding | None:
     if not facts.providers:
         return ok("only the CPU provider", "Check others with {provider}")
     report = warn if facts.providers_named else advise
-    names = name_providers(facts)
     if facts.provider_error:
         return report(
-            f"no session can be created with {names}",
+            f"no session can be created with {name_providers(facts.providers)}",
             f"ONNX Runtime reports: {shorten(facts.provider_error)}",
             INSTALL_LIBRARIES,
         )
-    if not are_used(facts):
+    if lacking := [name for name in facts.providers if name not in (facts.session_providers or ())]:
+        state = "does not work here: the session runs without it"
+        if len(lacking) > 1:
+            state = "do not work here: the session runs without them"
         return report(
-            f"{names} does not work here: the session runs without it",
-            "If a provider cannot be loaded, ONNX Runtime only logs it and runs the model on the CPU",
+            f"{name_providers(lacking)} {state}",
+            "If a provider cannot be loaded, ONNX Runtime only logs it and runs the model without it",
             INSTALL_LIBRARIES,
         )
     return None
 
 
-def name_providers(facts: ModelFacts) -> str:
-    """Return the providers besides the CPU's, as they are shown."""
-    return ", ".join(name.removesuffix("ExecutionProvider") for name in facts.providers)
+def name_providers(providers: Sequence[str]) -> str:
+    """Return providers as they are shown."""
+    return ", ".join(name.removesuffix("ExecutionProvider") for name in providers)
 
 
-def are_used(facts: ModelFacts) -> bool:
-    """Return whether the session uses one of the providers besides the CPU's."""
-    return bool(set(facts.session_providers or ()) & set(facts.providers))
+def describe_idle(providers: Sequence[str], n_nodes: int) -> str:
+    """Return that providers take no nodes."""
+    return f"{name_providers(providers)} {'take' if len(providers) > 1 else 'takes'} none of {plural(n_nodes, 'node')}"
+
+
+def list_used(facts: ModelFacts) -> list[str]:
+    """Return the providers besides the CPU's that the session has, in order of preference."""
+    return [name for name in facts.providers if name in (facts.session_providers or ())]
 
 
 def check_placement(facts: ModelFacts) -> DoctorFinding | None:
     """Find nodes that the providers leave to the CPU."""
-    if not are_used(facts):
+    used = list_used(facts)
+    if not used:
         return None
     assert facts.assigned is not None
     report = warn if facts.providers_named else advise
-    names = name_providers(facts)
+    counts = Counter(node.provider for node in facts.assigned)
     cpu = [node for node in facts.assigned if node.provider == "CPUExecutionProvider"]
     n_nodes = len(facts.assigned)
     if n_nodes and len(cpu) == n_nodes:
         return report(
-            f"{names} takes none of {plural(n_nodes, 'node')}: the model runs on the CPU",
+            f"{describe_idle(used, n_nodes)}: the model runs on the CPU",
             "The provider has no kernels for these operators and types, or does not expect to gain from running them",
             "Run the model on the CPU, or export it with types that the provider supports, such as float16 or float32",
         )
+    working = [name for name in used if counts[name]]
+    shares = " and ".join(f"{name_providers([name])} takes {counts[name]}" for name in working)
+    # One that comes last may take nothing because all others take everything.
+    before = used[: used.index(working[-1])] if working else []
+    if idle := [name for name in before if not counts[name]]:
+        return report(
+            f"{describe_idle(idle, n_nodes)}; {shares}",
+            "The provider has no kernels for these operators and types, or does not expect to gain from running them",
+            "Leave it out, or export the model with operators and types that the provider supports",
+        )
     work = [Node(op=node.op, domain=node.domain, name=node.name) for node in cpu if node.op not in SHAPE_WORK]
     if not work:
-        return ok(f"{names} takes {n_nodes - len(cpu)} of {n_nodes} nodes; the CPU computes shapes")
+        shapes = "; the CPU computes shapes" if cpu else ""
+        return ok(f"{shares or f'{name_providers(used)} takes 0'} of {n_nodes} nodes{shapes}")
     return advise(
-        f"{len(cpu)} of {n_nodes} nodes run on the CPU instead of {names}: {list_ops(work)}",
+        f"{len(cpu)} of {n_nodes} nodes run on the CPU instead of {name_providers(working or used)}: {list_ops(work)}",
         "Data is copied from and to the device around each of them",
         "Find out which nodes they are: with session.disable_cpu_ep_fallback, ONNX Runtime rejects such a model and "
         "names them",
