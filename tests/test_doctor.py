@@ -24,6 +24,7 @@ from ortune.doctor.checks import CHECKS, Check, run_checks
 from ortune.doctor.checks.graph import check_constants, check_layout, check_overhead
 from ortune.doctor.checks.loading import check_creation, check_opset
 from ortune.doctor.checks.placement import check_cuda_graphs, check_placement, check_providers
+from ortune.doctor.checks.precision import check_float64
 from ortune.doctor.examine import add_runtime_facts, examine, find_providers
 from ortune.doctor.facts import Missing, ModelFacts
 from ortune.doctor.findings import Diagnosis, DoctorFinding, ok, warn
@@ -475,6 +476,12 @@ def test_double_precision(tmp_path: Path) -> None:
     findings = diagnose(save_chain(tmp_path / "m.onnx", *nodes, weights=[weight("w", 64, 64, dtype=np.float64)]))
     assert severities(findings) == {"float64": "advice"}
     assert "1 MatMul" in findings["float64"].what
+
+
+def test_a_model_without_nodes_has_none_in_float64() -> None:
+    graph = Graph(ir_version=8, opsets={"": 17}, nodes=())
+    found = check_float64(ModelFacts(path="m.onnx", original=graph))
+    assert (found.severity, found.what) == ("ok", "no nodes in float64")
 
 
 def save_shapes(path: Path) -> Path:

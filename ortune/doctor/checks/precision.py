@@ -70,7 +70,7 @@ def check_float64(facts: ModelFacts) -> DoctorFinding:
         and any(dtypes.get(name) == "float64" for name in node.outputs)
     ]
     heavy = [node for node in double if node.op in HEAVY]
-    if not heavy and len(double) * 10 < len(facts.original.nodes):
+    if not double or (not heavy and len(double) * 10 < len(facts.original.nodes)):
         return ok(f"{plural(len(double), 'small node')} in float64" if double else "no nodes in float64")
     return advise(
         f"{plural(len(double), 'node')} in float64: {list_ops(heavy or double)}",
