@@ -28,7 +28,7 @@ from ortune.program import http_load, http_worker
 from ortune.program import server as program_server
 from ortune.program.http_load import HttpLoad, check_unused, check_url, find_free_port, wait_until_up
 from ortune.program.http_protocol import MOST_KEPT_BYTES, OpenRequest, Response, add_content_type
-from ortune.program.http_worker import MOST_LATE_NS, Requester, Sample, ServerClock, ServerLoad
+from ortune.program.http_worker import MOST_LATE_NS, Requester, Sample, ServerClock, ServerLoad, read_samples
 from ortune.worker import Block, BlockPlan, Failure, cpu, load_generator
 from ortune.worker.cpu import CpuTimes, TreeClock
 from ortune.worker.load_generator import generate_load
@@ -669,6 +669,39 @@ def test_answers_that_send_requests_elsewhere_are_not_measured(status: int, load
         measured = answer if isinstance(answer, Failure) else load.measure(plan(make_load()))
     assert isinstance(measured, Failure)
     assert f"status {status}" in measured.message
+
+
+@pytest.mark.parametrize("bodies", [0, 1])
+def test_all_header_fields_of_the_same_name_are_sent(bodies: int, tmp_path: Path) -> None:
+    headers = (("Cookie", "a=1"), ("Cookie", "b=2"))
+    path = tmp_path / "a.json"
+    path.write_text("{}")
+    seen: list[list[str] | None] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            seen.append(self.headers.get_all("Cookie"))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        serving.start()
+        url = f"http://127.0.0.1:{server.server_port}/"
+        assert wait_until_up(url, is_alive=lambda: True, deadline_s=60, headers=headers) is None
+        request = OpenRequest(
+            url=url, headers=headers, body_paths=(str(path),) * bodies, timeout_s=60, root=os.getpid(), usable=USABLE
+        )
+        (sample,) = read_samples(request)
+        requester = Requester(request, 1)
+        requester.call(sample)
+        requester.close()
+        server.shutdown()
+        serving.join()
+    assert seen == [["a=1", "b=2"]] * 2
 
 
 def test_the_content_type_of_a_body(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from ortune.apply.placeholders import PORT
 from ortune.errors import UsageError
 from ortune.prctl import name_parent
 from ortune.program import http_protocol
-from ortune.program.http_protocol import MOVED
+from ortune.program.http_protocol import MOVED, collect_fields
 from ortune.sanitize import printable
 from ortune.secret_variables import inherit_environment
 from ortune.worker import protocol
@@ -220,11 +220,13 @@ def _ask(
     import urllib3
 
     assert isinstance(pool, urllib3.PoolManager)
+    fields = collect_fields(() if health_url else headers)
+    fields.setdefault("Connection", "close")
     response = pool.urlopen(
         "GET" if health_url else method,
         health_url or url,
         body=None if health_url else body,
-        headers={"Connection": "close", **({} if health_url else dict(headers))},
+        headers=fields,
         timeout=min(left_s, LONGEST_POLL_TIMEOUT_S) if health_url else left_s,
         redirect=False,
         preload_content=False,

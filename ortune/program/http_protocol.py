@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from ortune.worker.protocol import BlockReply, FailureReply, MeasureRequest
+
+if TYPE_CHECKING:
+    from urllib3 import HTTPHeaderDict
 
 MOVED = frozenset((301, 307, 308))
 """Status codes that send the request, as it is, to another URL: nothing was computed for it."""
@@ -31,6 +35,16 @@ def add_content_type(headers: Sequence[tuple[str, str]], path: str | Path) -> tu
     if any(name.lower() == "content-type" for name, _ in headers):
         return tuple(headers)
     return (("Content-Type", mimetypes.guess_type(path)[0] or "application/octet-stream"), *headers)
+
+
+def collect_fields(headers: Sequence[tuple[str, str]]) -> HTTPHeaderDict:
+    """Return header fields as urllib3 takes them. Of several with the same name, all are sent."""
+    from urllib3 import HTTPHeaderDict
+
+    fields = HTTPHeaderDict()
+    for name, value in headers:
+        fields.add(name, value)
+    return fields
 
 
 class OpenRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -32,7 +32,7 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -49,6 +49,7 @@ from ortune.program.http_protocol import (
     Reply,
     Response,
     add_content_type,
+    collect_fields,
     decode_request,
     is_error,
 )
@@ -226,7 +227,7 @@ class Sample(NamedTuple):
     """What distinguishes one request from others."""
 
     body: bytes | None
-    headers: dict[str, str]
+    headers: Mapping[str, str]
 
 
 class Requester:
@@ -475,16 +476,15 @@ def read_samples(request: OpenRequest) -> Sequence[Sample]:
         OSError: A body cannot be read.
         ValueError: It is too large.
     """
-    headers = dict(request.headers)
     if not request.body_paths:
-        return [Sample(None, headers)]
+        return [Sample(None, collect_fields(request.headers))]
     samples = []
     for path in request.body_paths:
         try:
             body = read_limited(Path(path), MOST_BODY_BYTES, only_regular=True)
         except TooLargeError as error:
             raise ValueError(f"{path}: {error}") from None
-        samples.append(Sample(body, dict(add_content_type(request.headers, path))))
+        samples.append(Sample(body, collect_fields(add_content_type(request.headers, path))))
     return samples
 
 
