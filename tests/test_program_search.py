@@ -488,6 +488,8 @@ class TestOptions:
             ({"check_command": " "}, "is empty"),
             ({"url": "http://127.0.0.1:9/", "header": ("A: \udcff",)}, "Latin-1"),
             ({"url": "http://127.0.0.1:9/", "header": ("A: b\nC: d",)}, "control character"),
+            ({"url": "http://127.0.0.1:9/", "header": ("Schl\xfcssel: 1",)}, "Schl.ssel: is not the name of a"),
+            ({"url": "http://127.0.0.1:9/", "header": ("A b: 1",)}, "A b: is not the name of a header field"),
             ({"check_command": "no-such-program -x"}, "there is no program no-such-program"),
             ({"sessions": 2}, "sessions"),
             ({"processes": 2}, "start their own processes"),

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import platform
+import re
 import shlex
 import shutil
 import sys
@@ -57,6 +58,11 @@ from ortune.worker.installed import find_installed_version
 from ortune.worker.owned_folder import OwnedFolder
 from ortune.workload import Goal
 from ortune.workload.program import MeasureKind, ProgramRun, digest_command
+
+HEADER_NAME = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+"""Name of a header field.
+
+Source: `token` in RFC 9110, section 5.6.2."""
 
 OBSERVE_ATTEMPTS = 3
 LOST_WAIT_S = 1.0
@@ -416,6 +422,9 @@ def make_server(request: ProgramSearchRequest, task: ProgramTask) -> Server | No
         if not text.isprintable() or not can_encode(text, "latin-1"):
             message = f"{printable(name)}: has a control character, or one that is not in Latin-1."
             raise UsageError(message, "Header fields of HTTP cannot have it.", option="header")
+        if not re.fullmatch(HEADER_NAME, name.strip()):
+            message = f"{name.strip()}: is not the name of a header field."
+            raise UsageError(message, "It may have letters from A to Z, digits, and marks such as -.", option="header")
         headers.append((name.strip(), value.strip()))
     bodies = tuple(Path(path) for path in request.body)
     return Server(
