@@ -692,7 +692,7 @@ class SizesOptions(Request):
         from ortune.workload import InputOptions
 
         data = getattr(self, "inputs", None)
-        return InputOptions(dims=self.dim, shapes=self.shape, data=data, seed=getattr(self, "seed", 0))
+        return InputOptions(dims=self.dim, shapes=self.shape, data=data, seed=getattr(self, "seed", 0) or 0)
 
 
 class InputsOptions(SizesOptions):
@@ -1836,7 +1836,17 @@ class ProfileRequest(InputsOptions):
             panel=WRITING,
         ),
     ] = None
-    seed: Seed = 0
+    seed: Annotated[
+        int | None,
+        Option(
+            help="Random seed of synthetic inputs.",
+            metavar="N",
+            parse=parse_count(0),
+            accepts="int",
+            default="that of the record, else 0",
+            panel=MEASURING,
+        ),
+    ] = None
 
 
 class HostRequest(Request):

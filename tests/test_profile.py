@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from collections.abc import Sequence
@@ -13,15 +14,17 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from rich.console import Console
 
-from ortune.console.profile import make_ops_table
+from ortune.console.profile import make_ops_table, show_profile
 from ortune.errors import InputsError, MeasureError, ModelError, RecordError, UsageError
 from ortune.knobs import DEFAULT, Config
 from ortune.options import make_request
-from ortune.profile.run import profile
+from ortune.profile.run import ConfigProfile, Profile, choose_inputs, count_sizes, profile
 from ortune.profile.trace import Breakdown, EventArguments, TraceEvent, break_down, read_trace, split_runs
 from ortune.record.files import encode_record, read_record
 from ortune.requests import ProfileRequest
+from ortune.workload import InputData, InputOptions
 from tests.conftest import ROOT, TINY_CNN, TINY_ENCODER, run_ortune
 from tests.records import make_record
 
@@ -238,6 +241,33 @@ def test_a_model_that_does_not_run_leaves_no_folder(tmp_path: Path) -> None:
 
 
 # With a record.
+
+
+def test_inputs_are_those_of_the_record_with_the_seed_of_the_user() -> None:
+    record = read_record(EXAMPLE)
+    inputs = {"x": InputData(dtype="int64", shapes=((1, 8), (1, 512)), origin="random")}
+    workload = msgspec.structs.replace(record.workload, inputs=inputs)
+    search = msgspec.structs.replace(record.search, seed=3)
+    record = msgspec.structs.replace(record, workload=workload, search=search)
+    for options, seed in (({}, 3), ({"seed": 0}, 0), ({"seed": 5}, 5)):
+        request = make_request(ProfileRequest, {"model": "m.onnx", **options}, "cli")
+        assert choose_inputs(request, record) == InputOptions(shapes={"x": (1, 8)}, seed=seed)
+        assert choose_inputs(request, None).seed == options.get("seed", 0)
+    given = make_request(ProfileRequest, {"model": "m.onnx", "shape": ["x=1x512"]}, "cli")
+    assert choose_inputs(given, record) == InputOptions(shapes={"x": (1, 512)})
+    assert count_sizes(record) == 2
+
+
+@pytest.mark.parametrize("n_sizes", [1, 2])
+def test_which_of_several_sizes_is_profiled(n_sizes: int) -> None:
+    breakdown = break_down(split_runs([node("Conv", 1, 40), executed(0, 90), run(0, 100)]))
+    inputs = {"x": InputData(dtype="int64", shapes=((1, 8),), origin="random")}
+    configs = (ConfigProfile(name="default", config=DEFAULT, breakdown=breakdown),)
+    output = io.StringIO()
+    console = Console(file=output, width=100)
+    show_profile(console, Profile(model="m.onnx", inputs=inputs, configs=configs, n_sizes=n_sizes))
+    note = "The record has 2 sizes of the inputs. This is the first one; --dim selects another."
+    assert (note in output.getvalue()) == (n_sizes == 2)
 
 
 @pytest.mark.slow

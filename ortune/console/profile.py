@@ -28,6 +28,9 @@ def show_profile(console: Console, profile: Profile) -> None:
     console.print(
         Text.assemble((Path(profile.model).name, "bold"), "  ", (inputs, "dim"), overflow="ellipsis", no_wrap=True)
     )
+    if profile.n_sizes > 1:
+        note = f"The record has {profile.n_sizes} sizes of the inputs. This is the first one; --dim selects another."
+        console.print(Text(note, "yellow"))
     for found in profile.configs:
         _show_config(console, found)
     console.print()

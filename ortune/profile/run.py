@@ -54,11 +54,15 @@ class ConfigProfile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
-    """The profiles of the default and, if there is a record, of its config."""
+    """The profiles of the default and, if there is a record, of its config.
+
+    `n_sizes` is the number of sizes that the record has, of which the first is profiled.
+    """
 
     model: str
     inputs: dict[str, InputData]
     configs: tuple[ConfigProfile, ...]
+    n_sizes: int = 1
 
 
 def profile(request: ProfileRequest) -> Profile:
@@ -76,7 +80,7 @@ def profile(request: ProfileRequest) -> Profile:
     record = read_config(request.config, model, trust=request.trust)
     # A call has as many items as the record's, each of them a sample.
     batches = list_batches(record.config.batch) if record else ()
-    feed = make_feed(model, choose_inputs(request.input_options, record), batches)
+    feed = make_feed(model, choose_inputs(request, record), batches)
     if feed.n_cases > 1:
         sizes = "; ".join(f"{name}={','.join(map(str, sizes))}" for name, sizes in request.dim.items())
         raise UsageError(
@@ -102,7 +106,12 @@ def profile(request: ProfileRequest) -> Profile:
                 profiles[index] = msgspec.structs.replace(found, trace=str(path))
         for name in {DEFAULT_NAME, TUNED_NAME} - {found.name for found in profiles if found.trace}:
             (folder / f"{name}.json").unlink(missing_ok=True)  # a trace of an earlier profile
-    return Profile(model=request.model, inputs=feed.describe(), configs=tuple(profiles))
+    return Profile(
+        model=request.model,
+        inputs=feed.describe(),
+        configs=tuple(profiles),
+        n_sizes=count_sizes(record) if record and request.given_inputs is None else 1,
+    )
 
 
 def read_config(config: Record | str | PathLike[str] | None, model: ModelInfo, *, trust: bool = False) -> Record | None:
@@ -119,12 +128,17 @@ def read_config(config: Record | str | PathLike[str] | None, model: ModelInfo, *
     return config
 
 
-def choose_inputs(inputs: InputOptions, record: Record | None) -> InputOptions:
-    """Return the inputs that the user asks for, else those of the record."""
-    if record is None or inputs.dims or inputs.shapes or inputs.data:
-        return inputs
+def choose_inputs(request: ProfileRequest, record: Record | None) -> InputOptions:
+    """Return the inputs that the user asks for, else those of the record: the first of several sizes."""
+    if record is None or request.given_inputs is not None:
+        return request.input_options
     shapes = {name: data.shapes[0] for name, data in record.workload.inputs.items()}
-    return InputOptions(shapes=shapes, seed=record.search.seed)
+    return InputOptions(shapes=shapes, seed=record.search.seed if request.seed is None else request.seed)
+
+
+def count_sizes(record: Record) -> int:
+    """Return for how many sizes of its inputs a record is."""
+    return max((len(data.shapes) for data in record.workload.inputs.values()), default=1)
 
 
 @contextlib.contextmanager
