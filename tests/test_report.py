@@ -277,6 +277,13 @@ class TestPages:
         (table,) = (each for each in blocks_of(page, Table) if "head vs. base" in each.columns)
         assert table.rows[0][3].text == "p50 +6.0% [-1.0%, +8.0%]"
 
+    def test_the_verdict_is_that_of_the_latest_run(self) -> None:
+        """Histories of several hosts may be joined in any order."""
+        *others, last = make_history()
+        other_zone = msgspec.structs.replace(others[-1], time="2026-01-06T03:04:04+02:00")
+        for entries in ([last, *others], [*others, last, other_zone]):
+            assert make_history_page(entries, "h.jsonl").verdict == "Failing: encoder"
+
     def test_wide_intervals_do_not_hide_the_rest(self) -> None:
         """An interval of two launches can be astronomically wide."""
         entry = msgspec.structs.replace(make_history(1)[0], slowdowns={"p50": make_interval(1e-9, 1.01, 1e30)})

@@ -40,7 +40,7 @@ def make_page(entries: Sequence[HistoryEntry], name: str) -> Page:
         entries: The gates; at least one.
         name: Name of the file.
     """
-    last = {entry.name: entry for entry in entries}
+    last = {entry.name: entry for entry in sorted(entries, key=lambda entry: to_utc(entry.time))}
     bad = [entry for entry in last.values() if entry.decision in {"fail", "error"}]
     unsure = [entry for entry in last.values() if entry.decision == "inconclusive"]
     if bad:
