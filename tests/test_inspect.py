@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -14,11 +15,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 import ortune
 from ortune.apply.inside.observer import Observer, SessionWatch
 from ortune.apply.inside.samples import Sampler, write_npz
 from ortune.cli.inspect import is_observation
+from ortune.console.inspect import show_observation
 from ortune.model import read_model
 from ortune.program.observation import (
     Observation,
@@ -416,6 +419,33 @@ class TestSavedInputs:
         done = run_observed(tmp_path, sys.executable, "-c", code, plan={"save_inputs": missing})
         assert done.stdout == "done\n"
         assert done.stderr.count("inputs cannot be saved") == 1
+
+
+@pytest.mark.parametrize(
+    ("end", "url"),
+    [
+        ({}, ""),
+        ({"status": -signal.SIGSEGV}, ""),
+        ({"interrupted": True}, "--url http://127.0.0.1:8000/ "),
+        ({"status": -signal.SIGTERM}, "--url http://127.0.0.1:8000/ "),
+    ],
+)
+def test_a_program_that_was_ended_while_it_ran_may_be_a_server(end: dict[str, Any], url: str, tmp_path: Path) -> None:
+    """Without a URL, its search would wait until it ends."""
+    (tmp_path / "process-0.json").write_text(json.dumps(make_process()))
+    processes = read_processes(tmp_path).processes
+    values: dict[str, Any] = {"status": 0, "wall_ns": 1, "n_python": 1, "outside_ns": 1, "outside_share": 0.5}
+    observation = Observation(
+        command=("uvicorn", "app:app"),
+        models=sum_models(group_sessions(processes), 60),
+        start_ns=1,
+        processes=processes,
+        **{**values, **end},
+    )
+    output = io.StringIO()
+    show_observation(Console(file=output, width=100), observation, None)
+    assert f"  ortune search {url}-- uvicorn app:app\n" in output.getvalue()
+    assert ("that of its requests" in output.getvalue()) == bool(url)
 
 
 class TestReading:

@@ -27,6 +27,9 @@ MOST_SHAPES = 5
 
 MOST_FAULTS = 5
 
+ENDED_BY_USER = (signal.SIGINT, signal.SIGTERM)
+"""Signals with which users end servers."""
+
 OUTSIDE = "outside ONNX Runtime"
 
 
@@ -171,16 +174,23 @@ def make_program_grid(observation: Observation) -> Table:
 
 
 def show_next_steps(console: Console, observation: Observation) -> None:
-    """Print the commands that tune the program, and the model that takes most of the time."""
+    """Print the commands that tune the program, and the model that takes most of the time.
+
+    A search waits until a program ends, unless it is a server whose URL it knows.
+    """
     console.print()
     command = shlex.join(observation.command)
-    steps = [f"ortune search -- {command}"]
+    ran_on = observation.interrupted or -observation.status in ENDED_BY_USER
+    steps = [f"ortune search {'--url http://127.0.0.1:8000/ ' if ran_on else ''}-- {command}"]
     model = observation.models[0]
     if model.path and model.n_calls:
         saved = next((each for each in observation.saved if each.model == model.name and each.n_samples), None)
         inputs = f" --inputs {shlex.quote(saved.folder)}" if saved else "".join(make_shape_options(model))
         steps.append(f"ortune search {shlex.quote(model.path)}{inputs}")
     console.print(Text("To tune the program, or the model that takes most of the time alone:", "dim"))
+    if ran_on:
+        text = "The program was ended while it ran. If it is a server, replace the URL with that of its requests. "
+        console.print(Text(text + "If it is not, leave out --url, and let the program end.", "dim"))
     for step in steps:
         # Never wrapped, so that it can be copied.
         console.print(Text(f"  {step}", "cyan"), soft_wrap=True)
