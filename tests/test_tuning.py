@@ -21,7 +21,7 @@ from ortune.compare.calibrate import Calibration
 from ortune.compare.open import start_comparison
 from ortune.compare.paired_run import PairedRun
 from ortune.errors import BackgroundLoadError, HostError, MeasureError, UsageError
-from ortune.knobs import DEFAULT, Config, build_space
+from ortune.knobs import DEFAULT, Config, SpaceOptions, build_space, ids
 from ortune.record.trials import Trial, summarize_trials
 from ortune.tuning.confirmation import start_run
 from ortune.tuning.outcome import Outcome, Progress
@@ -36,6 +36,7 @@ from tests.records import ONE_THREAD
 from tests.simulation import SimulatedExecutor, is_one_thread, make_host, make_model
 
 P50 = Goal()
+LEVEL = ids.GRAPH_OPTIMIZATION_LEVEL
 
 NOTHING_BETTER = {"default_is_best", "nothing_found"}
 """Verdicts of searches whose best candidate is not better than the baseline."""
@@ -66,11 +67,12 @@ def search(
     observe: Callable[[Progress], None] = lambda progress: None,
     goal: Goal = P50,
     check: Callable[[], None] = lambda: None,
+    only: tuple[str, ...] = (),
 ) -> Outcome:
     (first,) = executor.launch([DEFAULT], deadline_s=1)
     assert not isinstance(first, Failure)
     outcome = run_search(
-        build_space(make_host(n_cores), make_model()),
+        build_space(make_host(n_cores), make_model(), SpaceOptions(only=only)),
         start_comparison(
             executor, first, goal, first_launch_s=executor.now_s(), seed=seed, free_bytes=8_000_000_000, check=check
         ),
@@ -804,6 +806,42 @@ def test_a_front_where_the_baseline_exceeds_a_limit_has_configs_that_keep_to_it(
     assert nothing.evidence.verdict == "infeasible"
     assert nothing.evidence.closest is not None
     assert nothing.config == DEFAULT
+
+
+def test_a_front_without_a_proven_gain_is_inconclusive_unless_a_relevant_gain_is_excluded() -> None:
+    """A lower level is 6% faster, which launches that differ by 3% hide. Where all are alike, nothing gains."""
+
+    def latency(config: Config) -> float:
+        return 5e6 / (1.06 if config.session_options.get(LEVEL) == "ORT_ENABLE_BASIC" else 1.0)
+
+    both = goal(pareto=("p50", "cpu"))
+    executor = SimulatedExecutor(latency, launch_sigma=0.03, block_sigma=0.05)
+    noisy = search(executor, seconds=20, goal=both, only=(LEVEL,))
+    assert noisy.evidence.verdict == "inconclusive"
+    assert noisy.evidence.reason == (
+        "a relevant gain in p50 or cpu is neither proven nor excluded: use a larger budget or a quieter host"
+    )
+    assert [point.summary.config for point in noisy.evidence.front] == [DEFAULT]
+    assert noisy.config == DEFAULT
+    quiet = search(SimulatedExecutor(all_alike), seconds=20, goal=both, only=(LEVEL,))
+    assert quiet.evidence.verdict == "default_is_best"
+
+
+def test_a_front_whose_better_config_may_exceed_a_limit_is_inconclusive() -> None:
+    """A lower level takes half of the CPU time. Its latency is below the limit, but not surely."""
+    executor = SimulatedExecutor(
+        lambda config: 6e6 if config.session_options.get(LEVEL) == "ORT_ENABLE_BASIC" else 5e6,
+        cpu=lambda config: 0.4 if config.session_options.get(LEVEL) == "ORT_ENABLE_BASIC" else 1.0,
+        launch_sigma=0.02,
+    )
+    outcome = search(executor, goal=goal(pareto=("p50", "cpu"), limits=("p50<6.2ms",)), only=(LEVEL,))
+    assert outcome.evidence.verdict == "inconclusive"
+    assert outcome.evidence.reason == (
+        "it is uncertain whether a config that is better than the baseline stays within p50<6.2ms: use a larger budget"
+    )
+    assert outcome.config == DEFAULT
+    assert not any(point.recommended for point in outcome.evidence.front)
+    assert [check.kept for point in outcome.evidence.front for check in point.limits] == ["yes", "unsure"]
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from ortune.compare.comparison import Comparison, LimitCheck, Speedup, Summary
 from ortune.compare.evaluate import compute_speedup, evaluate, rests_on_enough_calls
 from ortune.compare.figures import required_calls
 from ortune.compare.interval import share_error
-from ortune.compare.limits import is_overloaded, kept_all, may_be_overloaded
+from ortune.compare.limits import is_overloaded, kept_all, may_be_overloaded, name_limits
 from ortune.compare.paired_run import BASELINE_POSITION, PairedRun
 from ortune.record.schema import FrontPoint, Verdict
 from ortune.tuning.confirmation import RoundReports, measure_launches, start_run
@@ -20,7 +20,8 @@ from ortune.tuning.pareto import TIE, find_front, find_knee
 from ortune.tuning.plan import MAX_FRONT_CANDIDATES
 from ortune.tuning.results import CandidateResult
 from ortune.tuning.state import SearchState
-from ortune.workload import Goal
+from ortune.tuning.verdict import NEGLIGIBLE_GAIN
+from ortune.workload import Goal, Objective
 
 
 def confirm_front(state: SearchState, chosen: Sequence[CandidateResult]) -> tuple[PairedRun, Comparison]:
@@ -129,9 +130,19 @@ def judge_front(goal: Goal, run: PairedRun, comparison: Comparison) -> tuple[Ver
         # Those that surely do are better in something.
         front = make_front(goal, run, comparison, offered[1:], recommend=True)
         return "trade_off", f"{reason}; none of these configs is better than another in all objectives", front
-    front = make_front(goal, run, comparison, offered, recommend=True)
-    if [point.summary.config for point in front] == [rows[BASELINE_POSITION].config]:
+    if offered == [BASELINE_POSITION]:
+        if unsure := [position for position in proven if kept[position] == "unsure"]:
+            doubted = name_limits(rows[unsure[0]].limits, "unsure")
+            doubt = f"stays within {doubted}" if doubted else "can serve all requests"
+            front = make_front(goal, run, comparison, [BASELINE_POSITION, *unsure], recommend=False)
+            reason = f"it is uncertain whether a config that is better than the baseline {doubt}"
+            return "inconclusive", f"{reason}: use a larger budget", front
+        front = make_front(goal, run, comparison, offered, recommend=True)
+        if possible := find_possible_gains(goal, run, [position for position in positions if kept[position] != "no"]):
+            reason = f"a relevant gain in {' or '.join(possible)} is neither proven nor excluded"
+            return "inconclusive", f"{reason}: use a larger budget or a quieter host", front
         return "default_is_best", "none of them is significantly better in any objective", front
+    front = make_front(goal, run, comparison, offered, recommend=True)
     return "trade_off", "none of these configs is better than another in all objectives", front
 
 
@@ -157,6 +168,22 @@ def find_better(goal: Goal, run: PairedRun, positions: Sequence[int]) -> list[in
         if any(each and each.low > 1 and each.estimate > 1 + TIE for each in speedups):
             better.append(position)
     return better
+
+
+def find_possible_gains(goal: Goal, run: PairedRun, positions: Sequence[int]) -> list[Objective]:
+    """Return the objectives in which a candidate may gain more than is negligible.
+
+    The usual confidence of each interval suffices here: that none gains is claimed only if all intervals say so.
+    """
+    return [
+        name
+        for name in goal.objectives
+        if any(
+            (speedup := compute_speedup(run, position, name)) is None or speedup.high >= 1 + NEGLIGIBLE_GAIN
+            for position in positions
+            if position != BASELINE_POSITION
+        )
+    ]
 
 
 def make_front(
