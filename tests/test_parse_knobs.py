@@ -217,6 +217,27 @@ class TestOnly:
         with pytest.raises(UsageError, match="tune="):
             space_of(only=parse_only([SPIN]))
 
+    @pytest.mark.parametrize(
+        ("only", "options", "message"),
+        [
+            ("inter_op_num_threads", {}, "without effect, given the value of execution_mode"),
+            ("graph_optimization_level,inter_op_num_threads", {}, "given the value of execution_mode"),
+            (AFFINITY, {}, "no value to try for the values of intra_op_num_threads"),
+            ("intra_op_num_threads", {"fix": {"intra_op_num_threads": 2}}, "fixed to 2"),
+            ("intra_op_num_threads", {"tune": {"intra_op_num_threads": (0,)}}, "no value to try except the default"),
+        ],
+    )
+    def test_a_knob_that_would_not_be_tried_is_rejected_with_the_reason(
+        self, only: str, options: dict[str, Any], message: str
+    ) -> None:
+        with pytest.raises(UsageError, match=message) as caught:
+            space_of(only=parse_only([only]), **options)
+        assert caught.value.option == "only"
+
+    def test_knobs_that_depend_on_each_other_can_be_the_only_ones(self) -> None:
+        both = {"execution_mode", "inter_op_num_threads"}
+        assert names(space_of(only=parse_only([",".join(both)]))) == both
+
     def test_names_of_python_callers_are_checked(self) -> None:
         assert check_only(["dynamic_block_base", "session.dynamic_block_base"]) == ("session.dynamic_block_base",)
         with pytest.raises(UsageError, match="no such knob") as caught:

@@ -635,7 +635,7 @@ def test_a_search_that_was_killed_goes_on(tmp_path: Path) -> None:
     assert refused.returncode == 2
     assert f"{n_kept} blocks of it are kept" in refused.stderr
     assert "--resume" in refused.stderr
-    changed = run_ortune(*options, "--only", "inter_op_num_threads", "--resume", cwd=tmp_path)
+    changed = run_ortune(*options, "--only", "graph_optimization_level", "--resume", cwd=tmp_path)
     assert changed.returncode == 2
     assert "space: " in changed.stderr
 

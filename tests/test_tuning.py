@@ -21,7 +21,7 @@ from ortune.compare.calibrate import Calibration
 from ortune.compare.open import start_comparison
 from ortune.compare.paired_run import PairedRun
 from ortune.errors import BackgroundLoadError, HostError, MeasureError, UsageError
-from ortune.knobs import DEFAULT, Config, SpaceOptions, build_space, ids
+from ortune.knobs import DEFAULT, Config, SearchSpace, SpaceOptions, build_space, ids
 from ortune.record.trials import Trial, summarize_trials
 from ortune.tuning.confirmation import start_run
 from ortune.tuning.outcome import Outcome, Progress
@@ -68,11 +68,12 @@ def search(
     goal: Goal = P50,
     check: Callable[[], None] = lambda: None,
     only: tuple[str, ...] = (),
+    space: SearchSpace | None = None,
 ) -> Outcome:
     (first,) = executor.launch([DEFAULT], deadline_s=1)
     assert not isinstance(first, Failure)
     outcome = run_search(
-        build_space(make_host(n_cores), make_model(), SpaceOptions(only=only)),
+        space or build_space(make_host(n_cores), make_model(), SpaceOptions(only=only)),
         start_comparison(
             executor, first, goal, first_launch_s=executor.now_s(), seed=seed, free_bytes=8_000_000_000, check=check
         ),
@@ -366,6 +367,12 @@ def test_when_every_candidate_fails_nothing_is_found() -> None:
 
 
 @pytest.mark.slow
+def test_where_there_is_nothing_to_try_the_default_is_not_called_best() -> None:
+    outcome = search(SimulatedExecutor(all_alike), space=SearchSpace(dimensions=(), n_default_threads=2))
+    assert outcome.evidence.verdict == "nothing_found"
+    assert outcome.evidence.reason == "there is nothing else to try on this host"
+
+
 def test_a_finalist_that_fails_is_replaced_by_the_next() -> None:
     """The best candidate cannot be launched any more in confirmation. The next best is proven instead."""
     launched: list[Config] = []

@@ -32,21 +32,13 @@ def apply_request(found: Sequence[Dimension | Skipped], options: SpaceOptions) -
     """Return the dimensions with what the user says about knobs applied.
 
     Raises:
-        UsageError: A knob in `only` has no values to try, or the installed onnxruntime does not support a knob.
+        UsageError: A knob in `only` would not be tried, or the installed onnxruntime does not support a knob.
     """
     check_versions(options)
     dimensions = {each.name: each for each in found if isinstance(each, Dimension)}
     skipped = [each for each in found if isinstance(each, Skipped) and each.knob.id not in options.tune]
     for name, values in options.tune.items():
         dimensions[name] = _requested_dimension(knob_of(name), values, dimensions, options)
-    for name in options.only:
-        if name not in dimensions:
-            why = next((f": {each.why}" for each in skipped if each.knob.id == name), "")
-            raise UsageError(
-                f"{name}: the search would try no values of this knob{why}.",
-                f"Give the values to try: {{tune={name}=VALUE,VALUE}}",
-                option="only",
-            )
     kept: list[Dimension] = []
     for dimension in dimensions.values():
         name = dimension.name
@@ -58,7 +50,24 @@ def apply_request(found: Sequence[Dimension | Skipped], options: SpaceOptions) -
             kept.append(dimension)
     # A knob that is no longer a dimension has the value of the base.
     fixed = {name: _label_of(dimensions[name], value) for name, value in options.fix.items() if name in dimensions}
-    return [*_drop_ineffective(kept, fixed, skipped, options), *skipped]
+    kept = _drop_ineffective(kept, fixed, skipped, options)
+    for name in options.only:
+        if not any(dimension.name == name for dimension in kept):
+            raise _explain_untried(name, dimensions, skipped)
+    return [*kept, *skipped]
+
+
+def _explain_untried(name: str, dimensions: Mapping[str, Dimension], skipped: Sequence[Skipped]) -> UsageError:
+    """Return the error for a knob in `only` that would not be tried."""
+    why = next((f": {each.why}" for each in skipped if each.knob.id == name), "")
+    has_values = name in dimensions and len(dimensions[name].choices) > 1
+    return UsageError(
+        f"{name}: the search would try no values of this knob{why}.",
+        "Leave it out, or add the other knob to {only}."
+        if has_values
+        else f"Give the values to try: {{tune={name}=VALUE,VALUE}}",
+        option="only",
+    )
 
 
 def only_under(dimension: Dimension, provider: str, options: SpaceOptions) -> Dimension:
@@ -85,10 +94,12 @@ def _drop_ineffective(
     names = {each.name for each in dimensions}
     counts = _thread_labels(dimensions, options)
     for dimension in dimensions:
+        why = "no value to try except the default"
         if dimension.name == ids.INTRA_OP_THREAD_AFFINITIES:
             dimension = _fitting(dimension, counts, requested=dimension.name in options.tune)
+            why = f"no value to try for the values of {ids.INTRA_OP_NUM_THREADS}"
         if len(dimension.choices) < 2:
-            skipped.append(Skipped(knob=dimension.knob, why="no value to try except the default"))
+            skipped.append(Skipped(knob=dimension.knob, why=why))
             names.discard(dimension.name)
             continue
         obstacles = [

@@ -593,10 +593,10 @@ def list_sessions(comparison: Comparison) -> tuple[TrialSession, ...]:
 def explain_no_confirmation(state: SearchState) -> tuple[Verdict, str]:
     """Return verdict and reason for a search without a confirmation that can be judged."""
     if len(state.candidates) == 1:
-        return "default_is_best", "there is nothing else to try on this host"
+        # It was compared with nothing, so it is not called best.
+        return "nothing_found", "there is nothing else to try on this host"
     tried = [result for result in state.results if result is not state.baseline]
     if tried and all(result.failure for result in tried):
-        # It was compared with nothing, so it is not called best.
         none = "none of them works on this host"
         n_tried = sum(1 for result in tried if result.failure and result.failure.stage != "skipped")
         _, reason = judge_untried(n_tried, len(state.candidates) - 1, None, ruled_out=none)
