@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 from benchmarks.fit_suggest import PRIOR_FREE, PRIOR_SIGMA, PRIOR_WEIGHT, Recorded, fit_effects, predict, read_recorded
@@ -30,14 +31,15 @@ from ortune.options import make_request
 from ortune.record.schema import Verdict
 from ortune.requests import PlanRequest, SearchRequest, SuggestRequest
 from ortune.tuning.effects import Effect, read_effects
-from ortune.tuning.hints import PastSearch, describe_search
+from ortune.tuning.hints import PastSearch, describe_search, name_shapes
 from ortune.tuning.prepare import PreparedSearch, prepare
 from ortune.tuning.search import describe_result
 from ortune.tuning.search import search as run_whole_search
 from ortune.tuning.situation import Situation
 from ortune.tuning.stages import SearchSettings
 from ortune.tuning.suggest import NoSuggestion, SuggestedConfig, suggest
-from ortune.workload import Goal, make_goal, make_load
+from ortune.workload import Feed, Goal, make_goal, make_load
+from ortune.workload.feed import Tensor
 from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
 from tests.simulation import make_host, make_model
 from tests.test_strategy import additive_landscape, search, small_space
@@ -222,7 +224,7 @@ class TestHistory:
     CONFIG = Config(session_config={"session.dynamic_block_base": "4"})
 
     def past(self, traits: Traits = TRAITS, **fields: Any) -> PastSearch:
-        known: dict[str, Any] = {"speedup": (1.1, 1.2), "has_background_load": False, **fields}
+        known: dict[str, Any] = {"speedup": (1.1, 1.2), "has_background_load": False, "inputs": "x 1x8", **fields}
         configs = known.pop("configs", [self.CONFIG])
         return describe_search(HostClass.of(make_host(2)), traits, Goal(), configs, **known)
 
@@ -234,6 +236,15 @@ class TestHistory:
         assert (answer.gain.low, answer.gain.high) == (1.1, 1.2)
         assert list(answer.reasons) == ["session.dynamic_block_base"]
         assert "the host class is coarse" in answer.evidence
+        assert "for the same graph and this load, with inputs x 1x8" in answer.evidence
+
+    def test_the_range_is_not_that_of_a_larger_graph(self) -> None:
+        """It has the same mix of operators."""
+        larger = msgspec.structs.replace(self.TRAITS, ops={name: 4 * n for name, n in self.TRAITS.ops.items()})
+        answer = ask(make_host(2), Goal(), past=[self.past(larger)])
+        assert isinstance(answer, SuggestedConfig)
+        assert (answer.config, answer.basis, answer.gain) == (self.CONFIG, "history", None)
+        assert "for a very similar graph" in answer.evidence
 
     def test_a_class_that_is_not_coarse(self) -> None:
         host = msgspec.structs.replace(make_host(2), processor=Processor(cpu=CpuType(vendor="GenuineIntel")))
@@ -248,6 +259,7 @@ class TestHistory:
             {"speedup": (0.99, 1.2)},
             {"has_background_load": True},
             {"has_background_load": None},
+            {"inputs": None},
             {"configs": []},
             {"configs": [Config(session_options={"intra_op_num_threads": 99})]},
             {"traits": msgspec.structs.replace(TRAITS, ops={"Conv": 9, "MatMul": 3})},
@@ -258,8 +270,9 @@ class TestHistory:
 
     def test_lines_of_earlier_versions_can_be_read(self) -> None:
         data = msgspec.to_builtins(self.past())
-        del data["speedup"], data["has_background_load"]
-        assert msgspec.convert(data, PastSearch).speedup is None
+        del data["speedup"], data["has_background_load"], data["inputs"]
+        read = msgspec.convert(data, PastSearch)
+        assert (read.speedup, read.inputs) == (None, None)
 
     @pytest.mark.slow
     def test_a_search_stores_a_proven_speedup(self) -> None:
@@ -269,10 +282,24 @@ class TestHistory:
         assert outcome.evidence.speedup is not None
         assert kept.speedup == (outcome.evidence.speedup.low, outcome.evidence.speedup.high)
         assert kept.has_background_load
+        assert kept.inputs == "image 1x3x32x32"
+        fixed = msgspec.structs.replace(prepared, base=ONE_THREAD)
+        assert describe_result(fixed, outcome, [self.CONFIG]).speedup is None
+        assert outcome.evidence.baseline is not None
+        overloaded = msgspec.structs.replace(outcome.evidence.baseline, utilization=1.5)
+        evidence = msgspec.structs.replace(outcome.evidence, baseline=overloaded)
+        at_a_rate = msgspec.structs.replace(outcome, evidence=evidence)
+        assert describe_result(prepared, at_a_rate, [self.CONFIG]).speedup is None
         verdict: Verdict = "within_limits"
         evidence = msgspec.structs.replace(outcome.evidence, verdict=verdict)
         outcome = msgspec.structs.replace(outcome, evidence=evidence)
         assert describe_result(prepared, outcome, [self.CONFIG]).speedup is None
+
+    def test_the_shapes_of_many_inputs_are_a_short_text(self) -> None:
+        tensors = [np.zeros((1, n)) for n in (8, 8, 16, 32, 64)]
+        samples = [{f"in{k}": Tensor(array=tensor, origin="") for k in range(5)} for tensor in tensors]
+        text = "1x8 or 1x16 or 1x32 or others"
+        assert name_shapes(Feed(samples=tuple(samples))) == f"in0 {text}, in1 {text}, in2 {text}, in3 {text}, ..."
 
 
 class TestFit:

@@ -20,8 +20,8 @@ from ortune.host import HostClass
 from ortune.knobs import Config
 from ortune.model import Traits
 from ortune.record.files import write_atomically
-from ortune.sanitize import encode_json
-from ortune.workload import Goal
+from ortune.sanitize import encode_json, printable
+from ortune.workload import Feed, Goal
 
 VARIABLE = "ORTUNE_HISTORY"
 
@@ -38,6 +38,10 @@ MAX_HINTS = 4
 MAX_SIMILAR = 3
 """Maximum number of configs that a search starts with, and of earlier searches that they come from."""
 
+MAX_INPUTS = 4
+MAX_SHAPES = 3
+"""Maximum number of inputs that are named, and of shapes of each."""
+
 MIN_SIMILARITY = 0.6
 """Minimum similarity of two graphs, from 0 to 1, for a search of one to give hints for the other."""
 
@@ -51,8 +55,10 @@ class PastSearch(msgspec.Struct, frozen=True, kw_only=True):
         load: How calls arrived: the scenario, with the number of callers, and whether calls had several items.
         objectives: Its objectives.
         configs: Its best configs, the winner first.
-        speedup: The interval of the winner's speedup if it was proven to be faster, or None.
+        speedup: The interval of the winner's speedup over ONNX Runtime's default if that was proven, or None.
         has_background_load: Whether it had a background load; None if that was not stored.
+        inputs: Shapes of the inputs, as text; None if they were not stored. The speedup may then be one over settings
+            that the user fixed.
     """
 
     host: HostClass
@@ -62,6 +68,7 @@ class PastSearch(msgspec.Struct, frozen=True, kw_only=True):
     configs: tuple[Config, ...]
     speedup: tuple[float, float] | None = None
     has_background_load: bool | None = None
+    inputs: str | None = None
 
 
 def history_path() -> Path | None:
@@ -91,6 +98,7 @@ def describe_search(
     *,
     speedup: tuple[float, float] | None = None,
     has_background_load: bool | None = None,
+    inputs: str | None = None,
 ) -> PastSearch:
     """Return the parts of a search to keep."""
     return PastSearch(
@@ -101,7 +109,21 @@ def describe_search(
         configs=tuple(configs),
         speedup=speedup,
         has_background_load=has_background_load,
+        inputs=inputs,
     )
+
+
+def name_shapes(feed: Feed) -> str:
+    """Return the shapes of the inputs as text, such as `ids 1x8 or 1x128, mask 1x8 or 1x128`, cut where it is long."""
+    named = []
+    for name, data in feed.describe().items():
+        shapes = ["x".join(map(str, shape)) or "scalar" for shape in dict.fromkeys(data.shapes)]
+        named.append(f"{printable(name)} {_join(shapes, ' or ', MAX_SHAPES, 'others')}")
+    return _join(named, ", ", MAX_INPUTS, "...")
+
+
+def _join(parts: Sequence[str], separator: str, most: int, rest: str) -> str:
+    return separator.join(parts if len(parts) <= most else [*parts[:most], rest])
 
 
 def describe_load(goal: Goal) -> str:

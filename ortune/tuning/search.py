@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from ortune.compare.limits import is_overloaded
 from ortune.compare.open import Launch, OpenComparison, open_comparison
 from ortune.errors import UsageError
 from ortune.host import HostClass
@@ -19,7 +20,7 @@ from ortune.record.leftovers import remove_leftovers
 from ortune.record.rescue import Saved, save_record
 from ortune.record.schema import Record
 from ortune.record.trials import encode_trials
-from ortune.tuning.hints import PastSearch, describe_search, remember
+from ortune.tuning.hints import PastSearch, describe_search, name_shapes, remember
 from ortune.tuning.outcome import Observe, Outcome
 from ortune.tuning.prepare import PreparedSearch, find_history
 from ortune.tuning.record_outcome import make_record, make_trials
@@ -166,8 +167,15 @@ def open_search(prepared: PreparedSearch, journal: Journal | None) -> contextlib
 
 
 def describe_result(prepared: PreparedSearch, outcome: Outcome, best: Sequence[Config]) -> PastSearch:
-    """Return what later searches and suggestions may use."""
-    speedup = outcome.evidence.speedup if outcome.evidence.verdict == "faster" else None
+    """Return what later searches and suggestions may use.
+
+    A suggestion is compared with ONNX Runtime's default, so a speedup over other settings is left out. A speedup over a
+    baseline whose queue grows without bound depends on the duration of the measurement.
+    """
+    evidence = outcome.evidence
+    is_overload = evidence.baseline is not None and is_overloaded(evidence.baseline)
+    is_proven = evidence.verdict == "faster" and prepared.base.is_default and not is_overload
+    speedup = evidence.speedup if is_proven else None
     return describe_search(
         HostClass.of(prepared.host),
         prepared.model.traits,
@@ -175,6 +183,7 @@ def describe_result(prepared: PreparedSearch, outcome: Outcome, best: Sequence[C
         best,
         speedup=(speedup.low, speedup.high) if speedup else None,
         has_background_load=prepared.beside is not None,
+        inputs=name_shapes(prepared.feed),
     )
 
 

@@ -15,6 +15,7 @@ from ortune.host.host_class import COARSE_NOTE
 from ortune.knobs import Candidate, Config, SearchSpace, describe, ids
 from ortune.knobs.dimension import DEFAULT_LABEL, Rule
 from ortune.model import Traits
+from ortune.sanitize import printable
 from ortune.tuning.effects import CONFIDENCE, Effect
 from ortune.tuning.hints import PastSearch, measure_similarity
 from ortune.tuning.situation import MEAN, THREADS, Situation
@@ -239,24 +240,31 @@ def list_reasons(space: SearchSpace, candidate: Candidate, why: str) -> dict[str
 def _find_past(
     space: SearchSpace, situation: Situation, traits: Traits, past: Sequence[PastSearch]
 ) -> SuggestedConfig | None:
-    """Return the result of an earlier search for the same graph, or None."""
+    """Return the result of an earlier search for the same graph, or a very similar one, or None.
+
+    Its range is stated only for a graph with as many nodes of each operator.
+    """
     for search in past:
         if (
             search.configs
             and search.speedup
             and search.speedup[0] > 1
+            and search.inputs is not None
             and search.has_background_load == situation.has_background_load
             and measure_similarity(search.traits, traits) >= SAME_GRAPH
             and (number := space.numbers.get(search.configs[0].key))
         ):
             candidate = space.candidates[number]
             low, high = search.speedup
+            is_same = search.traits.ops == traits.ops
+            graph = "the same graph" if is_same else "a very similar graph"
+            shapes = f", with inputs {printable(search.inputs)}" if search.inputs else ""
             return SuggestedConfig(
                 config=candidate.config,
                 reasons=list_reasons(space, candidate, "an earlier search found it"),
                 basis="history",
-                evidence="an earlier search on this class of host, for the same or a very similar graph and this load"
+                evidence=f"an earlier search on this class of host, for {graph} and this load{shapes}"
                 + (f"; {COARSE_NOTE}" if search.host.is_coarse else ""),
-                gain=Gain(low=low, high=high, confidence=CONFIDENCE_OF_SEARCHES),
+                gain=Gain(low=low, high=high, confidence=CONFIDENCE_OF_SEARCHES) if is_same else None,
             )
     return None
