@@ -733,6 +733,41 @@ def test_a_limit_that_nothing_keeps_names_what_came_closest() -> None:
     assert "p50<3ms" in outcome.evidence.reason
 
 
+def test_a_slower_config_within_the_limits_that_was_not_confirmed_is_an_answer_too() -> None:
+    """A lower level alone takes little more memory than allowed. No optimization takes little, and longer."""
+
+    def bytes_of(config: Config) -> float:
+        level = config.session_options.get(LEVEL)
+        if level == "ORT_ENABLE_BASIC" and len(config.settings) == 1:
+            return 103e6
+        return 80e6 if level == "ORT_DISABLE_ALL" else 130e6
+
+    factors = {"ORT_ENABLE_BASIC": 0.8, "ORT_DISABLE_ALL": 1.4}
+    executor = SimulatedExecutor(
+        lambda config: 5e6 * factors.get(str(config.session_options.get(LEVEL)), 1.0), peak_bytes=bytes_of
+    )
+    outcome = search(executor, seconds=15, goal=goal(limits=("memory<100MB",)))
+    assert outcome.evidence.verdict == "inconclusive"
+    assert outcome.evidence.reason == (
+        "the best candidate exceeds memory<100MB, and there was no time to try the next one"
+    )
+
+
+def test_a_front_is_infeasible_only_if_no_other_candidate_seems_to_stay_within_the_limits() -> None:
+    """Many take little more memory than allowed. No optimization takes little, and is worse in both objectives."""
+    factors = {"ORT_ENABLE_BASIC": 0.8, "ORT_ENABLE_EXTENDED": 0.7, "ORT_DISABLE_ALL": 1.4}
+    executor = SimulatedExecutor(
+        lambda config: 5e6 * factors.get(str(config.session_options.get(LEVEL)), 1.0),
+        peak_bytes=lambda config: 80e6 if config.session_options.get(LEVEL) == "ORT_DISABLE_ALL" else 103e6,
+    )
+    outcome = search(executor, seconds=15, goal=goal(pareto=("p50", "cpu"), limits=("memory<100MB",)))
+    assert outcome.evidence.verdict == "inconclusive"
+    assert outcome.evidence.reason == (
+        "no candidate in confirmation stays within all limits, but others that seem to were not confirmed: use a "
+        "larger budget"
+    )
+
+
 @pytest.mark.slow
 def test_constraints_reach_optuna(tmp_path: Path) -> None:
     path = tmp_path / "study.db"

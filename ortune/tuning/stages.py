@@ -295,6 +295,7 @@ def confirm_ranked(
     if len(state.goal.objectives) > 1:
         if chosen := choose_for_front(state, ranked):
             confirmed.run, confirmed.comparison = confirm_front(state, chosen)
+            confirmed.finalists = chosen
         return
     confidence = DEFAULT_CONFIDENCE
     for place, finalist in enumerate(ranked):
@@ -487,8 +488,14 @@ def conclude(
     if len(trials) >= outcome.n_candidates:
         tried_gain = bound_tried_gain(state.results, state.noise, state.luck, state.is_doubtful)
         outcome = msgspec.structs.replace(outcome, tried_gain=tried_gain)
+    # Where the baseline may exceed a limit, a slower config that stays within all of them is an answer, too.
+    must_gain = kept_all(comparison.baseline.limits) == "yes"
+    others_left = any(
+        result not in confirmed.finalists and not result.excess and ((result.log_ratio or 0.0) < 0 or not must_gain)
+        for result in state.results.rank()
+    )
     if confirmed.run:
-        return conclude_front(outcome, state.goal, confirmed.run, comparison)
+        return conclude_front(outcome, state.goal, confirmed.run, comparison, others_left=others_left)
     if comparison.rows[1].failure:
         failed = "the best candidate failed in confirmation"
         return msgspec.structs.replace(
@@ -498,10 +505,6 @@ def conclude(
         )
     if comparison.rows[1].speedup is None:
         return outcome
-    others_left = any(
-        result not in confirmed.finalists and not result.excess and (result.log_ratio or 0.0) < 0
-        for result in rank_finalists(state)
-    )
     return conclude_winner(outcome, state.goal, comparison, others_left=others_left)
 
 
@@ -535,9 +538,13 @@ def conclude_winner(outcome: Outcome, goal: Goal, comparison: Comparison, *, oth
     )
 
 
-def conclude_front(outcome: Outcome, goal: Goal, run: PairedRun, comparison: Comparison) -> Outcome:
+def conclude_front(
+    outcome: Outcome, goal: Goal, run: PairedRun, comparison: Comparison, *, others_left: bool
+) -> Outcome:
     """Return the outcome of several candidates that were compared with the baseline in several objectives."""
     verdict, reason, front = judge_front(goal, run, comparison)
+    if verdict == "infeasible" and others_left:
+        verdict, reason = "inconclusive", f"{reason}, but others that seem to were not confirmed: use a larger budget"
     if verdict == "default_is_best":
         verdict, reason = weaken(outcome, reason)
     recommended = [point.summary.config for point in front if point.recommended]

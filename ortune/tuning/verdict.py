@@ -54,7 +54,8 @@ def judge_confirmation(
     Args:
         goal: What the search is for.
         comparison: The baseline and the candidate. Both have figures.
-        others_left: Whether other candidates seem better than the baseline and within the limits, but were not tried.
+        others_left: Whether other candidates seem to stay within the limits, and to be better than the baseline if that
+            stays within them, but were not confirmed.
         spent: Time of the search, from which the advised budget follows; None if unknown.
     """
     baseline, candidate = comparison.rows
