@@ -140,6 +140,9 @@ def test_goals_that_make_no_sense(options: dict[str, Any], message: str) -> None
 def test_a_rate_fixes_the_throughput() -> None:
     with pytest.raises(UsageError, match="rate of requests determines"):
         make_goal(make_load(rate_per_s=5), "throughput")
+    assert "--limit throughput>4/s: the rate of requests determines" in message_of(
+        {"rate": "5/s", "objective": "mean", "limit": ("throughput>4/s",)}
+    )
 
 
 def test_processes_share_the_requests_and_have_their_own_clients() -> None:

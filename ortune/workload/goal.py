@@ -153,10 +153,18 @@ def make_goal(
     check_batches(load, batches)
     default = find_default_objective(load, batches)
     names = pareto or (objective or default,)
-    if load.scenario == "server" and "throughput" in names:
-        raise UsageError(
-            "throughput: the rate of requests determines the throughput.",
-            "Leave {rate} out to measure how much the session can serve, or optimize p99, mean or cpu.",
-            option="pareto" if pareto else "objective",
-        )
+    if load.scenario == "server":
+        fault = "the rate of requests determines the throughput."
+        if "throughput" in names:
+            raise UsageError(
+                f"throughput: {fault}",
+                "Leave {rate} out to measure how much the session can serve, or optimize p99, mean or cpu.",
+                option="pareto" if pareto else "objective",
+            )
+        if limit := next((limit for limit in limits if limit.figure == "throughput"), None):
+            raise UsageError(
+                f"{limit.text}: {fault}",
+                "Leave this limit out, or leave {rate} out to measure how much the session can serve.",
+                option="limit",
+            )
     return Goal(load=load, objectives=names, limits=limits, batches=batches)
