@@ -149,6 +149,19 @@ def test_the_baseline_is_not_best_if_those_that_were_tried_may_be_better() -> No
     )
 
 
+def test_those_that_were_tried_may_be_better_also_if_a_few_were_not() -> None:
+    """A search that knows less has no stronger verdict."""
+    few = "97 of 100 candidates were tried"
+    assert judge_untried(97, 100, 0.01, 0.25) == (
+        "nothing_found",
+        f"{few}; by the few blocks of each, another one may gain up to 28%: use a larger budget",
+    )
+    assert judge_untried(97, 100, 0.01, 0.04) == (
+        "default_is_best",
+        f"{few}; the other 3 probably gain less than 1.0%",
+    )
+
+
 @pytest.mark.parametrize(
     ("low", "high", "ruled_out"),
     [
@@ -248,6 +261,14 @@ def test_a_candidate_that_exceeds_a_limit_does_not_end_the_search_if_others_are_
     verdict, reason = judge(kept="no", others_left=True)
     assert verdict == "inconclusive"
     assert reason == "the best candidate exceeds p99<1ms, and there was no time to try the next one"
+
+
+@pytest.mark.parametrize("baseline_kept", ["yes", "unsure", "no"])
+def test_a_candidate_that_is_overloaded_does_not_end_the_search_if_others_are_left(baseline_kept: Kept) -> None:
+    assert judge(utilization=(1.1, 1.2, 1.3), baseline_kept=baseline_kept, others_left=True) == (
+        "inconclusive",
+        "the best candidate can serve only 83.3 of 100 requests per second, and there was no time to try the next one",
+    )
 
 
 def test_too_few_calls_prove_nothing() -> None:

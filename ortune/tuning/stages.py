@@ -485,9 +485,8 @@ def conclude(
     )
     if interrupted or comparison is None:
         return outcome
-    if len(trials) >= outcome.n_candidates:
-        tried_gain = bound_tried_gain(state.results, state.noise, state.luck, state.is_doubtful)
-        outcome = msgspec.structs.replace(outcome, tried_gain=tried_gain)
+    tried_gain = bound_tried_gain(state.results, state.noise, state.luck, state.is_doubtful)
+    outcome = msgspec.structs.replace(outcome, tried_gain=tried_gain)
     # Where the baseline may exceed a limit, a slower config that stays within all of them is an answer, too.
     must_gain = kept_all(comparison.baseline.limits) == "yes"
     others_left = any(

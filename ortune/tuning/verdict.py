@@ -95,13 +95,19 @@ def judge_confirmation(
     return verdict, reason
 
 
-def _bound_tried(tried_gain: float, known: str) -> tuple[Verdict, str]:
-    """Return whether the baseline is best where all candidates were tried, given the bound of their gain."""
+def _bound_tried(tried_gain: float, known: str, of_others: str = "") -> tuple[Verdict, str]:
+    """Return whether the baseline is best where nearly all candidates were tried.
+
+    Args:
+        tried_gain: Bound of the gain of those that were tried, but not confirmed, as a log-ratio.
+        known: What is known of those that were tried.
+        of_others: What is known of the others, as the end of the sentence.
+    """
     gain = math.exp(tried_gain) - 1
     if gain > SMALL_GAIN:
         another = f"by the few blocks of each, another one may gain up to {gain:.0%}"
         return "nothing_found", f"{known}; {another}: use a larger budget"
-    return "default_is_best", known
+    return "default_is_best", f"{known}{of_others}"
 
 
 def judge_untried(
@@ -152,7 +158,7 @@ def judge_untried(
         return "nothing_found", f"{tried}; {others} may gain up to {gain:.0%}: use a larger budget"
     if n_tried < ENOUGH_TRIED * n_all:
         return "nothing_found", f"{tried}; {others} probably gain less than {gain:.1%}, {UNLESS_ALONE}"
-    return "default_is_best", f"{tried}; {others} probably gain less than {gain:.1%}"
+    return _bound_tried(tried_gain, tried, f"; {others} probably gain less than {gain:.1%}")
 
 
 def advise_budget(goal: Goal, row: Row, spent: TimeSpent | None) -> str:
@@ -190,8 +196,12 @@ def judge_overload(goal: Goal, baseline: Row, candidate: Row, *, others_left: bo
         return "overload", (
             f"the baseline can serve {capacity}, and the best candidate {served}: the queue grows without bound"
         )
+    if others_left:
+        return "inconclusive", (
+            f"the best candidate can serve only {served}, and there was no time to try the next one"
+        )
     if (kept := kept_all(baseline.limits)) != "yes":
-        verdict: Verdict = "infeasible" if kept == "no" and not others_left else "inconclusive"
+        verdict: Verdict = "infeasible" if kept == "no" else "inconclusive"
         exceeds = "exceeds" if kept == "no" else "may exceed"
         return verdict, (
             f"the baseline {exceeds} {name_limits(baseline.limits, 'no', 'unsure')}, and the best candidate can serve "
