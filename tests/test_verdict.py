@@ -263,6 +263,15 @@ def test_a_candidate_that_exceeds_a_limit_does_not_end_the_search_if_others_are_
     assert reason == "the best candidate exceeds p99<1ms, and there was no time to try the next one"
 
 
+@pytest.mark.parametrize("interval", [FASTER, SAME])
+def test_a_limit_that_is_certainly_exceeded_is_not_called_uncertain(interval: tuple[float, float, float]) -> None:
+    """A larger budget would not change it."""
+    assert judge(interval, kept="no", baseline_kept="unsure") == (
+        "inconclusive",
+        "the best candidate exceeds p99<1ms, and the baseline may exceed p99<1ms",
+    )
+
+
 @pytest.mark.parametrize("baseline_kept", ["yes", "unsure", "no"])
 def test_a_candidate_that_is_overloaded_does_not_end_the_search_if_others_are_left(baseline_kept: Kept) -> None:
     assert judge(utilization=(1.1, 1.2, 1.3), baseline_kept=baseline_kept, others_left=True) == (

@@ -82,7 +82,7 @@ def judge_confirmation(
         broken = name_limits(baseline.limits, "no", "unsure")
         return "inconclusive", f"no candidate is better than the baseline, which may exceed {broken}"
     if verdict == "faster" and kept_all(candidate.limits) != "yes":
-        unsure = name_limits(candidate.limits, "no", "unsure")
+        unsure = name_limits(candidate.limits, "unsure")
         advice = advise_budget(goal, candidate, spent)
         return "inconclusive", f"it is uncertain whether the best candidate stays within {unsure}: {advice}"
     if verdict == "faster" and may_be_overloaded(candidate.summary):
@@ -228,6 +228,8 @@ def judge_limits(baseline: Row, candidate: Row, *, others_left: bool) -> tuple[V
             return "default_is_best", f"{BEST_OF_THEM} exceeds {broken}"
         if kept_by_baseline == "no":
             return "infeasible", f"the best candidate exceeds {broken}, and the baseline {broken_by_baseline}"
+        doubtful = name_limits(baseline.limits, "unsure")
+        return "inconclusive", f"the best candidate exceeds {broken}, and the baseline may exceed {doubtful}"
     if kept_by_candidate == "yes" and kept_by_baseline == "no":
         return "within_limits", f"the baseline exceeds {broken_by_baseline}, and this config stays within all limits"
     return None
