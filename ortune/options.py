@@ -418,6 +418,8 @@ def _pairs(value: Any, fault: str, hint: str) -> list[tuple[str, Any]]:
         name, equals, given = text.rpartition("=")
         if not equals or not name:
             raise UsageError(f"{text}: {fault}", hint)
+        if name in dict(pairs):
+            raise UsageError(f"{text}: {name} is given twice.", hint)
         pairs.append((name, given))
     return pairs
 

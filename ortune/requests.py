@@ -760,14 +760,15 @@ class KnobOptions(Request):
     allow_approximate: AllowApproximate = False
 
     def check(self) -> None:
-        """Check the knobs. The valid values depend on whether approximations are allowed."""
+        """Check the knobs, also together. The valid values depend on whether approximations are allowed."""
         if self.tune or self.fix or self.only:
-            from ortune.knobs.parse_knobs import check_fix, check_only, check_tune
+            from ortune.knobs.parse_knobs import check_fix, check_only, check_together, check_tune
 
             approximate, providers = self.allow_approximate, self.provider or ()
             self.__dict__["tune"] = check_tune(self.tune, approximate=approximate, providers=providers)
             self.__dict__["fix"] = check_fix(self.fix, approximate=approximate, providers=providers)
             self.__dict__["only"] = check_only(self.only, providers=providers)
+            check_together(self.tune, self.fix, self.only)
 
 
 class ToleranceOptions(Request):

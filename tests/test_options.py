@@ -130,6 +130,13 @@ class TestValues:
             assert parse_shapes(value) == {"x": (1, 3)}
         assert parse_shapes("x=") == {"x": ()}
 
+    def test_an_input_or_a_dimension_has_one_value(self) -> None:
+        with pytest.raises(UsageError, match="batch=8: batch is given twice"):
+            parse_dims(["batch=1", "batch=8"])
+        with pytest.raises(UsageError, match="x=2x3: x is given twice"):
+            parse_shapes(["x=1x3", "x=2x3"])
+        assert parse_dims(["batch=1", "width=8"]) == {"batch": (1,), "width": (8,)}
+
     def test_the_same_request_from_each_interface(self) -> None:
         typed: dict[str, Any] = {"model": "m", "clients": 2, "budget": 60, "dim": {"b": 4}, "limit": ["p99<20ms"]}
         texts: dict[str, Any] = {"model": "m", "clients": "2", "budget": "1m", "dim": ["b=4"], "limit": ["p99<20ms"]}

@@ -9,17 +9,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from ortune.errors import UsageError
+from ortune.errors import UsageError, spell_as_flag
 from ortune.host import Quota
 from ortune.host.allocators import find_allocators
 from ortune.knobs import CPU, KNOBS, Candidate, Config, SearchSpace, SpaceOptions, build_space
 from ortune.knobs.environment import variables_of
+from ortune.knobs.parse_config import make_config, split_settings
 from ortune.knobs.parse_knobs import check_fix, check_only, check_tune, split_fix, split_tune
 from ortune.knobs.providers import PROVIDERS
 from ortune.knobs.space import MAX_CANDIDATES
-from ortune.options import parse_names
+from ortune.options import make_request, parse_names
 from ortune.program.space import LIBRARY_VARIABLES, library_dimensions, workers_dimension
 from ortune.record.files import read_record, read_trials
+from ortune.requests import SearchRequest
 from ortune.workload import APPROXIMATE_TOLERANCE
 from tests.conftest import TINY_CNN, run_ortune
 from tests.simulation import make_host, make_model
@@ -27,6 +29,7 @@ from tests.simulation import make_host, make_model
 SPIN = "session.intra_op.spin_duration_us"
 BACKOFF = "session.intra_op.spin_backoff_max"
 AFFINITY = "session.intra_op_thread_affinities"
+BLOCK = "session.dynamic_block_base"
 
 
 def parse_tune(texts: list[str], *, approximate: bool = False) -> dict[str, Any]:
@@ -194,6 +197,12 @@ class TestFix:
             "session.force_spinning_stop": "1",
         }
 
+    @pytest.mark.parametrize("second", ["dynamic_block_base", BLOCK])
+    def test_a_knob_has_one_value(self, second: str) -> None:
+        with pytest.raises(UsageError, match=r"session\.dynamic_block_base: is given twice") as caught:
+            parse_fix([f"{BLOCK}=4", f"{second}=2"])
+        assert caught.value.option == "fix"
+
     def test_knobs_without_effect_are_not_tried(self) -> None:
         space = space_of(fix=parse_fix(["intra_op_num_threads=1"]))
         assert not {AFFINITY, "session.dynamic_block_base"} & names(space)
@@ -248,6 +257,35 @@ class TestOnly:
         space = space_of(only=(SPIN,), tune=parse_tune([f"{SPIN}=50"]))
         assert names(space) == {SPIN}
         assert len(space.candidates) == 2
+
+
+class TestTogether:
+    @pytest.mark.parametrize(
+        ("values", "message"),
+        [
+            ({"fix": [f"{BLOCK}=4"], "tune": ["dynamic_block_base=2"]}, f"--fix {BLOCK}: would have this value"),
+            ({"fix": [f"{BLOCK}=4"], "only": [BLOCK]}, "but --only names values to try"),
+            ({"tune": [f"{BLOCK}=4"], "only": [SPIN]}, f"--tune {BLOCK}: is not among the knobs of --only"),
+        ],
+    )
+    def test_values_that_would_not_be_tried_are_an_error(self, values: dict[str, Any], message: str) -> None:
+        with pytest.raises(UsageError) as caught:
+            make_request(SearchRequest, {"model": "m.onnx", **values}, "cli")
+        assert message in caught.value.render(spell_as_flag)[0]
+
+    def test_options_that_go_together(self) -> None:
+        values = {"tune": [f"{BLOCK}=4", f"{BLOCK}=2"], "fix": ["intra_op_num_threads=2"], "only": f"{SPIN},{BLOCK}"}
+        request = make_request(SearchRequest, {"model": "m.onnx", **values}, "cli")
+        assert request.tune == {BLOCK: ("4", "2")}
+        assert request.replace(seed=1).fix == {"intra_op_num_threads": 2}
+
+
+@pytest.mark.parametrize("second", ["dynamic_block_base", BLOCK])
+def test_a_setting_of_a_config_is_given_once(second: str) -> None:
+    text = f"{BLOCK}=4,{second}=2"
+    with pytest.raises(UsageError) as caught:
+        make_config(split_settings(text), text)
+    assert caught.value.message == f"{text}: {BLOCK} is given twice."
 
 
 class TestByDefault:

@@ -19,7 +19,7 @@ def split_settings(text: str) -> dict[str, str]:
     """Return values by the name of a knob, from settings that are separated by commas.
 
     Raises:
-        UsageError: A part is not a setting.
+        UsageError: A part is not a setting, or a knob is given twice.
     """
     pairs = {}
     # Affinity strings contain commas too: a new setting begins where a name and an equals sign follow.
@@ -29,6 +29,8 @@ def split_settings(text: str) -> dict[str, str]:
             raise UsageError(
                 f"{text}: {part!r} is not a setting.", "Write it as {set=intra_op_num_threads=1}.", option="set"
             )
+        if name.strip() in pairs:
+            raise _given_twice(text, name.strip())
         pairs[name.strip()] = value
     return pairs
 
@@ -41,15 +43,22 @@ def make_config(settings: Mapping[str, Value], text: str) -> Config:
         text: The settings as the user wrote them, for messages.
 
     Raises:
-        UsageError: A setting is unknown or its value is not valid.
+        UsageError: A setting is unknown or given twice, or its value is not valid.
     """
-    config = DEFAULT
+    config, known = DEFAULT, set[str]()
     for name, value in settings.items():
         try:
             config = set_knob(config, name, value)
         except UsageError as error:
             raise UsageError(f"{text}: {error.message}", error.hint, option="set") from None
+        if (knob := find_knob(name).id) in known:
+            raise _given_twice(text, knob)
+        known.add(knob)
     return config
+
+
+def _given_twice(text: str, name: str) -> UsageError:
+    return UsageError(f"{text}: {name} is given twice.", "To compare two values, repeat {set}.", option="set")
 
 
 def set_knob(config: Config, name: str, value: Value) -> Config:

@@ -37,9 +37,15 @@ def split_fix(texts: Sequence[str]) -> dict[str, Value]:
     """Return a value by the name of a knob from texts such as `knob=value`, unchecked; see `check_fix`.
 
     Raises:
-        UsageError: A text is not a knob and a value.
+        UsageError: A text is not a knob and a value, or a knob is given twice.
     """
-    return dict(_split(text, "fix", example="intra_op_num_threads=1") for text in texts)
+    values: dict[str, Value] = {}
+    for text in texts:
+        name, value = _split(text, "fix", example="intra_op_num_threads=1")
+        if name in values:
+            raise _given_twice(name)
+        values[name] = value
+    return values
 
 
 def check_tune(
@@ -78,7 +84,7 @@ def check_fix(
     """Return the fixed values, by the id of the knob; arguments as for `check_tune`.
 
     Raises:
-        UsageError: A knob is unknown or cannot be fixed, or a value is not legal.
+        UsageError: A knob is unknown, cannot be fixed or is given twice, or a value is not legal.
     """
     checked: dict[str, Value] = {}
     for name, value in values.items():
@@ -88,8 +94,33 @@ def check_fix(
         if knob.id == BATCH:
             raise UsageError(f"{knob.id}={value}: is not a setting.", f"Write {{batch={value}}}.", option="fix")
         _check_numerics(knob, "fix", approximate=approximate)
+        if knob.id in checked:
+            raise _given_twice(knob.id)
         checked[knob.id] = _read(knob, value, "fix")
     return checked
+
+
+def check_together(tune: Iterable[str], fix: Iterable[str], only: Sequence[str]) -> None:
+    """Check that a search would try the values that the user names; the arguments are ids of knobs.
+
+    Raises:
+        UsageError: It would not.
+    """
+    for name in fix:
+        if name in tune or name in only:
+            other = "tune" if name in tune else "only"
+            raise UsageError(
+                f"{name}: would have this value in every candidate, but {{{other}}} names values to try.",
+                "Leave one of the two out.",
+                option="fix",
+            )
+    for name in tune:
+        if only and name not in only:
+            raise UsageError(
+                f"{name}: is not among the knobs of {{only}}, so these values would not be tried.",
+                f"Add it: {{only={name}}}",
+                option="tune",
+            )
 
 
 def check_only(names: Iterable[str], *, providers: Sequence[str] = ()) -> tuple[str, ...]:
@@ -99,6 +130,12 @@ def check_only(names: Iterable[str], *, providers: Sequence[str] = ()) -> tuple[
         UsageError: A knob is unknown.
     """
     return tuple(dict.fromkeys(_find(name, "only", providers).id for name in names))
+
+
+def _given_twice(name: str) -> UsageError:
+    return UsageError(
+        f"{name}: is given twice.", f"Give it one value, or let the search choose: {{tune={name}=V1,V2}}", option="fix"
+    )
 
 
 def _split(text: str, option: str, *, example: str) -> tuple[str, str]:

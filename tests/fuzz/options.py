@@ -18,7 +18,7 @@ OPTION_SEEDS = tuple(
     for text in (
         "search\nmodel=m.onnx\nbudget=1m30s\nclients=8\nlimit=p99<20ms\nlimit=memory<500MB\ndim=batch=1,8\nseed=7",
         "search\nmodel=m.onnx\nrate=50/s\narrivals=periodic\nobjective=p99\nshape=image=1x3x32x32\ndim=n=4\nrtol=1e-3",
-        "search\nmodel=m.onnx\ntune=intra_op_num_threads=1,2\nfix=session.intra_op.allow_spinning=0\nonly=execution_mode",
+        "search\nmodel=m.onnx\ntune=intra_op_num_threads=1,2\nfix=session.intra_op.allow_spinning=0\nonly=intra_op_num_threads",
         "search\nmodel=m.onnx\ntune=session.intra_op_thread_affinities=1;2-3|1,2;3\ntune=intra_op_num_threads=3",
         "search\nmodel=m.onnx\nfix=session.intra_op_thread_affinities=2-4\nfix=intra_op_num_threads=2\nsessions=2",
         "search\nmodel=m.onnx\npareto=p99,cpu\nstrategy=tpe\ntrials=30\ndim=batch=2\ndim=width=7\nshape=s=",
