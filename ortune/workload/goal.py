@@ -60,14 +60,15 @@ def parse_limit(text: str) -> Limit:
     if sign != wanted:
         raise UsageError(f"{text}: the limit of {figure.title} is written with {wanted}.")
     units = {**UNITS[figure.unit], RELATIVE_UNIT: 1}
-    if unit not in units or not float(number) > 0:
+    bound = float(number) * units.get(unit, 0.0)
+    if not 0 < bound < math.inf:
         raise UsageError(
             f"{text}: {number}{unit} is not a bound for {figure.title}.",
             f"Write '{name}{wanted}{EXAMPLES[figure.unit]}', or '{name}{wanted}1.3x' of the default's.",
         )
     return Limit(
         figure=figure.name,
-        bound=float(number) * units[unit],
+        bound=bound,
         relative=unit == RELATIVE_UNIT,
         text=text.replace(" ", ""),
     )
