@@ -32,7 +32,7 @@ from ortune.host.allocators import SONAMES
 from ortune.knobs import CPU, DEFAULT, KNOBS, Config, ThreadPool
 from ortune.knobs.providers import chain_of
 from ortune.record import files
-from ortune.record.schema import FrontPoint, Record
+from ortune.record.schema import FrontPoint, Record, Tried
 from ortune.record.select import Sourced, merge
 from ortune.workload import make_load
 from tests.conftest import ROOT, TINY_CNN, run_ortune
@@ -659,6 +659,21 @@ class TestFiles:
             "intra_op_num_threads": 9,
             "provider_options": [{"cuda": {}}],
         }
+
+    def test_genai_gets_the_default_thread_count_of_onnxruntime(self, tmp_path: Path) -> None:
+        """Without the option, onnxruntime-genai sets a count of its own."""
+        path = tmp_path / "genai_config.json"
+        record = record_of(DEFAULT)
+        tried = msgspec.structs.replace(record.search, tried=Tried(session_options=("intra_op_num_threads",)))
+        for existing, used, count in (
+            ({}, record, 0),
+            ({"intra_op_num_threads": 9}, record, 9),
+            ({"intra_op_num_threads": 9}, msgspec.structs.replace(record, search=tried), 0),
+        ):
+            path.write_text(json.dumps({"model": {"decoder": {"session_options": existing}}}))
+            export("genai", used, str(TINY_CNN), "r.json", path)
+            options = json.loads(path.read_text())["model"]["decoder"]["session_options"]
+            assert options == {"intra_op_num_threads": count, "provider_options": []}
 
     @pytest.mark.parametrize("content", ["{", "[]", '{"model": 3}'])
     def test_other_json_is_not_changed(self, content: str, tmp_path: Path) -> None:

@@ -574,7 +574,7 @@ def test_genai_has_no_key_of_its_own_from_a_record(tmp_path: Path) -> None:
     path = tmp_path / "genai_config.json"
     done = export("genai", make_record(TINY_CNN, config), MODEL, "r.json", path)
     options = json.loads(path.read_text())["model"]["decoder"]["session_options"]
-    assert options == {"session.x": "1", "provider_options": []}
+    assert options == {"intra_op_num_threads": 0, "session.x": "1", "provider_options": []}
     assert any(line.startswith("custom_ops_library=/tmp/evil.so (") for line in done.unsupported)
 
 

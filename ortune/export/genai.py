@@ -26,6 +26,10 @@ OPTIONS = (
     "enable_mem_pattern",
 )
 
+DEFAULT_THREADS = {"intra_op_num_threads": 0}
+"""ONNX Runtime's default. Without the option, onnxruntime-genai sets half of the CPUs, at most 16
+(`CreateSessionOptionsFromConfig` in src/models/model.cpp)."""
+
 MOST_BYTES = 1 << 20
 """Largest size of a genai_config.json that is read."""
 
@@ -60,7 +64,7 @@ def write(job: Job) -> str:
     tried = job.record.tried
     kept = {key: value for key, value in existing.items() if key not in {*tried.session_options, *tried.session_config}}
     own = _take_session_options(job)
-    part["session_options"] = {**kept, **own, "provider_options": _merge_providers(job, theirs)}
+    part["session_options"] = {**DEFAULT_THREADS, **kept, **own, "provider_options": _merge_providers(job, theirs)}
     if run_entries := job.pending.take_run_entries():
         part["run_options"] = {**_open_object(part, "run_options", job.output), **run_entries}
     return format_json(document)

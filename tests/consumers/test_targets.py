@@ -400,6 +400,10 @@ class TestGenai:
         check_log(done, wanted(TUNED, written))
         assert "TOKENS 6" in done.stdout
 
+    def test_the_default_thread_count_is_that_of_onnxruntime(self, tmp_path: Path) -> None:
+        self.write(Config(session_options={"log_severity_level": 0}), tmp_path)
+        check_log(run_python(self.PROGRAM, tmp_path), {"intra_op_num_threads": 0})
+
     @pytest.mark.parametrize("level", [level for level in LEVELS if level != "ORT_ENABLE_LAYOUT"])
     def test_every_level(self, level: str, tmp_path: Path) -> None:
         config = Config(session_options={"graph_optimization_level": level, "log_severity_level": 0})
