@@ -230,3 +230,16 @@ class TestOptions:
         one, other = ((self.plan(path) or {})["config"] for path in paths)
         assert one != other
         assert (self.plan(paths[0], canary="90%") or {})["config"] == one
+        options: dict[str, object] = {
+            "clients": 4,
+            "rate": "50/s",
+            "sessions": 2,
+            "processes": 2,
+            "keep_explicit": True,
+            "any_host": True,
+            "any_model": True,
+            "cache_dir": tmp_path,
+        }
+        ids = {(self.plan(paths[0], **{name: value}) or {})["config"] for name, value in options.items()}
+        assert len({one, other, *ids}) == 10
+        assert self.plan(paths[0], cache_dir=tmp_path) == self.plan(paths[0], cache_dir=tmp_path / "other")

@@ -12,11 +12,15 @@ import msgspec
 
 from ortune.errors import UsageError
 from ortune.host import HostClass, read_host
-from ortune.program_options import ProgramRequest
+from ortune.options import options_of
+from ortune.program_options import LoadOptions, ProgramRequest
 from ortune.record.select import Choice, Sourced
 from ortune.sanitize import printable
 
 ID_LENGTH = 12
+
+DECIDING = (*options_of(LoadOptions), "any_host", "any_model", "keep_explicit")
+"""Options that decide which config a session gets, and how much of it."""
 
 
 def plan_canary(
@@ -70,13 +74,19 @@ def prepare_folder(folder: Path) -> Path:
 
 
 def identify_configs(records: Sequence[Sourced], options: ProgramRequest) -> str:
-    """Return a short digest of all configs. Hosts of several classes, which use different ones, share it."""
+    """Return a short digest of all configs, and of the options that decide what sessions get of them.
+
+    Hosts of several classes, which use different configs, share it.
+    """
     known = sorted(
         f"{each.record.model.digest} {each.record.host.id} "
         f"{msgspec.json.encode(each.record.config, order='deterministic').decode()}"
         for each in records
     )
-    return hashlib.sha256("\n".join([*known, str(options.pick)]).encode()).hexdigest()[:ID_LENGTH]
+    # Folders may differ between hosts.
+    values = {name: getattr(options, name) for name in DECIDING} | {"cache_dir": options.cache_dir is not None}
+    given = [f"{name}={value}" for name, value in values.items() if value not in {None, False}]
+    return hashlib.sha256("\n".join([*known, str(options.pick), *given]).encode()).hexdigest()[:ID_LENGTH]
 
 
 def describe_canary(canary: Mapping[str, Any] | None) -> list[str]:
