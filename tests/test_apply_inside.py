@@ -10,15 +10,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from ortune.apply.command import make_parser
+from ortune.apply.command import make_parser, notes
 from ortune.apply.exec import STARTUP, make_environment
 from ortune.apply.inside import hook, providers, settings
 from ortune.apply.inside.finder import OFF, PARTS, PLAN_VARIABLE
 from ortune.apply.inside.options_log import OptionsLog
 from ortune.apply.inside.settings import combine
-from ortune.apply.plan import encode_plan, environment_of, make_plan
+from ortune.apply.plan import encode_plan, environment_of, find_foreign_settings, make_plan, plan_process
 from ortune.errors import RecordError, UsageError
 from ortune.gates.sides import check_python
 from ortune.knobs import DEFAULT, Config, ThreadPool
@@ -28,8 +29,8 @@ from ortune.record.files import read_record
 from ortune.record.select import Choice
 from ortune.worker.runtime import NOT_FOR_SEARCHES, find_provider_fault, read_installed_runtime
 from ortune.workload import Load
-from tests.conftest import TINY_CNN, run_ortune
-from tests.records import EXAMPLE, make_record
+from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
+from tests.records import EXAMPLE, make_record, write
 
 INSIDE = Path(hook.__file__).parent
 MODULES = sorted(INSIDE.rglob("*.py"))
@@ -97,6 +98,40 @@ class TestPieces:
         with pytest.raises(UsageError, match="needs allocator=jemalloc, but another record needs allocator=mimalloc"):
             environment_of([first, second])
         assert environment_of([self.choice(A="1"), self.choice(B="2")]) == {"A": "1", "B": "2"}
+
+    def test_settings_that_another_record_needs(self) -> None:
+        pool = ThreadPool(intra_op_num_threads=2, inter_op_num_threads=1)
+        configs = {
+            "variable": Config(environment={"A": "1"}),
+            "both": Config(environment={"A": "1"}, allocator="mimalloc"),
+            "pool": Config(global_thread_pool=pool),
+        }
+        variable, both, shared = (
+            Choice(record=make_record(TINY_CNN, config), source=f"{name}.json", fits=True, why="")
+            for name, config in configs.items()
+        )
+        assert find_foreign_settings([both]) == find_foreign_settings([variable, variable]) == []
+        expected = ["variable.json was measured without allocator=mimalloc, which both.json needs"]
+        assert find_foreign_settings([variable, both]) == expected
+        assert find_foreign_settings([variable, shared]) == [
+            "variable.json was measured without global_thread_pool=2,1, which pool.json needs",
+            "pool.json was measured without A=1, which variable.json needs",
+        ]
+        unused = msgspec.structs.replace(both, fits=False)
+        assert find_foreign_settings([variable, unused]) == []
+        assert f"warning: {expected[0]}" in notes((variable, both), keep_explicit=False)
+
+    def test_warnings_of_a_running_process(self, tmp_path: Path) -> None:
+        paths = [
+            write(make_record(model, Config(environment=variables)), tmp_path / f"{model.stem}.json")
+            for model, variables in (
+                (TINY_CNN, {"OMP_NUM_THREADS": "1"}),
+                (TINY_ENCODER, {"OMP_WAIT_POLICY": "PASSIVE"}),
+            )
+        ]
+        warned: list[str] = []
+        plan_process(paths, ProgramRequest(), warned.append)
+        assert f"{paths[0]} was measured without OMP_WAIT_POLICY=PASSIVE, which {paths[1]} needs" in warned
 
     def test_contradicting_global_pools(self) -> None:
         one, two = (

@@ -21,6 +21,7 @@ from ortune.apply.plan import (
     encode_plan,
     environment_of,
     find_doubts,
+    find_foreign_settings,
     make_plan,
     missing_allocators,
     read_for,
@@ -129,7 +130,8 @@ def notes(choices: tuple[Choice, ...], *, keep_explicit: bool) -> list[str]:
         for choice in choices
     ]
     left_out = [text for choice in choices if choice.applies and (text := describe_left_out(choice))]
-    lines += [f"warning: {text}" for text in (*left_out, *missing_allocators(choices), *find_doubts(choices))]
+    doubts = (*find_foreign_settings(choices), *find_doubts(choices))
+    lines += [f"warning: {text}" for text in (*left_out, *missing_allocators(choices), *doubts)]
     lines += [
         text for choice in choices if choice.applies and (text := describe_missing_cache(choice.record, spell_as_flag))
     ]

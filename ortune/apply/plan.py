@@ -244,17 +244,40 @@ def environment_of(choices: Sequence[Choice]) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for choice in choices:
-        config = choice.record.config
         if not choice.applies:
             continue
-        allocator = {ALLOCATOR: config.allocator} if config.allocator else {}
-        for name, value in (config.environment | allocator).items():
+        for name, value in variables_needed(choice.record.config).items():
             if found.setdefault(name, value) != value:
                 raise UsageError(
                     f"{choice.source} needs {name}={value}, but another record needs {name}={found[name]}.",
                     f"Tune both models with the same value ({{fix={name}=VALUE}}), or apply one record alone.",
                 )
     return found | preload(found.pop(ALLOCATOR, ""), os.environ.get(LD_PRELOAD, ""))
+
+
+def variables_needed(config: Config) -> dict[str, str]:
+    """Return the environment variables of a config and, under its own name, the allocator."""
+    return config.environment | ({ALLOCATOR: config.allocator} if config.allocator else {})
+
+
+def find_foreign_settings(choices: Sequence[Choice]) -> list[str]:
+    """Return a warning for each setting of the process that a record in use needs and another was measured without."""
+    needs: list[tuple[Choice, dict[str, object]]] = []
+    for choice in choices:
+        if choice.applies:
+            config = choice.record.config
+            pool = {GLOBAL_THREAD_POOL: config.settings[GLOBAL_THREAD_POOL]} if config.global_thread_pool else {}
+            needs.append((choice, {**variables_needed(config), **pool}))
+    found = []
+    for choice, own in needs:
+        foreign = {
+            name: f"{name}={value}, which {other.source} needs"
+            for other, theirs in needs
+            for name, value in theirs.items()
+            if name not in own
+        }
+        found += [printable(f"{choice.source} was measured without {text}") for text in foreign.values()]
+    return found
 
 
 def missing_allocators(choices: Sequence[Choice]) -> list[str]:
@@ -295,7 +318,8 @@ def plan_process(paths: Sequence[str | Path], options: ProgramRequest, warn: Cal
     for choice in choices:
         if not choice.applies:
             warn(describe_mismatch(choice))
-    texts = [missing_variables(environment_of(choices)), *missing_allocators(choices), *find_doubts(choices)]
+    texts = [missing_variables(environment_of(choices)), *missing_allocators(choices)]
+    texts += [*find_foreign_settings(choices), *find_doubts(choices)]
     for choice in choices:
         if choice.applies:
             texts += [describe_missing_cache(choice.record), describe_left_out(choice)]
