@@ -793,7 +793,7 @@ class TestChoice:
         assert correct_predictions(rows, 0.5)[1] == rows[1]
 
     def test_blocks_are_so_long_that_each_process_gets_several_requests(self) -> None:
-        """A block of a process without a request is drawn again: more requests would arrive than the rate says."""
+        """A block of a process without a request must be rare, since it is left out."""
         demands = [Demand(name="a", rate_per_s=500), Demand(name="b", rate_per_s=0.02)]
         sharing = Sharing(kind="unpinned", deployments=(Deployment(), Deployment(processes=2)))
         assert measuring.plan_block([sharing], demands, 1.0).duration_ns >= 400e9

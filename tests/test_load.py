@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -86,6 +87,20 @@ def test_new_requests_get_the_same_samples_whatever_waits() -> None:
     assert quick[1:] == drawn  # the first call comes before the stream
     n_waiting = next(n for n in range(1, len(slow)) if slow[n + 1 : n + 6] == drawn[:5])
     assert n_waiting > 3
+
+
+@pytest.mark.parametrize("mean", [1.0, 1.5, 2.0, 6.0, 11.0, 13.0])
+def test_as_many_requests_arrive_as_the_rate_says(mean: float) -> None:
+    """Each window has at least one. Where few arrive, leaving out those without any would raise the rate."""
+    load = make_load(rate_per_s=mean / 0.8)
+    drawn = [draw_arrivals(load, 200 * MS, 1000 * MS, seed) for seed in range(4000)]
+    inside = [each[each >= 200 * MS] for each in drawn]
+    assert min(map(len, inside)) >= 1
+    error = 4 * math.sqrt(mean / 4000)
+    assert np.mean([len(each) for each in inside]) == pytest.approx(mean, abs=max(error, 0.02))
+    assert np.mean([len(each) for each in drawn]) == pytest.approx(1.25 * mean, abs=1.25 * max(error, 0.02))
+    assert all((np.diff(each) >= 0).all() for each in drawn)
+    assert np.mean(np.concatenate(inside)) == pytest.approx(600 * MS, rel=0.02)
 
 
 def test_samples_of_requests_are_drawn_at_random() -> None:

@@ -422,7 +422,7 @@ class TestStages:
 
     @pytest.mark.parametrize(("rate_per_s", "processes"), [(0.2, 4), (0.05, 1), (0.5, 8), (0.2, 2), (1.0, 1)])
     def test_no_more_requests_arrive_than_a_low_rate_says(self, rate_per_s: float, processes: int) -> None:
-        """A block of a process without a request is drawn again, which must be rare."""
+        """A block of a process without a request must be rare, since it is left out."""
         runner = DeploymentRunner(open_simulated(SimulatedExecutor(lambda config: 1e6)), Deployment())
         deployment = Deployment(processes=processes)
         blocks, load = runner.run_at_rate(deployment, rate_per_s, "p99")

@@ -51,8 +51,8 @@ BLOCKS_PER_RATE = 10
 """Blocks of a measurement at one rate. The interval of the percentile rests on how much they differ."""
 
 FEWEST_OF_PROCESS = 6.0
-"""Requests in a block, for each process. A block without a request is drawn again, so that with fewer, more would
-arrive than the rate says."""
+"""Requests in a block, for each process. A block has at least one, so that with fewer on average, they would arrive too
+evenly."""
 
 LONGEST_RATE_BLOCK_NS = 20_000_000_000
 """Longest duration of a block, unless the fewest requests of each process take longer."""

@@ -51,6 +51,12 @@ WARM_UP_BATCHES = 10
 OF_POSITIONS = 2**31
 """Second part of the seed of samples. That of arrivals is the number of an attempt."""
 
+FEW_ARRIVALS = 12.0
+"""Mean number of requests in a window below which windows without any must be taken into account."""
+
+ITERATIONS = 200
+"""Steps after which the rate of such a window has converged: to 0.01 where the mean is 1, and better otherwise."""
+
 HIGHEST_UTILIZATION = 0.95
 """Utilization for which the longest warm-up is planned. The relaxation time has no bound as it approaches 1."""
 
@@ -263,7 +269,8 @@ def draw_arrivals(
 
     The times between arrivals of a Poisson process are exponentially distributed. The same seed gives the same
     arrivals, so that two candidates can be measured under the same traffic. Requests at equal intervals begin at
-    `first_ns`.
+    `first_ns`. In a window in which few arrive on average, their number is drawn first, so that windows without any,
+    which are left out, do not make the others too full.
     """
     assert load.rate_per_s is not None
     gap_ns = 1e9 / load.rate_per_s
@@ -271,6 +278,13 @@ def draw_arrivals(
     window_end_ns = max(window_end_ns, window_start_ns + int(gap_ns) + 1)
     if load.arrivals == "periodic":
         return np.arange(first_ns, window_end_ns, gap_ns).astype(np.int64)
+    mean = (window_end_ns - window_start_ns) / gap_ns
+    if mean < FEW_ARRIVALS:
+        rng = np.random.default_rng(seed)
+        n_before = int(window_start_ns / gap_ns)
+        before = np.cumsum(rng.exponential(gap_ns, n_before + 10 * int(n_before**0.5) + 20))
+        inside = rng.uniform(window_start_ns, window_end_ns, draw_at_least_one(mean, rng))
+        return np.concatenate([before[before < window_start_ns], np.sort(inside)]).astype(np.int64)
     for attempt in itertools.count():
         rng = np.random.default_rng([seed, attempt])
         n = int(window_end_ns / gap_ns)
@@ -280,6 +294,19 @@ def draw_arrivals(
         if len(arrivals) and arrivals[-1] >= window_start_ns:
             return arrivals
     raise AssertionError("unreachable")
+
+
+def draw_at_least_one(mean: float, rng: np.random.Generator) -> int:
+    """Return a number from Poisson's distribution without 0 that has this mean, which is at least 1.
+
+    The mean of Poisson's distribution of rate r without 0 is r / (1 - exp(-r)).
+    """
+    rate = mean
+    for _ in range(ITERATIONS):
+        rate = -mean * math.expm1(-rate)
+    while not (n := int(rng.poisson(rate))):
+        pass
+    return n
 
 
 def draw_positions(n: int, n_samples: int, seed: int) -> NDArray[np.int64]:

@@ -125,8 +125,7 @@ def plan_block(
 ) -> BlockPlan:
     """Return how long a block is, so that each process of each model gets several requests.
 
-    A block of a process without a request is drawn again. With few requests in a block, more would arrive than the rate
-    says.
+    A block has at least one request of each process. With few on average, they would arrive too evenly.
     """
     loads = [load for each in sharings for load in each.loads_at(demands, scale)]
     longest_s = max(
