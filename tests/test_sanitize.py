@@ -379,7 +379,8 @@ class TestErrors:
         assert document.replace("\n", "").isprintable()
 
     def test_the_command_of_a_finding_is_quoted(self) -> None:
-        facts = ModelFacts(path='$(touch x)".onnx', original=None, load_error="odd")  # type: ignore[arg-type]
+        error = Failure(kind="exception", stage="load", message="odd")
+        facts = ModelFacts(path='$(touch x)".onnx', original=None, load_error=error)  # type: ignore[arg-type]
         assert check_loading(facts).command.startswith("python -c 'import onnx; ")
 
 

@@ -166,7 +166,7 @@ def compare_percentiles(
         [[each.blocks[side] for each in rounds for side in sides] for rounds in run.rounds_of(*positions, *base)]
         for sides in (positions, base)
     )
-    return percentile_ratio_interval(launches, others, point, confidence)
+    return percentile_ratio_interval(launches, others, point, confidence, run.seed)
 
 
 def compute_costs(rounds: Sequence[Round], position: int, name: Objective) -> list[float]:

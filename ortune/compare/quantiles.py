@@ -16,10 +16,16 @@ from numpy.typing import NDArray
 from ortune.compare.clumps import Clumps
 from ortune.compare.figures import percentiles, split_by_case
 from ortune.compare.interval import DEFAULT_CONFIDENCE, Interval
+from ortune.compare.stats import N_RESAMPLES, expanded_tail
 from ortune.worker import Block
 
 MOST_VALUES = 200
 """Values that are tried for each end of an interval."""
+
+MOST_RESAMPLED = 200
+MOST_OF_TAIL = 5.0
+"""Latencies that may be the percentile of a draw of launches: so many, evenly spaced by rank, from this multiple of the
+tail's share on."""
 
 
 def percentile_interval(
@@ -70,28 +76,63 @@ def percentile_ratio_interval(
     base: Sequence[Sequence[Block]],
     point: float,
     confidence: float = DEFAULT_CONFIDENCE,
+    seed: int = 0,
 ) -> Interval:
-    """Return the logarithm of the ratio of a percentile of two sides, each over all of its launches, and its interval.
+    """Return the logarithm of the ratio of a percentile of two sides, each over all calls, and its interval.
 
-    An end is infinite if there are too few calls. That both sides are measured at the same time is not used, so the
-    interval is wider than necessary where they are slow at the same time.
+    With several input cases, a percentile is the mean of the cases' logarithms. The interval is bootstrapped over
+    launches, in which both sides were measured at the same time, with percentiles that are widened for few launches. It
+    is infinitely wide for fewer than two launches.
 
     Args:
         launches: The blocks of each launch of one side.
-        base: Those of the side that it is divided by.
+        base: Those of the side that it is divided by, in the same launches.
         point: The percentile, such as 99.
         confidence: Coverage of the interval.
+        seed: Random seed of the resampling.
 
-    Source: Zou and Donner, as in `percentile_interval`, for the interval of a difference.
+    Source: Hesterberg, as in `ortune.compare.stats.clustered_interval`.
     """
-    above, below = (percentile_interval(each, point, confidence) for each in (launches, base))
-    estimate = above.estimate - below.estimate
+    k = len(launches)
+    # The first draw has each launch once.
+    draws = np.vstack([np.ones(k), np.random.default_rng(seed).multinomial(k, np.full(k, 1 / k), N_RESAMPLES)])
+    ratios = resample_percentile(launches, point, draws) - resample_percentile(base, point, draws)
+    estimate = float(ratios[0])
+    if k < 2:
+        return Interval(estimate=estimate, low=-math.inf, high=math.inf, confidence=confidence)
+    tail = expanded_tail(k, confidence)
+    low, high = np.nanquantile(ratios, [tail, 1 - tail])
     return Interval(
-        estimate=estimate,
-        low=estimate - math.hypot(above.estimate - above.low, below.high - below.estimate),
-        high=estimate + math.hypot(above.high - above.estimate, below.estimate - below.low),
-        confidence=confidence,
+        estimate=estimate, low=min(float(low), estimate), high=max(float(high), estimate), confidence=confidence
     )
+
+
+def resample_percentile(
+    launches: Sequence[Sequence[Block]], point: float, draws: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return the logarithm of a percentile of latency for each draw of launches, shape (draws,).
+
+    It is NaN for a draw without calls of one of the input cases.
+
+    Args:
+        launches: The blocks of each launch.
+        point: The percentile.
+        draws: How often each launch is drawn, shape (draws, launches).
+    """
+    split = [split_by_case(blocks) for blocks in launches]
+    numbers = sorted({number for each in split for number in each})
+    found = np.zeros(len(draws))
+    for number in numbers:
+        cases = [np.sort(each.get(number, np.array([], dtype=np.int64))) for each in split]
+        samples = np.sort(np.concatenate(cases))
+        first = int(len(samples) * max(1 - MOST_OF_TAIL * (1 - point / 100), 0.0))
+        values = samples[np.unique(np.linspace(first, len(samples) - 1, MOST_RESAMPLED).astype(np.int64))]
+        above = np.array([len(each) - np.searchsorted(each, values, side="right") for each in cases], dtype=float)
+        sizes = draws @ np.array([len(each) for each in cases], dtype=float)
+        # The smallest value that few enough calls exceed. A small number is for rounding.
+        are_enough = draws @ above <= (sizes * (1 - point / 100))[:, None] + 1e-6
+        found += np.where(sizes > 0, np.log(np.maximum(values[are_enough.argmax(axis=1)], 1)), math.nan)
+    return found / len(numbers)
 
 
 def include_all_calls(interval: Interval, over_all: Interval) -> Interval:

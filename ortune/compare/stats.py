@@ -129,8 +129,6 @@ def clustered_interval(
     Source: T. Hesterberg, "What Teachers Should Know About the Bootstrap", The American Statistician 69 (2015),
     section 5.3, "expanded percentile interval".
     """
-    from scipy.special import ndtr, stdtrit
-
     means = np.array([trimmed_mean(cluster, trim) for cluster in clusters if np.size(cluster)])
     k = len(means)
     if k == 0:
@@ -140,7 +138,7 @@ def clustered_interval(
         return Interval(estimate=estimate, low=-math.inf, high=math.inf, confidence=confidence)
     rng = np.random.default_rng(seed)
     resampled = means[rng.integers(0, k, (N_RESAMPLES, k))].mean(axis=1)
-    tail = float(ndtr(-math.sqrt(k / (k - 1)) * float(stdtrit(k - 1, (1 + confidence) / 2))))
+    tail = expanded_tail(k, confidence)
     low, high = np.quantile(resampled, [tail, 1 - tail])
     student = t_interval(means, confidence)
     return Interval(
@@ -149,6 +147,13 @@ def clustered_interval(
         high=max(float(high), student.high),
         confidence=confidence,
     )
+
+
+def expanded_tail(k: int, confidence: float) -> float:
+    """Return the share of resamples beyond each end of a bootstrap interval of `k` values, at least two."""
+    from scipy.special import ndtr, stdtrit
+
+    return float(ndtr(-math.sqrt(k / (k - 1)) * float(stdtrit(k - 1, (1 + confidence) / 2))))
 
 
 def widen_for_occasions(interval: Interval) -> Interval:

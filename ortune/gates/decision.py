@@ -92,8 +92,9 @@ def judge_objective(
     limit = math.log(allowed)
     p_value = t_p_value(means, limit, trim=launch_trim(objective))
     if over_all:
-        usual = include_all_calls(usual, over_all(1 - 2 * alpha))
-        of_calls = over_all(1 - 2 * alpha / n_claims)
+        of_calls = over_all(1 - 2 * alpha)
+        usual = include_all_calls(usual, of_calls)
+        of_calls = of_calls if n_claims == 1 else over_all(1 - 2 * alpha / n_claims)
         strict = include_all_calls(strict, of_calls)
         p_value = max(p_value, p_value_of(of_calls, limit))
     decision: Decision = "inconclusive"
