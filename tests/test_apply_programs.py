@@ -385,6 +385,13 @@ class TestSettings:
         tuned.undo()
         assert own.intra_op_num_threads == 2
         assert own.entries == {"session.intra_op.allow_spinning": "1"}
+        # The pool of another record replaces that of the session.
+        config["session_options"] = {"intra_op_num_threads": 3, "enable_mem_pattern": False}
+        shared = TunedSession(rule, "m.onnx", {})
+        shared.set_options(None, entries, OptionsLog(Options), keep=False, shares_pool=True)
+        assert list(shared.set) == ["enable_mem_pattern"]
+        assert all(text.endswith(" (the process has a global thread pool)") for text in shared.not_set)
+        assert len(shared.not_set) == 3
 
     @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
     @pytest.mark.slow
@@ -497,8 +504,9 @@ class TestSettings:
             (MODEL, None), (os.environ["OTHER_MODEL"], None), (os.environ["OTHER_MODEL"], own), ({str(second)!r}, own),
             ({str(third)!r}, None), (open(os.environ["OTHER_MODEL"], "rb").read(), None),
         ):
-            read = ort.InferenceSession(model, sess_options=options, providers=["CPUExecutionProvider"])
-            read = read.get_session_options()
+            session = ort.InferenceSession(model, sess_options=options, providers=["CPUExecutionProvider"])
+            read = session.get_session_options()
+            assert session._enable_fallback
             print(int(read.use_per_session_threads), read.intra_op_num_threads, read.log_severity_level)
         print(own.use_per_session_threads)
         """

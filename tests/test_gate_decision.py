@@ -433,6 +433,9 @@ class TestDecide:
             "head stays within mean<2ms",
         )
         assert describe_finding(found).endswith("allowed any")
+        # Without a limit, the user asked for that.
+        reason = decide(self.interim(findings=(found,)), self.make_test())[1]
+        assert reason == "p50 is not worse by 1000%"
 
     @pytest.mark.parametrize(
         "changes",

@@ -458,6 +458,20 @@ class TestPercentilesOfFewCalls:
         assert limit.value == pytest.approx(1 / truth, rel=0.05)
         assert limit.kept != "yes"
 
+    @pytest.mark.parametrize(("n_launches", "n_calls"), [(3, 200), (4, 100), (5, 100)])
+    def test_a_limit_is_not_kept_if_its_calls_are_too_few(self, n_launches: int, n_calls: int) -> None:
+        """Launches that differ are worth fewer calls. The true p99 is 100 ms, and a few launches have a lower one."""
+        kept = []
+        for seed in range(40):
+            rng = np.random.default_rng(seed)
+            run = PairedRun(make_sides(DEFAULT, ONE_THREAD), Load())
+            for _ in range(n_launches):
+                calls = rng.lognormal(math.log(10e6), 0.02, n_calls)
+                calls[rng.random(n_calls) < 0.011] = 100e6
+                run.launches.append([make_round_of(calls, calls)])
+            kept.append(check_limit(run, 1, parse_limit("p99<20ms")).kept)
+        assert kept.count("yes") <= 1
+
     def test_with_too_few_calls_the_launches_give_the_interval(self) -> None:
         """An infinite end says nothing more than that the calls do not suffice, which is checked elsewhere."""
         found = compute_speedup(self.run(1.0, 0.0, 1.0, n_launches=4), 1, "p99")

@@ -256,6 +256,11 @@ def test_inputs_are_those_of_the_record_with_the_seed_of_the_user() -> None:
     given = make_request(ProfileRequest, {"model": "m.onnx", "shape": ["x=1x512"]}, "cli")
     assert choose_inputs(given, record) == InputOptions(shapes={"x": (1, 512)})
     assert count_sizes(record) == 2
+    # There is an entry for each of several samples, which may have the same size.
+    inputs["x"] = InputData(dtype="int64", shapes=((1, 8), (1, 512), (1, 8)), origin="random")
+    inputs["y"] = InputData(dtype="int64", shapes=((1,),), origin="random")
+    workload = msgspec.structs.replace(workload, inputs=inputs)
+    assert count_sizes(msgspec.structs.replace(record, workload=workload)) == 2
 
 
 @pytest.mark.parametrize("n_sizes", [1, 2])

@@ -236,7 +236,7 @@ class TestPages:
             "ids": InputData(dtype="int64", shapes=((8, 128),), origin="random, 0 to 30521"),
             "a b": InputData(dtype="float32", shapes=((8, 3),), origin="random"),
             "scale": InputData(dtype="float32", shapes=((),), origin="random"),
-            "mask": InputData(dtype="int64", shapes=((8, 16), (8, 32)), origin="ones"),
+            "mask": InputData(dtype="int64", shapes=((8, 16), (8, 32), (8, 16)), origin="ones"),
             "image": InputData(dtype="float32", shapes=((1, 3),), origin="from x.npz"),
         }
         workload = msgspec.structs.replace(record.workload, inputs=inputs, tolerance=APPROXIMATE_TOLERANCE)

@@ -259,7 +259,14 @@ def widen_for_calls(interval: Interval, launches: Sequence[Sequence[Round]], pos
         return msgspec.structs.replace(interval, high=math.inf, low=-math.inf if limit.relative else interval.low)
     if limit.relative:
         return include_all_calls(interval, percentile_ratio_interval(blocks[0], blocks[1], point, interval.confidence))
-    return include_all_calls(interval, percentile_interval(blocks[0], point, interval.confidence))
+    pooled = percentile_interval(blocks[0], point, interval.confidence)
+    # An infinite end counts: launches that differ much are worth fewer calls than were counted above.
+    return Interval(
+        estimate=pooled.estimate,
+        low=min(interval.low, pooled.low),
+        high=max(interval.high, pooled.high),
+        confidence=interval.confidence,
+    )
 
 
 def summarize(run: PairedRun, position: int) -> Summary:

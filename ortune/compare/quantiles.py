@@ -143,8 +143,8 @@ def include_all_calls(interval: Interval, over_all: Interval) -> Interval:
 
     Args:
         interval: Interval over the launches, of logarithms.
-        over_all: Interval over all calls. Its infinite ends are left out: whoever claims something about a percentile
-            requires enough calls.
+        over_all: Interval of a ratio over all calls. It is infinite for fewer than two launches only, and then left
+            out.
     """
     low, high = over_all.low, over_all.high
     return Interval(

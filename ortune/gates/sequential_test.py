@@ -275,7 +275,7 @@ def decide(interim: InterimResult, test: SequentialTest) -> tuple[Decision, str]
     if decision == "fail":
         return decision, "; ".join(f"{each.objective} is {describe_failure(each.allowed)}" for each in deciding)
     if decision == "pass" and kept == "yes" and not _is_near_overload(interim):
-        deciding = [each for each in deciding if each.allowed < 1 + LARGEST_SLOWDOWN]
+        deciding = [each for each in deciding if not interim.limits or each.allowed < 1 + LARGEST_SLOWDOWN]
         if not deciding:
             return decision, f"head stays within {name_limits(interim.limits, 'yes')}"
         return decision, "; ".join(

@@ -138,7 +138,9 @@ def choose_inputs(request: ProfileRequest, record: Record | None) -> InputOption
 
 def count_sizes(record: Record) -> int:
     """Return for how many sizes of its inputs a record is."""
-    return max((len(data.shapes) for data in record.workload.inputs.values()), default=1)
+    shapes = [data.shapes for data in record.workload.inputs.values()]
+    n_cases = max(map(len, shapes), default=1)
+    return len({tuple(each[place % len(each)] for each in shapes) for place in range(n_cases)})
 
 
 @contextlib.contextmanager

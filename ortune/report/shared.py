@@ -196,8 +196,9 @@ def list_unrecorded(workload: Workload) -> list[str]:
     """Return what has to be added to a command to reproduce a measurement, because files do not hold it."""
     notes = []
     for name, data in workload.inputs.items():
-        if len(data.shapes) > 1 and not data.origin.startswith("from "):
-            shapes = ", ".join(map(format_shape, data.shapes))
+        distinct = list(dict.fromkeys(data.shapes))
+        if len(distinct) > 1 and not data.origin.startswith("from "):
+            shapes = ", ".join(map(format_shape, distinct))
             notes.append(f"{name} had several shapes: {shapes}. Give their sizes with --dim.")
     if workload.background_load:
         notes.append(f"Add --beside with the command of the background load ({workload.background_load.program}).")

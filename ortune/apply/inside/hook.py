@@ -366,7 +366,7 @@ class Hook:
         if provider not in rule["plugins"] and provider not in onnxruntime.get_available_providers():
             self._say(f"{source} is not used: onnxruntime {onnxruntime.__version__} here has no {provider}.")
             raise Skip(f"onnxruntime here has no {provider}")
-        tuned = TunedSession(rule, arguments["path_or_bytes"], arguments["extra"])
+        tuned = TunedSession(rule, arguments["path_or_bytes"], dict(arguments["extra"]))
         try:
             tuned.set_providers(onnxruntime, arguments, self._session_log, self._libraries, keep=keep)
         except Skip as reason:

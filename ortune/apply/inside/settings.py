@@ -29,6 +29,10 @@ AFFINITY = "session.intra_op_thread_affinities"
 THREADS = "intra_op_num_threads"
 OWN_POOL = "use_per_session_threads"
 
+POOL_SIZES = (THREADS, "inter_op_num_threads")
+POOL_ENTRIES = ("session.intra_op", "session.inter_op", "session.dynamic_block_base")
+"""Settings of the thread pool of a session: options, and beginnings of the names of entries."""
+
 ENUMS = {
     "graph_optimization_level": "GraphOptimizationLevel",
     "execution_mode": "ExecutionMode",
@@ -157,6 +161,8 @@ class TunedSession:
                 entries.pop(AFFINITY, None)
         self._note(options, wanted, own_options)
         self._note(entries, wanted_entries, own_entries)
+        if shares_pool and not self.config["global_thread_pool"]:
+            self._note_pool()
         if own is None:
             self.options = log.kind()
         elif log.is_complete(own):
@@ -207,6 +213,11 @@ class TunedSession:
         self.replaced.update(
             {name: show_value(value) for name, value in theirs.items() if name not in final or final[name] != value}
         )
+
+    def _note_pool(self) -> None:
+        """Record which settings have no effect, because they are those of a thread pool of the session."""
+        for name in [name for name in self.set if name in POOL_SIZES or name.startswith(POOL_ENTRIES)]:
+            self.not_set.append(f"{name}={self.set.pop(name)} (the process has a global thread pool)")
 
 
 class RunSettings:
