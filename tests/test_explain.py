@@ -10,7 +10,6 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from ortune.compare.bench import BenchResult
 from ortune.compare.comparison import Noise, Row, Speedup
 from ortune.compare.interval import share_error
 from ortune.console.explain import explain_bench, explain_gates, explain_noise, explain_search, explain_speedup
@@ -20,6 +19,7 @@ from ortune.record.schema import Record, Verdict
 from tests.conftest import TINY_CNN, run_ortune
 from tests.gate_results import make_result, make_results
 from tests.records import ONE_THREAD, make_local_record
+from tests.test_console import make_bench_result
 
 pytestmark = pytest.mark.usefixtures("models_read_here")
 
@@ -36,20 +36,11 @@ def make(verdict: Verdict = "faster", objective: str = "p50", **evidence: Any) -
 
 @pytest.mark.parametrize("n", [2, 12])
 def test_the_confidence_of_several_intervals_is_that_of_all_together(n: int) -> None:
-    record = make()
     speedup = msgspec.structs.replace(make_speedup(1.5, 1.6, 1.7), confidence=share_error(n))
-    rows = (Row(name="default", config=record.base), *n * [Row(name="a", config=ONE_THREAD, speedup=speedup)])
-    comparison = BenchResult(
-        objective="p50",
-        rows=rows,
-        calls_needed=1,
-        noise=record.evidence.noise,
-        workload=record.workload,
-        model=record.model,
-        host=record.host,
-        runtime=record.runtime,
+    rows = (Row(name="default", config=make().base), *n * [Row(name="a", config=ONE_THREAD, speedup=speedup)])
+    assert dict(explain_bench(make_bench_result(rows=rows)))["intervals"].startswith(
+        f"With 95% confidence, all {n} intervals"
     )
-    assert dict(explain_bench(comparison))["intervals"].startswith(f"With 95% confidence, all {n} intervals")
 
 
 class TestSentence:

@@ -24,6 +24,7 @@ from ortune.record.select import check_model
 from ortune.requests import VerifyRequest
 from ortune.workload import Goal, InputOptions
 from ortune.workload.batching import with_batches
+from ortune.workload.workload import list_cases
 
 Answer = Literal["holds", "does_not_hold", "inconclusive"]
 
@@ -125,8 +126,7 @@ def recorded_inputs(record: Record, data: str | None, model: str | None = None) 
     """
     names = None if model is None else {each.name for each in read_model(model).inputs}
     shapes = {name: given.shapes for name, given in record.workload.inputs.items() if names is None or name in names}
-    n_cases = max((len(each) for each in shapes.values()), default=1)
-    cases = [{name: each[place % len(each)] for name, each in shapes.items()} for place in range(n_cases)]
+    cases = list_cases(shapes)
     if record.workload.batches:
         # Each of the items that were synthesized for one case has an entry.
         cases = [case for number, case in enumerate(cases) if case not in cases[:number]]
@@ -134,8 +134,8 @@ def recorded_inputs(record: Record, data: str | None, model: str | None = None) 
     return InputOptions(
         data=data,
         seed=record.search.seed,
-        shapes=cases[0] if n_cases == 1 and not data else {},
-        cases=tuple(cases) if n_cases > 1 else (),
+        shapes=cases[0] if len(cases) == 1 and not data else {},
+        cases=tuple(cases) if len(cases) > 1 else (),
     )
 
 

@@ -111,8 +111,8 @@ def compute_speedup(
     Most figures are compared round by round. A percentile beyond the median needs more calls than a block has, so the
     calls of a launch are pooled, and the interval includes that over the calls of all launches.
 
-    Means, throughput and CPU time are ratios of the totals of a launch, because a mean of
-    rounds without the extreme ones would not contain rare slow calls.
+    Means, throughput and CPU time are ratios of the totals of a launch, because a mean of rounds without the extreme
+    ones would not contain rare slow calls.
 
     The interval covers how much launches differ, and how much times usually differ between occasions.
     """
@@ -259,14 +259,8 @@ def widen_for_calls(interval: Interval, launches: Sequence[Sequence[Round]], pos
         return msgspec.structs.replace(interval, high=math.inf, low=-math.inf if limit.relative else interval.low)
     if limit.relative:
         return include_all_calls(interval, percentile_ratio_interval(blocks[0], blocks[1], point, interval.confidence))
-    pooled = percentile_interval(blocks[0], point, interval.confidence)
-    # An infinite end counts: launches that differ much are worth fewer calls than were counted above.
-    return Interval(
-        estimate=pooled.estimate,
-        low=min(interval.low, pooled.low),
-        high=max(interval.high, pooled.high),
-        confidence=interval.confidence,
-    )
+    # It may have an infinite end: launches that differ much are worth fewer calls than were counted above.
+    return include_all_calls(interval, percentile_interval(blocks[0], point, interval.confidence))
 
 
 def summarize(run: PairedRun, position: int) -> Summary:

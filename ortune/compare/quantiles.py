@@ -143,14 +143,12 @@ def include_all_calls(interval: Interval, over_all: Interval) -> Interval:
 
     Args:
         interval: Interval over the launches, of logarithms.
-        over_all: Interval of a ratio over all calls. It is infinite for fewer than two launches only, and then left
-            out.
+        over_all: Interval over all calls. It has an infinite end if there are too few.
     """
-    low, high = over_all.low, over_all.high
     return Interval(
         estimate=over_all.estimate,
-        low=min(interval.low, low) if math.isfinite(low) else interval.low,
-        high=max(interval.high, high) if math.isfinite(high) else interval.high,
+        low=min(interval.low, over_all.low),
+        high=max(interval.high, over_all.high),
         confidence=interval.confidence,
     )
 

@@ -24,6 +24,7 @@ from ortune.worker.owned_folder import OwnedFolder, remove_abandoned_folders
 from ortune.worker.working_inputs import explain_failed_run
 from ortune.workload import Feed, InputData, InputOptions, make_feed
 from ortune.workload.batching import list_batches
+from ortune.workload.workload import list_cases
 
 DURATION_S = 3.0
 """Time to run each config for, if the number of runs is not given."""
@@ -138,9 +139,8 @@ def choose_inputs(request: ProfileRequest, record: Record | None) -> InputOption
 
 def count_sizes(record: Record) -> int:
     """Return for how many sizes of its inputs a record is."""
-    shapes = [data.shapes for data in record.workload.inputs.values()]
-    n_cases = max(map(len, shapes), default=1)
-    return len({tuple(each[place % len(each)] for each in shapes) for place in range(n_cases)})
+    cases = list_cases({name: data.shapes for name, data in record.workload.inputs.items()})
+    return len({tuple(case.values()) for case in cases})
 
 
 @contextlib.contextmanager

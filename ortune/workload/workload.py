@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import shlex
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -75,6 +76,12 @@ class InputData(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     def __str__(self) -> str:
         return self.dtype + " ".join(f"[{','.join(map(str, shape))}]" for shape in self.shapes)
+
+
+def list_cases(shapes: Mapping[str, Sequence[tuple[int, ...]]]) -> list[dict[str, tuple[int, ...]]]:
+    """Return the shape of each input in each sample, given the shapes of each input as in `InputData`."""
+    n_cases = max(map(len, shapes.values()), default=1)
+    return [{name: each[place % len(each)] for name, each in shapes.items()} for place in range(n_cases)]
 
 
 class BackgroundProgram(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
