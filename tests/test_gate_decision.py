@@ -36,6 +36,7 @@ from ortune.gates.reporters.messages import describe_finding
 from ortune.gates.results import LARGEST_SLOWDOWN, Decision, Finding, InterimResult, Observe
 from ortune.gates.sequential_test import (
     SequentialTest,
+    compute_log_ratios,
     count_pairs,
     decide,
     evaluate_interim,
@@ -209,35 +210,38 @@ class TestPercentiles:
         assert found.p_value > ALPHA
 
     @pytest.mark.parametrize(
-        ("bulk", "share", "factor"), [(0.85, 0.02, 1.5), (1.0, 0.007, 2.0)], ids=["19 % slower", "1 % slower"]
+        ("bulk", "share", "factor", "n_calls", "n_launches", "low", "high"),
+        [(0.85, 0.02, 1.5, 16, 102, 1.1, 1.25), (1.0, 0.007, 2.0, 80, 46, 0.99, 1.05)],
+        ids=["19 % slower", "1 % slower"],
     )
-    def test_rare_slow_calls(self, bulk: float, share: float, factor: float) -> None:
-        """The first must not pass, and the second must not fail. A launch has 32 calls of each process."""
+    def test_rare_slow_calls(
+        self, bulk: float, share: float, factor: float, n_calls: int, n_launches: int, low: float, high: float
+    ) -> None:
+        """The first must not pass, and the second must not fail, as they would by the launches alone."""
         rng = np.random.default_rng(5)
         run = PairedRun([Side(name=str(number), config=Config()) for number in range(4)], Load())
-        for _ in range(CHECKS[-1] + 4):
-            base = [rng.lognormal(math.log(1e6), 0.03, 32) for _ in range(2)]
+        for _ in range(n_launches):
+            base = [rng.lognormal(math.log(1e6), 0.03, n_calls) for _ in range(2)]
             head = [
-                bulk * rng.lognormal(math.log(1e6), 0.03, 32) * np.where(rng.random(32) < share, factor, 1.0)
+                bulk * rng.lognormal(math.log(1e6), 0.03, n_calls) * np.where(rng.random(n_calls) < share, factor, 1.0)
                 for _ in range(2)
             ]
             run.launches.append([make_round_of(base[0], head[0], base[1], head[1])])
+        block = BlockPlan(load=Load(), duration_ns=1, lead_in_ns=0, min_calls=1, deadline_s=1)
         test = SequentialTest(
             goal=Goal(objectives=("p99",)),
             allowed={"p99": 1.03},
-            plan=RunPlan(
-                block=BlockPlan(load=Load(), duration_ns=1, lead_in_ns=0, min_calls=1, deadline_s=1),
-                launches=None,
-                rounds=1,
-            ),
+            plan=RunPlan(block=block, launches=None, rounds=1),
             start_s=0,
             end_s=600,
         )
         found = evaluate_interim(run, test, 100.0, len(CHECKS) - 1)
         assert found.n_checks == len(CHECKS)
         assert found.decision == "inconclusive"
-        low, high = (0.84, 1.25) if share == 0.02 else (0.99, 1.05)
         assert low <= found.findings[0].slowdown.estimate <= high
+        # The interval of the launches alone excludes what is allowed.
+        by_launches = judge_objective("p99", compute_log_ratios(run, "p99"), 1.03, check=len(CHECKS) - 1)
+        assert by_launches.decision == ("pass" if low > 1.05 else "fail")
 
 
 class TestReplay:
