@@ -102,6 +102,9 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
         quota: Whether a CPU quota applies.
         creations_ns: Time that each block spends on creating sessions.
         on_gpu: Whether the baseline or a candidate runs on an NVIDIA GPU.
+        counts_calls: Whether blocks of paired runs end after a number of calls, not after a time. The calls are those
+            of a program, which has its own items: with blocks of equal time, the faster side would get ahead of the
+            other, and calls with different items would be compared.
     """
 
     load: Load = Load()
@@ -113,6 +116,12 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     quota: bool = False
     creations_ns: int = 0
     on_gpu: bool = False
+    counts_calls: bool = False
+
+    @property
+    def counted_gap_ns(self) -> float | None:
+        """Time per call if blocks of paired runs end after a number of calls; else None."""
+        return self.gap_ns if self.counts_calls else None
 
     @property
     def longest_call_ns(self) -> float:
@@ -127,16 +136,34 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
         block: How each block is measured.
         launches: Launches of each side; 0 if there is no time for one, None for no limit.
         rounds: Rounds per launch. It is even, so that each order comes up as often as its reverse, or 1 of long blocks.
+        counted_gap_ns: The baseline's time per call at the start of a launch, if blocks end after a number of calls;
+            None if they end by time.
     """
 
     block: BlockPlan
     launches: int | None
     rounds: int
+    counted_gap_ns: float | None = None
 
     @property
     def n_rounds(self) -> int:
         """Rounds of all launches."""
         return (self.launches or 0) * self.rounds
+
+    def plan_block(self, gap_ns: float | None) -> BlockPlan:
+        """Return the plan of the next block. If its calls are counted, there are as many as fit into its time.
+
+        Args:
+            gap_ns: Time per call in the block before, as calls may become shorter or longer.
+        """
+        block = self.block
+        if self.counted_gap_ns is None or gap_ns is None:
+            return block
+        return msgspec.structs.replace(
+            block,
+            n_calls=max(block.min_calls, round(block.duration_ns / gap_ns)),
+            n_lead_in_calls=max(1, round(block.lead_in_ns / gap_ns)) if block.lead_in_ns else 0,
+        )
 
 
 def is_long(pace: Pace) -> bool:
@@ -260,7 +287,9 @@ def plan_paired_run(time_s: float, goal: Goal, pace: Pace, launch_s: float, n_si
             if rounds * launches >= ENOUGH_ROUNDS:
                 # More rounds are useless unless a percentile needs them.
                 most = max(MOST_ROUNDS_PER_LAUNCH, 2 * math.ceil(required_rounds(goal, pace, block) / launches / 2))
-                return RunPlan(block=block, launches=launches, rounds=min(rounds, most))
+                return RunPlan(
+                    block=block, launches=launches, rounds=min(rounds, most), counted_gap_ns=pace.counted_gap_ns
+                )
     block = plan_block(pace, SHORTEST_BLOCK_NS, longest_ns)
     found = fit_launches(time_s, block, pace, launch_s, n_sides)
     if (found.launches or 0) >= MIN_LAUNCHES:
@@ -298,7 +327,8 @@ def plan_launches(time_s: float, pace: Pace, launch_s: float, *, launch_sigma: f
             error = math.sqrt((launch_sigma**2 + round_sigma**2 / rounds) / launches)
             width = error * float(stdtrit(launches - 1, 0.975))
             if width < narrowest:
-                best, narrowest = RunPlan(block=block, launches=launches, rounds=rounds), width
+                plan = RunPlan(block=block, launches=launches, rounds=rounds, counted_gap_ns=pace.counted_gap_ns)
+                best, narrowest = plan, width
         if best.launches:
             break
     return best
@@ -311,7 +341,7 @@ def fit_launches(time_s: float, block: BlockPlan, pace: Pace, launch_s: float, n
     for launches in range(MAX_LAUNCHES, 0, -1):
         rounds = int((time_s / launches - launch_sides_s(launch_s, n_sides)) / round_s + ROUNDING) // step * step
         if rounds >= step:
-            return RunPlan(block=block, launches=launches, rounds=rounds)
+            return RunPlan(block=block, launches=launches, rounds=rounds, counted_gap_ns=pace.counted_gap_ns)
     return RunPlan(block=block, launches=0, rounds=0)
 
 

@@ -38,7 +38,14 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def calibrate(
-    runner: BlockRunner, first: LiveCandidate, goal: Goal, *, first_launch_s: float, n_cases: int, quota: bool
+    runner: BlockRunner,
+    first: LiveCandidate,
+    goal: Goal,
+    *,
+    first_launch_s: float,
+    n_cases: int,
+    quota: bool,
+    counts_calls: bool = False,
 ) -> Calibration:
     """Measure how fast calls follow each other and how long a launch takes, and set the runner's launch deadline.
 
@@ -51,6 +58,7 @@ def calibrate(
         goal: Its load.
         n_cases: Input cases.
         quota: Whether a CPU quota applies.
+        counts_calls: Whether blocks of paired runs end after a number of calls; see `Pace`.
 
     Raises:
         MeasureError: The baseline fails.
@@ -75,7 +83,8 @@ def calibrate(
 
     def pace_of(block: Block, load_ns: int) -> Pace:
         pace = measure_pace(block, goal, n_cases=n_cases, quota=quota, load_ns=load_ns)
-        return msgspec.structs.replace(pace, on_gpu=first.config.provider in CUDA_BASED)
+        on_gpu = first.config.provider in CUDA_BASED
+        return msgspec.structs.replace(pace, on_gpu=on_gpu, counts_calls=counts_calls)
 
     def finish(pace: Pace, launch_s: float) -> Calibration:
         runner.load_deadline_s = LEAST_LOAD_DEADLINE_S + LOAD_DEADLINE_FACTOR * launch_s

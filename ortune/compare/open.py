@@ -388,6 +388,7 @@ def start_comparison(
     seed: int = 0,
     n_cases: int = 1,
     quota: bool = False,
+    counts_calls: bool = False,
     n_sides: int = 2,
     free_bytes: int | None = None,
     start_s: float = 0.0,
@@ -406,7 +407,15 @@ def start_comparison(
     first = runner.keep_alive(first)
     runner.sessions.append(first.session_info)
     enter_step("calibrating: measuring the default", is_measured=True)
-    calibration = calibrate(runner, first, goal, first_launch_s=first_launch_s, n_cases=n_cases, quota=quota)
+    calibration = calibrate(
+        runner,
+        first,
+        goal,
+        first_launch_s=first_launch_s,
+        n_cases=n_cases,
+        quota=quota,
+        counts_calls=counts_calls,
+    )
     n_fitting = count_fitting(calibration, free_bytes)
     runner.one_at_a_time = is_memory_unknown(first.config) or (n_fitting is not None and n_sides > n_fitting)
     return OpenComparison(

@@ -16,7 +16,7 @@ from ortune.compare.block_plan import RunPlan
 from ortune.compare.block_runner import BlockRunner, Round, make_round, raise_failure, select_regime
 from ortune.compare.memory import is_memory_unknown
 from ortune.knobs import Config
-from ortune.worker import Block, Executor, Failure, LiveCandidate, SessionInfo
+from ortune.worker import Block, BlockPlan, Executor, Failure, LiveCandidate, SessionInfo
 from ortune.worker.cpu import QUIET_SHARE
 from ortune.workload import Load
 
@@ -187,13 +187,16 @@ class PairedRun:
                 for group in groups:
                     self._launch_sides(runner, group, lives)
             positions: list[int] = []
+            gap_ns = plan.counted_gap_ns
             for step in range(plan.rounds):
                 if runner.now_s() >= (next_round_s if rounds else first_round_s):
                     break
                 positions = positions[::-1] if step % 2 else order(runner.rng, number, sorted(lives))
                 positions = [each for each in positions if each in lives]
-                measured = runner.measure_in_order(lives, positions, plan.block, loads)
+                measured = runner.measure_in_order(lives, positions, plan.plan_block(gap_ns), loads)
                 rounds.append(measured)
+                if last := measured.blocks.get(BASELINE_POSITION):
+                    gap_ns = last.wall_ns / last.n_calls
                 if step + 1 < plan.rounds:
                     on_round()
                 for position, failure in measured.failures.items():
@@ -231,8 +234,8 @@ class PairedRun:
         """
         if number % 2 == 0 or not self._turns:
             self._turns = order(runner.rng, number, list(range(len(self.sides))))
-        plans = [runner.draw_traffic(plan.block) for _ in range(plan.rounds)]
-        answers: list[dict[int, Block | Failure]] = [{} for _ in plans]
+        blocks: list[BlockPlan] = []
+        answers: list[dict[int, Block | Failure]] = [{} for _ in range(plan.rounds)]
         starts_s: dict[int, float] = {}
         for position in reversed(self._turns) if number % 2 else self._turns:
             if position in self.failures:
@@ -242,13 +245,17 @@ class PairedRun:
             if not (live := lives.get(position)):
                 continue
             try:
-                for step, block in enumerate(plans):
+                gap_ns = plan.counted_gap_ns
+                for step in range(plan.rounds):
+                    if step == len(blocks):  # the others have the blocks of the first side
+                        blocks.append(runner.draw_traffic(plan.plan_block(gap_ns)))
                     starts_s.setdefault(step, runner.now_s())
-                    answer = runner.measure_block(live, block.under(self.load_of(position)))
+                    answer = runner.measure_block(live, blocks[step].under(self.load_of(position)))
                     answers[step][position] = answer
                     if isinstance(answer, Failure):
                         self._fail(position, answer)
                         break
+                    gap_ns = answer.wall_ns / answer.n_calls
                     on_round()
             finally:
                 live.close()

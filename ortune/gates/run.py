@@ -62,7 +62,12 @@ def run_gate(
         test = SequentialTest(
             goal=gate.goal,
             allowed={name: 1 + share for name, share in gate.slowdowns.items()},
-            plan=RunPlan(block=block, launches=None, rounds=count_pairs(N_SIDES * calibration.launch_s, round_s)),
+            plan=RunPlan(
+                block=block,
+                launches=None,
+                rounds=count_pairs(N_SIDES * calibration.launch_s, round_s),
+                counted_gap_ns=calibration.pace.counted_gap_ns,
+            ),
             start_s=start_s,
             end_s=start_s + gate.budget_s,
             busy=gate.busy,

@@ -12,6 +12,7 @@ import time
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from ortune.errors import HostError
 from ortune.knobs import Config
@@ -40,8 +41,21 @@ REPLACED = (
 )
 """Message of a server whose new workers still load their models, so that they cannot be measured."""
 
+MOST_TIMES_LONGER = 4
+"""A block that ends after a number of calls ends by time after so many times its planned duration."""
+
+FIRST_LOOK = 0.25
+SHARE_OF_LEFT = 0.5
+"""When its calls are counted: after this part of its planned duration, and then after this part of the time that the
+other calls are expected to take."""
+
 MAX_RESTARTS = 3
 """Times that a program may end in a block before a call was measured."""
+
+
+def count_lead_in(plan: BlockPlan) -> int:
+    """Return how many calls of a block are not measured, at least."""
+    return 1 if plan.lead_in_ns else 0
 
 
 class RunCandidate:
@@ -114,6 +128,7 @@ class CallCandidate:
         self._log: CallLog | None = None
         self._start_deadline_s = 0.0
         self._n_compared = 0
+        self._n_ahead = 0
         self._memory = Memory(steady_bytes=0, peak_bytes=0)
 
     @property
@@ -124,6 +139,7 @@ class CallCandidate:
     def start(self, deadline_s: float) -> Failure | None:
         """Start the program, wait until it has made a call, and suspend it before the next one."""
         self._start_deadline_s = deadline_s
+        self._n_ahead = 0
         self._forget_run()
         run = self._runner.launcher.start(self._process, self.config, gate=True)
         if isinstance(run, Failure):
@@ -188,20 +204,7 @@ class CallCandidate:
         start_ns = time.perf_counter_ns()
         self._process.resume()
         self._run.gate.open()
-        end_ns = start_ns + plan.lead_in_ns + plan.duration_ns
-        n_needed = plan.min_calls + (1 if plan.lead_in_ns else 0)
-        deadline_ns = start_ns + int(plan.deadline_s * 1e9)
-        while True:
-            left_ns = end_ns - time.perf_counter_ns()
-            if self._process.wait(max(left_ns / 1e9, POLL_S / 4)) is not None:
-                break
-            now_ns = time.perf_counter_ns()
-            if now_ns >= end_ns and self._log.count_new() >= n_needed:
-                break
-            if now_ns > deadline_ns:
-                message = f"fewer than {n_needed} calls within {plan.deadline_s:.0f} s"
-                return Failure(kind="timeout", stage="measure", message=message)
-        if failure := self._pause():
+        if failure := self._wait_for_calls(plan, start_ns) or self._pause():
             return failure
         if self._process.ended and self._process.ended.is_lost:
             return self._run.explain_end(self._process.ended, "measure")
@@ -213,9 +216,7 @@ class CallCandidate:
             failure := self._runner.check_returned(self._run, self.config, n_known=n_known)
         ):
             return failure
-        measured = calls[calls[:, 0] >= start_ns + plan.lead_in_ns]
-        if plan.lead_in_ns and len(measured) == len(calls):
-            measured = measured[1:]
+        measured = self._leave_lead_in_out(plan, calls, start_ns)
         if not len(measured):
             return None
         share, contended = self._runner.cpus.find_foreign(before, after, cpu_ns)
@@ -234,6 +235,43 @@ class CallCandidate:
             contended=contended,
             clock_jump_s=Clocks.read().find_jump_s(clocks),
         )
+
+    def _wait_for_calls(self, plan: BlockPlan, start_ns: int) -> Failure | None:
+        """Sleep until the program has made the calls of a block, or has ended."""
+        assert self._log
+        planned_ns = plan.lead_in_ns + plan.duration_ns
+        n_needed = count_lead_in(plan) + plan.min_calls
+        if plan.n_calls is None:
+            n_wanted, earliest_ns, latest_ns = n_needed, planned_ns, planned_ns
+        else:
+            n_wanted = max(plan.n_lead_in_calls + plan.n_calls - self._n_ahead, n_needed)
+            earliest_ns, latest_ns = 0, MOST_TIMES_LONGER * planned_ns
+        wait_ns = earliest_ns or FIRST_LOOK * planned_ns
+        while self._process.wait(max(wait_ns / 1e9, POLL_S / 4)) is None:
+            n_calls, spent_ns = self._log.count_new(), time.perf_counter_ns() - start_ns
+            if n_calls >= n_needed and spent_ns >= (earliest_ns if n_calls >= n_wanted else latest_ns):
+                break
+            if spent_ns > plan.deadline_s * 1e9:
+                message = f"fewer than {n_needed} calls within {plan.deadline_s:.0f} s"
+                return Failure(kind="timeout", stage="measure", message=message)
+            wait_ns = earliest_ns - spent_ns
+            if plan.n_calls is not None:
+                # Each look at the calls disturbs the program, so there are only a few.
+                left_ns = spent_ns / max(n_calls, 1) * (n_wanted - n_calls)
+                wait_ns = min(SHARE_OF_LEFT * left_ns, planned_ns)
+        return None
+
+    def _leave_lead_in_out(self, plan: BlockPlan, calls: NDArray[np.int64], start_ns: int) -> NDArray[np.int64]:
+        """Return those calls of a block that are measured, and count those that were made after it should have ended.
+
+        As many fewer are made in the next block, so that sides do not drift apart.
+        """
+        if plan.n_calls is None:
+            measured = calls[calls[:, 0] >= start_ns + plan.lead_in_ns]
+            return measured[1:] if plan.lead_in_ns and len(measured) == len(calls) else measured
+        n_lead_in = max(min(plan.n_lead_in_calls - self._n_ahead, len(calls) - plan.min_calls), count_lead_in(plan))
+        self._n_ahead = max(self._n_ahead + len(calls) - plan.n_lead_in_calls - plan.n_calls, 0)
+        return calls[np.argsort(calls[:, 0], kind="stable")][n_lead_in:]
 
     def _read_memory(self) -> Memory:
         """Return the memory of the program, or what it was before, if the program has ended."""

@@ -54,6 +54,9 @@ class BlockPlan(msgspec.Struct, frozen=True, kw_only=True):
         lead_in_ns: Minimum time of unmeasured calls before them, at least one call. With 0, one caller makes no
             unmeasured call.
         min_calls: Minimum number of measured calls of each caller. It has no effect where requests arrive at a rate.
+        n_calls: Number of measured calls after which the block ends, however long they take; None to end it by time.
+            Only for the function of a program, whose calls each candidate makes in its own order of items.
+        n_lead_in_calls: Number of unmeasured calls before them, if the block ends after a number of calls.
         seed: Random seed of the arrival times, and the position of the first sample. Two blocks with the same seed get
             the same traffic.
         creations_ns: Time to spend on creating more sessions after the calls; 0 for none.
@@ -71,6 +74,8 @@ class BlockPlan(msgspec.Struct, frozen=True, kw_only=True):
     duration_ns: int
     lead_in_ns: int
     min_calls: int
+    n_calls: int | None = None
+    n_lead_in_calls: int = 0
     seed: int = 0
     creations_ns: int = 0
     deadline_s: float
