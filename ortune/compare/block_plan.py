@@ -119,14 +119,28 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     counts_calls: bool = False
 
     @property
-    def counted_gap_ns(self) -> float | None:
-        """Time per call if blocks of paired runs end after a number of calls; else None."""
-        return self.gap_ns if self.counts_calls else None
+    def call_pace(self) -> CallPace | None:
+        """How fast calls follow each other, if blocks of paired runs end after a number of calls; else None."""
+        if not self.counts_calls:
+            return None
+        return CallPace(gap_ns=self.gap_ns, n_concurrent=max(round(self.call_ns / self.gap_ns), 1))
 
     @property
     def longest_call_ns(self) -> float:
         """Duration of the longest call of a candidate that is not slower than the baseline per item."""
         return self.call_ns * self.growth
+
+
+class CallPace(msgspec.Struct, frozen=True, kw_only=True):
+    """How fast the calls of a program follow each other at the start of a launch.
+
+    Attributes:
+        gap_ns: Time per call of the baseline, over all threads and processes together.
+        n_concurrent: Number of calls that are in progress at the same time.
+    """
+
+    gap_ns: float
+    n_concurrent: int = 1
 
 
 class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,34 +150,45 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
         block: How each block is measured.
         launches: Launches of each side; 0 if there is no time for one, None for no limit.
         rounds: Rounds per launch. It is even, so that each order comes up as often as its reverse, or 1 of long blocks.
-        counted_gap_ns: The baseline's time per call at the start of a launch, if blocks end after a number of calls;
-            None if they end by time.
+        call_pace: The baseline's pace at the start of a launch, if blocks end after a number of calls; None if they end
+            by time.
     """
 
     block: BlockPlan
     launches: int | None
     rounds: int
-    counted_gap_ns: float | None = None
+    call_pace: CallPace | None = None
 
     @property
     def n_rounds(self) -> int:
         """Rounds of all launches."""
         return (self.launches or 0) * self.rounds
 
-    def plan_block(self, gap_ns: float | None) -> BlockPlan:
+    def plan_block(self, gap_ns: float | None = None) -> BlockPlan:
         """Return the plan of the next block. If its calls are counted, there are as many as fit into its time.
 
         Args:
-            gap_ns: Time per call in the block before, as calls may become shorter or longer.
+            gap_ns: Time per call in the block before, as calls may become shorter or longer; None for the first block.
         """
-        block = self.block
-        if self.counted_gap_ns is None or gap_ns is None:
+        block, pace = self.block, self.call_pace
+        if pace is None:
             return block
+        gap_ns = gap_ns or pace.gap_ns
+        n_lead_in = max(1, round(block.lead_in_ns / gap_ns)) if block.lead_in_ns else 0
         return msgspec.structs.replace(
             block,
             n_calls=max(block.min_calls, round(block.duration_ns / gap_ns)),
-            n_lead_in_calls=max(1, round(block.lead_in_ns / gap_ns)) if block.lead_in_ns else 0,
+            # Calls that are in progress when a block ends are measured, and replace as many of the next lead-in.
+            n_lead_in_calls=n_lead_in + pace.n_concurrent if n_lead_in else 0,
         )
+
+    def find_gap_ns(self, planned: BlockPlan, measured: Block) -> float | None:
+        """Return the time per call that is expected in the next block; None for that at the start of a launch.
+
+        A program that ended within the block begins with its first items again.
+        """
+        has_ended = measured.n_calls < (planned.n_calls or 0) and measured.wall_ns < self.block.duration_ns
+        return None if has_ended else measured.wall_ns / measured.n_calls
 
 
 def is_long(pace: Pace) -> bool:
@@ -287,9 +312,7 @@ def plan_paired_run(time_s: float, goal: Goal, pace: Pace, launch_s: float, n_si
             if rounds * launches >= ENOUGH_ROUNDS:
                 # More rounds are useless unless a percentile needs them.
                 most = max(MOST_ROUNDS_PER_LAUNCH, 2 * math.ceil(required_rounds(goal, pace, block) / launches / 2))
-                return RunPlan(
-                    block=block, launches=launches, rounds=min(rounds, most), counted_gap_ns=pace.counted_gap_ns
-                )
+                return RunPlan(block=block, launches=launches, rounds=min(rounds, most), call_pace=pace.call_pace)
     block = plan_block(pace, SHORTEST_BLOCK_NS, longest_ns)
     found = fit_launches(time_s, block, pace, launch_s, n_sides)
     if (found.launches or 0) >= MIN_LAUNCHES:
@@ -327,7 +350,7 @@ def plan_launches(time_s: float, pace: Pace, launch_s: float, *, launch_sigma: f
             error = math.sqrt((launch_sigma**2 + round_sigma**2 / rounds) / launches)
             width = error * float(stdtrit(launches - 1, 0.975))
             if width < narrowest:
-                plan = RunPlan(block=block, launches=launches, rounds=rounds, counted_gap_ns=pace.counted_gap_ns)
+                plan = RunPlan(block=block, launches=launches, rounds=rounds, call_pace=pace.call_pace)
                 best, narrowest = plan, width
         if best.launches:
             break
@@ -341,7 +364,7 @@ def fit_launches(time_s: float, block: BlockPlan, pace: Pace, launch_s: float, n
     for launches in range(MAX_LAUNCHES, 0, -1):
         rounds = int((time_s / launches - launch_sides_s(launch_s, n_sides)) / round_s + ROUNDING) // step * step
         if rounds >= step:
-            return RunPlan(block=block, launches=launches, rounds=rounds, counted_gap_ns=pace.counted_gap_ns)
+            return RunPlan(block=block, launches=launches, rounds=rounds, call_pace=pace.call_pace)
     return RunPlan(block=block, launches=0, rounds=0)
 
 

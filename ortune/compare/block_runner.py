@@ -358,10 +358,14 @@ class SteadyCandidate:
         runner: Launches it again.
         live: Its first process.
         executor: What launched it.
+
+    Attributes:
+        is_replaced: Whether its first process was replaced.
     """
 
     def __init__(self, runner: BlockRunner, live: LiveCandidate, executor: Executor) -> None:
         self.config = live.config
+        self.is_replaced = False
         self._runner = runner
         self._live = live
         self._executor = executor
@@ -388,7 +392,7 @@ class SteadyCandidate:
             if isinstance(again, Failure):
                 return again
             assert isinstance(again, SteadyCandidate)
-            self._live = again._live
+            self._live, self.is_replaced = again._live, True
 
     def close(self) -> None:
         """End its process."""

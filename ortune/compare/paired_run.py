@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from ortune.compare.block_plan import RunPlan
-from ortune.compare.block_runner import BlockRunner, Round, make_round, raise_failure, select_regime
+from ortune.compare.block_runner import BlockRunner, Round, SteadyCandidate, make_round, raise_failure, select_regime
 from ortune.compare.memory import is_memory_unknown
 from ortune.knobs import Config
 from ortune.worker import Block, BlockPlan, Executor, Failure, LiveCandidate, SessionInfo
@@ -87,6 +87,7 @@ class PairedRun:
         self.contended = False
         self._executors = executors
         self._turns: list[int] = []
+        self._gaps_ns: list[float | None] = []
 
     def load_of(self, position: int) -> Load:
         """Return how calls arrive at one side."""
@@ -187,22 +188,25 @@ class PairedRun:
                 for group in groups:
                     self._launch_sides(runner, group, lives)
             positions: list[int] = []
-            gap_ns = plan.counted_gap_ns
+            gap_ns: float | None = None
             for step in range(plan.rounds):
                 if runner.now_s() >= (next_round_s if rounds else first_round_s):
                     break
                 positions = positions[::-1] if step % 2 else order(runner.rng, number, sorted(lives))
                 positions = [each for each in positions if each in lives]
-                measured = runner.measure_in_order(lives, positions, plan.plan_block(gap_ns), loads)
-                rounds.append(measured)
+                block = plan.plan_block(gap_ns)
+                measured = runner.measure_in_order(lives, positions, block, loads)
+                is_out_of_step = plan.call_pace is not None and any(map(has_begun_again, lives.values()))
+                if not is_out_of_step:
+                    rounds.append(measured)
                 if last := measured.blocks.get(BASELINE_POSITION):
-                    gap_ns = last.wall_ns / last.n_calls
+                    gap_ns = plan.find_gap_ns(block, last)
                 if step + 1 < plan.rounds:
                     on_round()
                 for position, failure in measured.failures.items():
                     self._fail(position, failure)
                     lives.pop(position).close()
-                if self._is_alone(len(lives)):
+                if self._is_alone(len(lives)) or is_out_of_step:
                     break
         finally:
             for live in lives.values():
@@ -235,6 +239,7 @@ class PairedRun:
         if number % 2 == 0 or not self._turns:
             self._turns = order(runner.rng, number, list(range(len(self.sides))))
         blocks: list[BlockPlan] = []
+        gaps_ns: list[float | None] = [None]
         answers: list[dict[int, Block | Failure]] = [{} for _ in range(plan.rounds)]
         starts_s: dict[int, float] = {}
         for position in reversed(self._turns) if number % 2 else self._turns:
@@ -245,20 +250,27 @@ class PairedRun:
             if not (live := lives.get(position)):
                 continue
             try:
-                gap_ns = plan.counted_gap_ns
+                own_gaps_ns: list[float | None] = [None]
                 for step in range(plan.rounds):
                     if step == len(blocks):  # the others have the blocks of the first side
-                        blocks.append(runner.draw_traffic(plan.plan_block(gap_ns)))
+                        # The baseline's pace is known from the launch before, except in the first one.
+                        known = self._gaps_ns if step < len(self._gaps_ns) else own_gaps_ns
+                        blocks.append(runner.draw_traffic(plan.plan_block(known[step])))
                     starts_s.setdefault(step, runner.now_s())
                     answer = runner.measure_block(live, blocks[step].under(self.load_of(position)))
+                    if plan.call_pace is not None and has_begun_again(live) and not isinstance(answer, Failure):
+                        break
                     answers[step][position] = answer
                     if isinstance(answer, Failure):
                         self._fail(position, answer)
                         break
-                    gap_ns = answer.wall_ns / answer.n_calls
+                    own_gaps_ns.append(plan.find_gap_ns(blocks[step], answer))
                     on_round()
             finally:
                 live.close()
+            if position == BASELINE_POSITION:
+                gaps_ns = own_gaps_ns
+        self._gaps_ns = gaps_ns
         loads_ns = {position: loaded[-1].load_ns for position, loaded in self.loaded.items() if loaded}
         self.launches.append([make_round(answers[step], loads_ns, at_s) for step, at_s in starts_s.items()])
 
@@ -311,6 +323,11 @@ class PairedRun:
             for launch in self.launches
         )
         return [launch for launch in launches if launch]
+
+
+def has_begun_again(live: LiveCandidate) -> bool:
+    """Return whether the process of a side was replaced, so that a program begins with its first items again."""
+    return isinstance(live, SteadyCandidate) and live.is_replaced
 
 
 def mean_foreign_share(rounds: Sequence[Round]) -> float:

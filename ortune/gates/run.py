@@ -66,7 +66,7 @@ def run_gate(
                 block=block,
                 launches=None,
                 rounds=count_pairs(N_SIDES * calibration.launch_s, round_s),
-                counted_gap_ns=calibration.pace.counted_gap_ns,
+                call_pace=calibration.pace.call_pace,
             ),
             start_s=start_s,
             end_s=start_s + gate.budget_s,

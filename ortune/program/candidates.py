@@ -129,6 +129,7 @@ class CallCandidate:
         self._start_deadline_s = 0.0
         self._n_compared = 0
         self._n_ahead = 0
+        self._gap_ns = math.inf
         self._memory = Memory(steady_bytes=0, peak_bytes=0)
 
     @property
@@ -246,7 +247,7 @@ class CallCandidate:
         else:
             n_wanted = max(plan.n_lead_in_calls + plan.n_calls - self._n_ahead, n_needed)
             earliest_ns, latest_ns = 0, MOST_TIMES_LONGER * planned_ns
-        wait_ns = earliest_ns or FIRST_LOOK * planned_ns
+        wait_ns = earliest_ns or min(FIRST_LOOK * planned_ns, SHARE_OF_LEFT * self._gap_ns * n_wanted)
         while self._process.wait(max(wait_ns / 1e9, POLL_S / 4)) is None:
             n_calls, spent_ns = self._log.count_new(), time.perf_counter_ns() - start_ns
             if n_calls >= n_needed and spent_ns >= (earliest_ns if n_calls >= n_wanted else latest_ns):
@@ -266,12 +267,16 @@ class CallCandidate:
 
         As many fewer are made in the next block, so that sides do not drift apart.
         """
+        calls = calls[np.argsort(calls[:, 0], kind="stable")]
+        self._gap_ns = (time.perf_counter_ns() - start_ns) / max(len(calls), 1)
         if plan.n_calls is None:
-            measured = calls[calls[:, 0] >= start_ns + plan.lead_in_ns]
-            return measured[1:] if plan.lead_in_ns and len(measured) == len(calls) else measured
-        n_lead_in = max(min(plan.n_lead_in_calls - self._n_ahead, len(calls) - plan.min_calls), count_lead_in(plan))
-        self._n_ahead = max(self._n_ahead + len(calls) - plan.n_lead_in_calls - plan.n_calls, 0)
-        return calls[np.argsort(calls[:, 0], kind="stable")][n_lead_in:]
+            n_lead_in, n_least = int((calls[:, 0] < start_ns + plan.lead_in_ns).sum()), 1
+        else:
+            n_lead_in, n_least = plan.n_lead_in_calls - self._n_ahead, plan.min_calls
+            self._n_ahead = max(self._n_ahead + len(calls) - plan.n_lead_in_calls - plan.n_calls, 0)
+        if self._process.ended is None:  # a call of the lead-in may take all the time of the block
+            n_lead_in = min(n_lead_in, len(calls) - n_least)
+        return calls[max(n_lead_in, count_lead_in(plan)) :]
 
     def _read_memory(self) -> Memory:
         """Return the memory of the program, or what it was before, if the program has ended."""

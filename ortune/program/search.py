@@ -197,7 +197,8 @@ def open_program(
             first_launch_s=executor.now_s() - start_s if inner.keeps_alive else 0.0,
             seed=request.seed,
             quota=host.limits.quota is not None,
-            counts_calls=prepared.keeps_running,
+            # A quota lets a program run at full speed until the share of a period is used up, so that time matters.
+            counts_calls=prepared.keeps_running and host.limits.quota is None,
             n_sides=n_sides,
             free_bytes=journal.begin.free_bytes if journal else host.limits.memory_bytes,
             start_s=start_s - spent_s,

@@ -54,8 +54,8 @@ class BlockPlan(msgspec.Struct, frozen=True, kw_only=True):
         lead_in_ns: Minimum time of unmeasured calls before them, at least one call. With 0, one caller makes no
             unmeasured call.
         min_calls: Minimum number of measured calls of each caller. It has no effect where requests arrive at a rate.
-        n_calls: Number of measured calls after which the block ends, however long they take; None to end it by time.
-            Only for the function of a program, whose calls each candidate makes in its own order of items.
+        n_calls: Number of measured calls after which the block ends, or by time if they take much longer than planned;
+            None to end it by time. Only for the function of a program, which has its own items.
         n_lead_in_calls: Number of unmeasured calls before them, if the block ends after a number of calls.
         seed: Random seed of the arrival times, and the position of the first sample. Two blocks with the same seed get
             the same traffic.
