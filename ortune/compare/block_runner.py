@@ -352,7 +352,7 @@ class SteadyCandidate:
     """A live candidate whose process is replaced if it ends suddenly.
 
     What was measured before stays. Rounds of one launch may then come from two processes of a side, which makes the
-    mean of the launch vary less, not more.
+    mean of the launch vary less, not more. Where calls are counted, a paired run ends the launch instead.
 
     Args:
         runner: Launches it again.
@@ -360,7 +360,7 @@ class SteadyCandidate:
         executor: What launched it.
 
     Attributes:
-        is_replaced: Whether its first process was replaced.
+        is_replaced: Whether its process was replaced. Who reads it may reset it.
     """
 
     def __init__(self, runner: BlockRunner, live: LiveCandidate, executor: Executor) -> None:

@@ -196,7 +196,9 @@ class PairedRun:
                 positions = [each for each in positions if each in lives]
                 block = plan.plan_block(gap_ns)
                 measured = runner.measure_in_order(lives, positions, block, loads)
-                is_out_of_step = plan.call_pace is not None and any(map(has_begun_again, lives.values()))
+                replaced = [position for position, live in lives.items() if take_replacement(live)]
+                # In the first round, all begin with the first items, also in another process.
+                is_out_of_step = bool(replaced) and step > 0 and plan.call_pace is not None
                 if not is_out_of_step:
                     rounds.append(measured)
                 if last := measured.blocks.get(BASELINE_POSITION):
@@ -258,7 +260,8 @@ class PairedRun:
                         blocks.append(runner.draw_traffic(plan.plan_block(known[step])))
                     starts_s.setdefault(step, runner.now_s())
                     answer = runner.measure_block(live, blocks[step].under(self.load_of(position)))
-                    if plan.call_pace is not None and has_begun_again(live) and not isinstance(answer, Failure):
+                    is_replaced = take_replacement(live)
+                    if is_replaced and step > 0 and plan.call_pace is not None and not isinstance(answer, Failure):
                         break
                     answers[step][position] = answer
                     if isinstance(answer, Failure):
@@ -272,7 +275,14 @@ class PairedRun:
                 gaps_ns = own_gaps_ns
         self._gaps_ns = gaps_ns
         loads_ns = {position: loaded[-1].load_ns for position, loaded in self.loaded.items() if loaded}
-        self.launches.append([make_round(answers[step], loads_ns, at_s) for step, at_s in starts_s.items()])
+        left = {position for position in range(len(self.sides)) if position not in self.failures}
+        self.launches.append(
+            [
+                make_round(answers[step], loads_ns, at_s)
+                for step, at_s in starts_s.items()
+                if left <= answers[step].keys()
+            ]
+        )
 
     def _launch_sides(self, runner: BlockRunner, positions: Sequence[int], lives: dict[int, LiveCandidate]) -> None:
         """Launch sides of one executor at the same time, and add those that work to `lives`."""
@@ -325,9 +335,15 @@ class PairedRun:
         return [launch for launch in launches if launch]
 
 
-def has_begun_again(live: LiveCandidate) -> bool:
-    """Return whether the process of a side was replaced, so that a program begins with its first items again."""
-    return isinstance(live, SteadyCandidate) and live.is_replaced
+def take_replacement(live: LiveCandidate) -> bool:
+    """Return whether the process of a side was replaced since this was called last.
+
+    Its program then begins with the first items again.
+    """
+    if not isinstance(live, SteadyCandidate):
+        return False
+    is_replaced, live.is_replaced = live.is_replaced, False
+    return is_replaced
 
 
 def mean_foreign_share(rounds: Sequence[Round]) -> float:

@@ -140,7 +140,6 @@ class CallCandidate:
     def start(self, deadline_s: float) -> Failure | None:
         """Start the program, wait until it has made a call, and suspend it before the next one."""
         self._start_deadline_s = deadline_s
-        self._n_ahead = 0
         self._forget_run()
         run = self._runner.launcher.start(self._process, self.config, gate=True)
         if isinstance(run, Failure):
@@ -157,8 +156,13 @@ class CallCandidate:
         if failure := self._pause():
             return failure
         self._read_memory()
-        self._n_compared = len(self._log.read())
+        self._count_first_calls(len(self._log.read()))
         return self._runner.check_returned(run, self.config) or self._runner.check_settings(run, self.config)
+
+    def _count_first_calls(self, n_calls: int) -> None:
+        """Count the calls that were made before the program was first suspended: more than one if calls are short."""
+        self._n_compared = n_calls
+        self._n_ahead = max(n_calls - 1, 0)
 
     def _made_no_call(self) -> Failure:
         return Failure(kind="exit", stage="load", message=f"it ended without a call of {self._runner.task.call}")
