@@ -164,7 +164,7 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
         """Rounds of all launches."""
         return (self.launches or 0) * self.rounds
 
-    def plan_block(self, gap_ns: float | None = None) -> BlockPlan:
+    def next_block(self, gap_ns: float | None = None) -> BlockPlan:
         """Return the plan of the next block. If its calls are counted, there are as many as fit into its time.
 
         Args:
@@ -174,12 +174,12 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
         if pace is None:
             return block
         gap_ns = gap_ns or pace.gap_ns
-        n_lead_in = max(1, round(block.lead_in_ns / gap_ns)) if block.lead_in_ns else 0
+        # Calls that are in progress when a block ends are measured, and replace as many of the next lead-in.
+        n_lead_in = max(1, round(block.lead_in_ns / gap_ns)) + pace.n_concurrent
         return msgspec.structs.replace(
             block,
             n_calls=max(block.min_calls, round(block.duration_ns / gap_ns)),
-            # Calls that are in progress when a block ends are measured, and replace as many of the next lead-in.
-            n_lead_in_calls=n_lead_in + pace.n_concurrent if n_lead_in else 0,
+            n_lead_in_calls=n_lead_in if block.lead_in_ns else 0,
         )
 
     def find_gap_ns(self, planned: BlockPlan, measured: Block) -> float | None:

@@ -194,11 +194,9 @@ class PairedRun:
                     break
                 positions = positions[::-1] if step % 2 else order(runner.rng, number, sorted(lives))
                 positions = [each for each in positions if each in lives]
-                block = plan.plan_block(gap_ns)
+                block = plan.next_block(gap_ns)
                 measured = runner.measure_in_order(lives, positions, block, loads)
-                replaced = [position for position, live in lives.items() if take_replacement(live)]
-                # In the first round, all begin with the first items, also in another process.
-                is_out_of_step = bool(replaced) and step > 0 and plan.call_pace is not None
+                is_out_of_step = any(has_begun_again(live, plan, step) for live in lives.values())
                 if not is_out_of_step:
                     rounds.append(measured)
                 if last := measured.blocks.get(BASELINE_POSITION):
@@ -241,7 +239,6 @@ class PairedRun:
         if number % 2 == 0 or not self._turns:
             self._turns = order(runner.rng, number, list(range(len(self.sides))))
         blocks: list[BlockPlan] = []
-        gaps_ns: list[float | None] = [None]
         answers: list[dict[int, Block | Failure]] = [{} for _ in range(plan.rounds)]
         starts_s: dict[int, float] = {}
         for position in reversed(self._turns) if number % 2 else self._turns:
@@ -252,28 +249,27 @@ class PairedRun:
             if not (live := lives.get(position)):
                 continue
             try:
-                own_gaps_ns: list[float | None] = [None]
+                gaps_ns: list[float | None] = [None]
                 for step in range(plan.rounds):
                     if step == len(blocks):  # the others have the blocks of the first side
                         # The baseline's pace is known from the launch before, except in the first one.
-                        known = self._gaps_ns if step < len(self._gaps_ns) else own_gaps_ns
-                        blocks.append(runner.draw_traffic(plan.plan_block(known[step])))
+                        known = self._gaps_ns if step < len(self._gaps_ns) else gaps_ns
+                        blocks.append(runner.draw_traffic(plan.next_block(known[step])))
                     starts_s.setdefault(step, runner.now_s())
                     answer = runner.measure_block(live, blocks[step].under(self.load_of(position)))
-                    is_replaced = take_replacement(live)
-                    if is_replaced and step > 0 and plan.call_pace is not None and not isinstance(answer, Failure):
-                        break
-                    answers[step][position] = answer
                     if isinstance(answer, Failure):
+                        answers[step][position] = answer
                         self._fail(position, answer)
                         break
-                    own_gaps_ns.append(plan.find_gap_ns(blocks[step], answer))
+                    if has_begun_again(live, plan, step):
+                        break
+                    answers[step][position] = answer
+                    gaps_ns.append(plan.find_gap_ns(blocks[step], answer))
                     on_round()
             finally:
                 live.close()
             if position == BASELINE_POSITION:
-                gaps_ns = own_gaps_ns
-        self._gaps_ns = gaps_ns
+                self._gaps_ns = gaps_ns
         loads_ns = {position: loaded[-1].load_ns for position, loaded in self.loaded.items() if loaded}
         left = {position for position in range(len(self.sides)) if position not in self.failures}
         self.launches.append(
@@ -335,15 +331,21 @@ class PairedRun:
         return [launch for launch in launches if launch]
 
 
-def take_replacement(live: LiveCandidate) -> bool:
-    """Return whether the process of a side was replaced since this was called last.
+def has_begun_again(live: LiveCandidate, plan: RunPlan, step: int) -> bool:
+    """Return whether the program of a side has begun with its first items again, so that it is behind the other sides.
 
-    Its program then begins with the first items again.
+    In the first round of a launch, all begin with them, also in another process. If calls are not counted, it does not
+    matter.
+
+    Args:
+        live: The side. That its process was replaced is forgotten here.
+        plan: Size of the run.
+        step: Number of the round in the launch, counted from 0.
     """
     if not isinstance(live, SteadyCandidate):
         return False
     is_replaced, live.is_replaced = live.is_replaced, False
-    return is_replaced
+    return is_replaced and step > 0 and plan.call_pace is not None
 
 
 def mean_foreign_share(rounds: Sequence[Round]) -> float:

@@ -259,9 +259,9 @@ class CallCandidate:
             if spent_ns > plan.deadline_s * 1e9:
                 message = f"fewer than {n_needed} calls within {plan.deadline_s:.0f} s"
                 return Failure(kind="timeout", stage="measure", message=message)
-            wait_ns = earliest_ns - spent_ns
-            if plan.n_calls is not None:
-                # Each look at the calls disturbs the program, so there are only a few.
+            if plan.n_calls is None:
+                wait_ns = earliest_ns - spent_ns
+            else:  # each look at the calls disturbs the program, so there are only a few
                 left_ns = spent_ns / max(n_calls, 1) * (n_wanted - n_calls)
                 wait_ns = min(SHARE_OF_LEFT * left_ns, planned_ns)
         return None

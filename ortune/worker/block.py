@@ -50,7 +50,7 @@ class BlockPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         load: How calls arrive.
-        duration_ns: Minimum time of measured calls.
+        duration_ns: Minimum time of measured calls. If the block ends after a number of calls, their expected time.
         lead_in_ns: Minimum time of unmeasured calls before them, at least one call. With 0, one caller makes no
             unmeasured call.
         min_calls: Minimum number of measured calls of each caller. It has no effect where requests arrive at a rate.
