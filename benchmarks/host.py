@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import datetime
 import platform
+import subprocess
 from collections.abc import Sequence
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 from ortune.host import read_host
@@ -20,6 +23,15 @@ def describe_host() -> str:
         f"{platform.release().split('-')[0]}, Python {platform.python_version()}, "
         f"{', '.join(f'{each.name} {each.version}' for each in find_runtime_packages())}, ortune {version('ortune')}"
     )
+
+
+def describe_commit() -> str:
+    """Return the commit that is measured, and the date."""
+    git = ("git", "-C", str(Path(__file__).parent))
+    commit = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    changed = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", "../ortune"], check=False).returncode
+    name = commit.stdout.strip() or "unknown"
+    return f"commit {name}{' with changes' if changed else ''}, {datetime.date.today().isoformat()}"
 
 
 def note_noise(rows: Sequence[dict[str, Any]]) -> str:

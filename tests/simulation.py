@@ -324,6 +324,15 @@ class SimulatedExecutor:
         return self.time_s
 
 
+def open_simulated(executor: SimulatedExecutor, goal: Goal | None = None, *, quota: bool = False) -> OpenComparison:
+    """Open a comparison of the default with others."""
+    (first,) = executor.launch([DEFAULT], deadline_s=1)
+    assert not isinstance(first, Failure)
+    return start_comparison(
+        executor, first, goal or Goal(), first_launch_s=executor.now_s(), free_bytes=8_000_000_000, quota=quota
+    )
+
+
 def open_with_journal(executor: SimulatedExecutor, journal: Journal, *, seed: int = 0) -> OpenComparison | Failure:
     """Open a comparison whose blocks are kept in a journal, and go on with those that it holds."""
 

@@ -24,11 +24,10 @@ from ortune.compare.block_plan import (
     plan_launches,
 )
 from ortune.compare.block_runner import MAX_FIRST_FAILURES, BlockRunner, FreshCandidate, Round
-from ortune.compare.evaluate import check_limit, compute_speedup
+from ortune.compare.evaluate import check_limit, compute_speedup, find_side_at_two_speeds
 from ortune.compare.memory import count_fitting, count_on_gpu
 from ortune.compare.open import OpenComparison, open_comparison, prepare_comparison, start_comparison
 from ortune.compare.paired_run import Order, PairedRun, Side, alternate, shuffle
-from ortune.compare.two_speeds import find_two_speeds
 from ortune.errors import MeasureError
 from ortune.knobs import DEFAULT, Config
 from ortune.worker import Block, BlockPlan, Failure, Memory, protocol
@@ -506,7 +505,7 @@ class TestTwoSpeeds:
         return run
 
     def test_they_are_found(self) -> None:
-        found = find_two_speeds(self.run([1.0, 1.0, 1.0, 1.4]))
+        found = find_side_at_two_speeds(self.run([1.0, 1.0, 1.0, 1.4]))
         assert found is not None
         assert found.side == "side 1"
         assert found.slow_share == pytest.approx(0.25)
@@ -514,11 +513,11 @@ class TestTwoSpeeds:
 
     def test_a_wide_spread_is_a_single_speed(self) -> None:
         factors = np.exp(np.random.default_rng(1).normal(0, 0.2, 48)).tolist()
-        assert find_two_speeds(self.run(factors)) is None
-        assert find_two_speeds(self.run([1.0])) is None
+        assert find_side_at_two_speeds(self.run(factors)) is None
+        assert find_side_at_two_speeds(self.run([1.0])) is None
 
     def test_a_few_stalls_are_none(self) -> None:
-        assert find_two_speeds(self.run([1.0] * 23 + [3.0])) is None
+        assert find_side_at_two_speeds(self.run([1.0] * 23 + [3.0])) is None
 
 
 def test_the_more_launches_differ_the_more_are_planned() -> None:

@@ -20,7 +20,7 @@ from ortune.record.trials import Header, Trials, decode_trials, encode_trials
 from ortune.report.make import make_page
 from ortune.report.source import read_source
 from ortune.report.write import render_page
-from ortune.tuning.stages import list_sessions
+from ortune.tuning.conclude import list_sessions
 from ortune.worker import Block, SessionInfo
 from ortune.worker.block import CpuPlace
 from ortune.worker.cpu import tick_ns

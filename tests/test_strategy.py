@@ -53,12 +53,12 @@ from ortune.tuning.outcome import Outcome, Progress
 from ortune.tuning.outliers import limit_rounds
 from ortune.tuning.plan import BATCH
 from ortune.tuning.prepare import prepare
-from ortune.tuning.racing import choose_candidates, excludes_relevant_gain, find_slower, take_turns
+from ortune.tuning.racing import choose_candidates, excludes_relevant_gain, find_slower, rank_finalists, take_turns
 from ortune.tuning.results import CandidateResult, Results, Score
 from ortune.tuning.sampler import CONFIG, CandidateSampler, Observed, ThompsonSampler, make_sampler
 from ortune.tuning.screening import FEWEST_SHARE
 from ortune.tuning.search import MAX_REMEMBERED, best_configs
-from ortune.tuning.stages import SearchSettings, rank_finalists, run_search
+from ortune.tuning.stages import SearchSettings, run_search
 from ortune.tuning.state import SearchState
 from ortune.worker import BlockPlan, Failure, Runtime
 from ortune.workload import Goal, make_goal, make_load

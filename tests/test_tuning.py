@@ -23,12 +23,13 @@ from ortune.compare.paired_run import PairedRun
 from ortune.errors import BackgroundLoadError, HostError, MeasureError, UsageError
 from ortune.knobs import DEFAULT, Config, SearchSpace, SpaceOptions, build_space, ids
 from ortune.record.trials import Trial, summarize_trials
+from ortune.tuning.conclude import count_tried
 from ortune.tuning.confirmation import start_run
 from ortune.tuning.outcome import Outcome, Progress
 from ortune.tuning.pareto import find_front, find_knee
 from ortune.tuning.plan import Plan, make_plan, reserve_confirmation, resize_confirmation, warn_of_small_budget
 from ortune.tuning.results import CandidateResult
-from ortune.tuning.stages import SearchSettings, count_tried, run_search
+from ortune.tuning.stages import SearchSettings, run_search
 from ortune.tuning.state import SearchState
 from ortune.worker import Block, BlockPlan, Failure
 from ortune.workload import Goal, Load, Objective, make_goal, make_load, parse_limit

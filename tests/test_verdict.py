@@ -6,7 +6,7 @@ from typing import Literal
 
 import pytest
 
-from ortune.compare.comparison import Comparison, LimitCheck, Noise, Row, Speedup, Summary
+from ortune.compare.comparison import Comparison, FewCalls, LimitCheck, Noise, Row, Speedup, Summary
 from ortune.knobs import DEFAULT, Config
 from ortune.record.schema import Verdict
 from ortune.tuning.verdict import (
@@ -31,7 +31,7 @@ def make_row(
     utilization: float | tuple[float, float, float],
     *,
     speedup: Speedup | None = None,
-    enough: bool = True,
+    few_calls: FewCalls | None = None,
     values: tuple[float, float, float | None] = (1e6, 1e6, 1e6),
 ) -> Row:
     low, estimate, high = utilization if isinstance(utilization, tuple) else (None, utilization, None)
@@ -52,7 +52,7 @@ def make_row(
         n_calls=100,
         load_ns=1e6,
     )
-    return Row(name=name, config=config, summary=summary, speedup=speedup, limits=(check,), enough_calls=enough)
+    return Row(name=name, config=config, summary=summary, speedup=speedup, limits=(check,), few_calls=few_calls)
 
 
 def judge(
@@ -62,7 +62,7 @@ def judge(
     baseline_kept: Kept = "yes",
     utilization: float | tuple[float, float, float] = 0.5,
     baseline_utilization: float | tuple[float, float, float] = 0.5,
-    enough_calls: bool = True,
+    few_calls: FewCalls | None = None,
     others_left: bool = False,
     check: tuple[float, float, float | None] = (1e6, 1e6, 1e6),
     spent: TimeSpent | None = None,
@@ -75,7 +75,7 @@ def judge(
         objective="p99",
         rows=(
             make_row("the baseline", DEFAULT, baseline_kept, baseline_utilization),
-            make_row("candidate", one_thread, kept, utilization, speedup=speedup, enough=enough_calls, values=check),
+            make_row("candidate", one_thread, kept, utilization, speedup=speedup, few_calls=few_calls, values=check),
         ),
         calls_needed=1522,
         noise=Noise(n_blocks=1, n_contended=0, n_repeated=0, regime="quiet"),
@@ -280,10 +280,37 @@ def test_a_candidate_that_is_overloaded_does_not_end_the_search_if_others_are_le
     )
 
 
-def test_too_few_calls_prove_nothing() -> None:
-    verdict, reason = judge(enough_calls=False)
+def few_calls(interval: tuple[float, float, float]) -> FewCalls:
+    low, estimate, high = interval
+    speedup = Speedup(low=low, estimate=estimate, high=high, confidence=0.95, n_pairs=60, n_launches=6)
+    return FewCalls(n_calls=344, supported="p90", speedup=speedup, slowest_ns=31_800_000, one_in=114)
+
+
+WHAT_FEW_CALLS_SHOW = (
+    "p99 needs 1522 calls of each side, and there were 344: p90 gains 1.30x [1.20, 1.40]; calls slower than 31.8 ms, "
+    "if rarer than 1 in 114, are not excluded"
+)
+
+
+def test_few_calls_prove_what_a_lower_percentile_shows_too() -> None:
+    assert judge(few_calls=few_calls((1.2, 1.3, 1.4))) == ("faster", WHAT_FEW_CALLS_SHOW)
+
+
+@pytest.mark.parametrize("interval", [(0.9, 1.1, 1.3), (0.7, 0.8, 0.9)])
+def test_few_calls_prove_nothing_if_a_lower_percentile_does_not_agree(interval: tuple[float, float, float]) -> None:
+    verdict, reason = judge(few_calls=few_calls(interval))
     assert verdict == "inconclusive"
-    assert reason.startswith("p99 needs 1522 calls of each side, the confirmation had 100")
+    assert reason.endswith("are not excluded: use a larger budget or a lower percentile")
+
+
+def test_few_calls_prove_nothing_if_the_percentile_itself_is_uncertain() -> None:
+    spent = TimeSpent(budget_s=60, confirmation_s=20)
+    verdict, reason = judge((0.9, 1.5, 2.1), few_calls=few_calls((1.2, 1.3, 1.4)), spent=spent)
+    assert (verdict, reason) == ("inconclusive", f"{WHAT_FEW_CALLS_SHOW}: use a budget of 140 s, or a lower percentile")
+
+
+def test_few_calls_do_not_exceed_a_limit() -> None:
+    assert judge(few_calls=few_calls((1.2, 1.3, 1.4)), kept="unsure")[0] == "inconclusive"
 
 
 @pytest.mark.parametrize(

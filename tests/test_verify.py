@@ -25,7 +25,7 @@ from ortune.apply.verify import (
     verify,
 )
 from ortune.cli.apply import verify_here
-from ortune.compare.comparison import Comparison, LimitCheck, Row, Speedup
+from ortune.compare.comparison import Comparison, FewCalls, LimitCheck, Row, Speedup
 from ortune.errors import UsageError
 from ortune.knobs import DEFAULT, Config
 from ortune.model import read_model
@@ -173,7 +173,7 @@ class TestVerdict:
         failure: FailureKind | None = None,
         kept: Kept | None = None,
         n_calls: int = 100,
-        enough_calls: bool = True,
+        few_calls: FewCalls | None = None,
         utilization: float | None = None,
     ) -> tuple[str, str]:
         evidence = record.evidence
@@ -190,7 +190,7 @@ class TestVerdict:
             speedup=None if failure else speedup_here,
             failure=Failure(kind=failure, stage="load", message="cannot load") if failure else None,
             limits=(check,) if kept else (),
-            enough_calls=enough_calls,
+            few_calls=few_calls,
         )
         comparison = Comparison(objective="p50", rows=(baseline, tuned), calls_needed=50, noise=evidence.noise)
         return judge_comparison(record, comparison, record.gain)
@@ -233,12 +233,14 @@ class TestVerdict:
         assert not record.claims_limits
         assert self.judge(record, kept="yes", speedup_here=speedup(0.85, 0.9, 0.95))[0] == "does_not_hold"
 
-    def test_too_few_calls_are_inconclusive(self) -> None:
-        """A comparison whose sides differ a lot has enough calls earlier."""
-        assert self.judge(here(), n_calls=49)[0] == "holds"
-        answer, reason = self.judge(here(), n_calls=49, enough_calls=False)
+    def test_too_few_calls_are_inconclusive_unless_a_lower_figure_agrees(self) -> None:
+        few = FewCalls(n_calls=49, supported="mean", speedup=SLIGHTLY_FASTER, slowest_ns=1e6, one_in=16)
+        shown = f"p50 needs 50 calls of each side, and there were 49: {few}"
+        assert self.judge(here(), few_calls=few) == ("holds", f"at least half of the recorded gain is left; {shown}")
+        unsure = msgspec.structs.replace(few, speedup=speedup(0.9, 1.0, 1.1))
+        answer, reason = self.judge(here(), few_calls=unsure)
         assert answer == "inconclusive"
-        assert reason == "p50 needs 50 calls of each side, and there were 49: use a larger budget"
+        assert reason.startswith("p50 needs 50 calls of each side, and there were 49: mean gains 1.00x [0.90, 1.10];")
 
     def test_overload_is_inconclusive(self) -> None:
         assert self.judge(here(), utilization=1.2) == (

@@ -226,13 +226,15 @@ def judge_gain(row: Row, comparison: Comparison, recorded: Speedup | None) -> tu
     sides = [each.summary for each in comparison.rows if each.summary]
     if any(map(may_be_overloaded, sides)):
         return "inconclusive", "requests may arrive faster than they are served"
-    n_calls = min((side.n_calls for side in sides), default=0)
-    if not row.enough_calls:
-        needed = f"{comparison.objective} needs {comparison.calls_needed} calls of each side"
-        return "inconclusive", f"{needed}, and there were {n_calls}: use a larger budget"
     if row.speedup is None:
         return "inconclusive", "there were too few pairs"
-    return judge_speedup(row.speedup, recorded)
+    answer, reason = judge_speedup(row.speedup, recorded)
+    if (few := row.few_calls) is None:
+        return answer, reason
+    needed = f"{comparison.objective} needs {comparison.calls_needed} calls of each side, and there were {few.n_calls}"
+    if not few.agrees(row.speedup):
+        return "inconclusive", f"{needed}: {few}: use a larger budget"
+    return answer, f"{reason}; {needed}: {few}"
 
 
 def judge_speedup(here: Speedup, recorded: Speedup | None) -> tuple[Answer, str]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import shlex
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
 @command(SearchRequest, SearchOutputOptions, has_steps=True)
 def search(values: Values, console_options: SearchOutputOptions) -> None:
     """Find the best settings for MODEL, its load and this host, confirm the gain, and write them to a record."""
+    begun_s = time.monotonic()
+    import msgspec
+
     from ortune.console.explain import explain_search, show_explanations
     from ortune.console.progress import SearchProgress
     from ortune.console.search import show_resume, show_search
@@ -57,7 +62,9 @@ def search(values: Values, console_options: SearchOutputOptions) -> None:
         show_resume_if_interrupted(console, path, quiet=console_options.quiet),
         SearchProgress(console, quiet=console_options.quiet) as progress,
     ):
-        result = run(prepared, progress)
+        # Under a small CPU quota, importing libraries and reading the model takes seconds of the user's time.
+        spent_s = math.floor(time.monotonic() - begun_s)
+        result = run(msgspec.structs.replace(prepared, spent_s=spent_s), progress)
     if not console_options.quiet:
         written = None if to_stdout or result.fault else path
         session_warnings = [

@@ -37,11 +37,13 @@ def suggest(values: Values, output: JsonOptions) -> None:
     from ortune.tuning.suggest import suggest as find
     from ortune.worker.installed import is_installed
     from ortune.worker.providers import choose_providers
+    from ortune.workload.goal import UNDER_QUOTA
 
     request = make_request(SuggestRequest, values, "cli")
-    goal, path = request.goal, request.output or Path(STANDARD_STREAM)
+    path = request.output or Path(STANDARD_STREAM)
     check_writable(path, may_replace=is_suggestion)
     info, host = read_model(request.model), read_host()
+    goal = request.goal.with_mean(UNDER_QUOTA) if host.limits.throttled else request.goal
     choice = choose_providers(request.provider or (CPU,), fixed_options(request.fix))
     if not is_installed():
         show_warning(make_console(stderr=True), warn_missing_runtime())
@@ -65,7 +67,7 @@ def suggest(values: Values, output: JsonOptions) -> None:
     if to_stdout:
         print_json(document)
         return
-    show_answer(make_console(), info, host_class, request, answer, commands, choice.faults)
+    show_answer(make_console(), info, host_class, goal, request, answer, commands, choice.faults)
 
 
 def describe_answer(answer: Any) -> dict[str, Any]:

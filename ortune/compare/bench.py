@@ -10,7 +10,7 @@ import msgspec
 from ortune.compare.block_plan import plan_paired_run, required_run_s
 from ortune.compare.comparison import Comparison
 from ortune.compare.evaluate import evaluate
-from ortune.compare.open import ComparisonSetup, OpenComparison, open_comparison
+from ortune.compare.open import ComparisonSetup, OpenComparison, fit_objective, open_comparison
 from ortune.compare.paired_run import PairedRun, Side
 from ortune.compare.providers import allow_for_providers
 from ortune.errors import UsageError
@@ -71,13 +71,14 @@ def bench(
     """
     sides = (Side(name=BASELINE, config=setup.base), *sides)
     with open_comparison(msgspec.structs.replace(setup, n_sides=len(sides))) as opened:
+        opened = fit_objective(opened)
         comparison = compare(opened, sides, observe, budget_s=budget_s)
         return BenchResult(
             objective=comparison.objective,
             rows=comparison.rows,
             calls_needed=comparison.calls_needed,
             noise=comparison.noise,
-            workload=setup.describe_workload(),
+            workload=msgspec.structs.replace(setup.describe_workload(), objectives=opened.goal.objectives),
             model=setup.program.describe(),
             host=HostClass.of(setup.host),
             runtime=opened.runtime,

@@ -388,11 +388,13 @@ def fewest_rounds(block: BlockPlan) -> int:
 def required_run_s(goal: Goal, pace: Pace, launch_s: float, n_sides: int) -> float:
     """Return the time of a paired run that has the rounds and the calls it needs."""
     block = plan_block(pace)
-    least = MIN_LAUNCHES * fewest_rounds(block) if is_long(pace) else MIN_ROUNDS
+    # A block under a quota is long, because it holds several periods.
+    least = MIN_LAUNCHES * fewest_rounds(block) if is_long(pace) or pace.quota else MIN_ROUNDS
     n_rounds = max(least, math.ceil(required_rounds(goal, pace, block)))
     n_launches = MIN_LAUNCHES if n_rounds < 2 * MAX_LAUNCHES else MAX_LAUNCHES
-    # Each launch has an even number of rounds.
-    rounds = math.ceil(n_rounds / (2 * n_launches)) * 2
+    # Each launch has an even number of rounds, or any number of the long ones under a quota.
+    step = fewest_rounds(block) if pace.quota else 2
+    rounds = math.ceil(n_rounds / (step * n_launches)) * step
     return paired_run_s(RunPlan(block=block, launches=n_launches, rounds=rounds), pace, launch_s, n_sides)
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import msgspec
+import numpy as np
 
 from ortune.compare.block_plan import Pace, is_long, measure_pace, plan_block
 from ortune.compare.block_runner import BASELINE_NAME, BlockRunner, raise_failure
+from ortune.compare.two_speeds import split_speeds
 from ortune.knobs.config import CUDA_BASED
 from ortune.worker import Block, BlockPlan, Failure, LiveCandidate
 from ortune.worker.block import GpuState
@@ -15,6 +17,9 @@ FIRST_BLOCK_NS = 100_000_000
 LONGEST_FIRST_BLOCK_S = 5.0
 FIRST_DEADLINE_S = 300.0
 """The first block: the duration of a call is not known yet. It is below that of the first launch, which made two."""
+
+FAR_ABOVE = 1.2
+"""Least ratio of the mean of calls at two speeds to their median."""
 
 LEAST_LOAD_DEADLINE_S = 5.0
 LOAD_DEADLINE_FACTOR = 10
@@ -29,12 +34,15 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
         launch_s: Time of one launch.
         peak_bytes: Largest resident memory of a worker.
         gpu: State of the GPU at the end of the first block; None without a GPU, or if it is unknown.
+        has_two_speeds: Whether calls ran at two speeds in both of the first blocks, so that their mean is far above
+            the median.
     """
 
     pace: Pace
     launch_s: float
     peak_bytes: int
     gpu: GpuState | None = None
+    has_two_speeds: bool = False
 
 
 def calibrate(
@@ -106,9 +114,19 @@ def calibrate(
         raise_failure(BASELINE_NAME, again)
     try:
         # The first block on a cold machine is often slower, so take the faster of two.
-        second = pace_of(measure(again, plan_block(pace)), again.session_info.load_ns)
+        second_block = measure(again, plan_block(pace))
+        second = pace_of(second_block, again.session_info.load_ns)
         if second.call_ns < pace.call_ns:
             pace = second
     finally:
         again.close()
-    return finish(pace, launch_s)
+    has_two_speeds = all(map(runs_at_two_speeds, (block, second_block)))
+    return msgspec.structs.replace(finish(pace, launch_s), has_two_speeds=has_two_speeds)
+
+
+def runs_at_two_speeds(block: Block) -> bool:
+    """Return whether the calls of a block fall into two groups, and their mean is far above their median."""
+    samples = block.samples_ns
+    if split_speeds(np.log(np.maximum(np.sort(samples), 1))) is None:
+        return False
+    return float(samples.mean()) > FAR_ABOVE * float(np.median(samples))

@@ -12,8 +12,9 @@ from ortune.numbers import Count
 from ortune.worker import CpuPlace, Failure, SessionInfo
 from ortune.workload import Objective
 
-Stage = Literal["screening", "racing", "confirmation"]
-"""Stages of a search."""
+Stage = Literal["fitting", "screening", "racing", "confirmation"]
+"""Stages of a search. In the first one, a thread pool that fits the host is compared with the default, if ONNX
+Runtime's own pool does not fit."""
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -196,6 +197,42 @@ class Latencies(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             raise ValueError(f"there are {len(self.shares)} shares and {len(self.ns)} latencies")
 
 
+class FewCalls(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is known where the objective is a percentile that needs more calls than there are.
+
+    Attributes:
+        n_calls: Calls of the side that has fewer.
+        supported: The highest percentile beyond the median that these are enough for, or the mean.
+        speedup: The speedup in this figure; None for fewer than two launches.
+        slowest_ns: The slowest call of the side that is compared with the baseline.
+        one_in: Its calls may be slower than that only if that occurs less than once in so many, with 95 % confidence.
+    """
+
+    n_calls: Count
+    supported: Objective
+    speedup: Speedup | None = None
+    slowest_ns: float
+    one_in: Count
+
+    def agrees(self, speedup: Speedup) -> bool:
+        """Return whether the supported figure is better, or worse, like the objective, each beyond its interval."""
+        if self.speedup is None:
+            return False
+        return min(self.speedup.low, speedup.low) > 1 or max(self.speedup.high, speedup.high) < 1
+
+    def __str__(self) -> str:
+        known = f"{self.supported} gains {describe_ratio(self.speedup)}; " if self.speedup else ""
+        return (
+            f"{known}calls slower than {self.slowest_ns / 1e6:.3g} ms, if rarer than 1 in {self.one_in}, are not "
+            "excluded"
+        )
+
+
+def describe_ratio(interval: Interval) -> str:
+    """Return a ratio with its interval, such as `1.27x [1.19, 1.36]`."""
+    return f"{interval.estimate:.2f}x [{interval.low:.2f}, {interval.high:.2f}]"
+
+
 class Row(msgspec.Struct, frozen=True, kw_only=True):
     """Result of one side.
 
@@ -206,7 +243,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         speedup: How many times better than the baseline in the first objective. None for the baseline, after a
             failure, and for fewer than two launches.
         limits: Whether it stays within each limit.
-        enough_calls: Whether the objective rests on enough calls, or the sides differ so much that fewer suffice.
+        few_calls: What is known if the objective needs more calls than there are; None if it has enough.
         session: What took effect, read back from its last session; None after a failure.
         failure: Why it failed, or None.
         latencies: The distribution of its latency; None if it failed or has no block that counts.
@@ -220,7 +257,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     summary: Summary | None = None
     speedup: Speedup | None = None
     limits: tuple[LimitCheck, ...] = ()
-    enough_calls: bool = True
+    few_calls: FewCalls | None = None
     session: SessionInfo | None = None
     failure: Failure | None = None
     latencies: Latencies | None = None

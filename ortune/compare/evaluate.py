@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from ortune.compare.block_runner import BlockRunner, Round
-from ortune.compare.comparison import Comparison, LimitCheck, Row, Speedup, Summary
+from ortune.compare.comparison import Comparison, FewCalls, LimitCheck, Row, Speedup, Summary, TwoSpeeds
 from ortune.compare.figures import (
     bound_percentile,
     compute_figure,
@@ -32,6 +32,7 @@ from ortune.compare.paired_run import BASELINE_POSITION, PairedRun
 from ortune.compare.quantiles import include_all_calls, percentile_interval, percentile_ratio_interval
 from ortune.compare.stats import TRIM, TYPICAL_TRIM, clustered_interval, t_interval, widen_for_occasions
 from ortune.compare.two_speeds import find_two_speeds
+from ortune.worker import Block
 from ortune.worker.places import sum_places
 from ortune.workload import FIGURES, Goal, Limit, Objective
 
@@ -60,7 +61,9 @@ def evaluate(
             evaluate_side(run, position, goal, confidence, limit_confidence) for position in range(len(run.sides))
         ),
         calls_needed=required_calls(goal.objective) if is_pooled(goal.objective) else 1,
-        noise=msgspec.structs.replace(runner.describe_noise(contended=run.contended), two_speeds=find_two_speeds(run)),
+        noise=msgspec.structs.replace(
+            runner.describe_noise(contended=run.contended), two_speeds=find_side_at_two_speeds(run)
+        ),
     )
 
 
@@ -85,7 +88,7 @@ def evaluate_side(run: PairedRun, position: int, goal: Goal, confidence: float, 
         if position == BASELINE_POSITION
         else compute_speedup(run, position, goal.objective, confidence=confidence),
         limits=tuple(check_limit(run, position, limit, limit_confidence) for limit in goal.limits),
-        enough_calls=rests_on_enough_calls(run, position, goal.objective),
+        few_calls=None if position == BASELINE_POSITION else find_few_calls(run, position, goal.objective, confidence),
         session=run.loaded[position][-1],
         latencies=describe_latencies(run.blocks(position)),
         pairs=()
@@ -96,6 +99,16 @@ def evaluate_side(run: PairedRun, position: int, goal: Goal, confidence: float, 
         ),
         places=sum_places(block.places for block in run.blocks(position)),
     )
+
+
+def find_side_at_two_speeds(run: PairedRun) -> TwoSpeeds | None:
+    """Return the side whose blocks ran at two speeds; the one with the largest difference if several did."""
+    found = [
+        speeds
+        for position, side in enumerate(run.sides)
+        if (speeds := find_two_speeds(side.name, run.blocks(position), has_rate=bool(run.load_of(position).rate_per_s)))
+    ]
+    return max(found, key=lambda each: each.factor, default=None)
 
 
 def compute_speedup(
@@ -125,6 +138,10 @@ def compute_speedup(
     if is_pooled(name):
         # A cost of base is divided by that of the side.
         interval = include_all_calls(interval, compare_percentiles(run, (base,), (position,), name, confidence))
+        point = FIGURES[name].percentile
+        assert point is not None
+        if not has_enough_calls(run, position, name):
+            interval = include_slow_calls(interval, run.blocks(base), run.blocks(position), point)
     if FIGURES[name].unit != "bytes":  # memory does not depend on how busy the host is
         interval = widen_for_occasions(interval)
     interval = interval.exp()
@@ -198,19 +215,53 @@ def has_enough_calls(run: PairedRun, position: int, name: Objective) -> bool:
     return not is_pooled(name) or all(count_calls(run.blocks(side)) >= required_calls(name) for side in sides)
 
 
-def rests_on_enough_calls(run: PairedRun, position: int, name: Objective) -> bool:
-    """Return whether there are enough calls for a percentile, or the sides differ so much that fewer suffice."""
+def find_few_calls(
+    run: PairedRun, position: int, name: Objective, confidence: float = DEFAULT_CONFIDENCE
+) -> FewCalls | None:
+    """Return what is known of a side if a percentile needs more calls than there are; None if it has enough.
+
+    Args:
+        run: Its rounds of one regime.
+        position: The side.
+        name: The percentile, or another figure, for which any number of calls is enough.
+        confidence: Confidence of intervals.
+    """
     if has_enough_calls(run, position, name):
-        return True
-    own, base = bound_side(run, position, name), bound_side(run, BASELINE_POSITION, name)
-    return own[1] < base[0] or own[0] > base[1]
+        return None
+    n_calls = min(count_calls(run.blocks(side)) for side in (BASELINE_POSITION, position))
+    # The median says little of a tail, so that the mean is next.
+    enough = [each.name for each in FIGURES.values() if is_pooled(each.name) and required_calls(each.name) <= n_calls]
+    supported = enough[-1] if enough else "mean"
+    samples = np.concatenate([block.samples_ns for block in run.blocks(position)])
+    return FewCalls(
+        n_calls=n_calls,
+        supported=supported,
+        speedup=compute_speedup(run, position, supported, confidence=confidence),
+        slowest_ns=float(samples.max()),
+        one_in=max(math.floor(len(samples) / -math.log(1 - DEFAULT_CONFIDENCE)), 1),
+    )
 
 
-def bound_side(run: PairedRun, position: int, name: Objective) -> tuple[float, float]:
-    """Return the interval of a percentile of one side, given the number of calls it rests on."""
-    point = FIGURES[name].percentile
-    assert point is not None
-    return bound_percentile(run.blocks(position), point)
+def include_slow_calls(interval: Interval, base: Sequence[Block], own: Sequence[Block], point: float) -> Interval:
+    """Return the interval of the log-ratio of a percentile of two sides, widened for the calls that few calls lack.
+
+    The percentile of either side may be as long as its number of calls allows, or as its slowest call.
+
+    Args:
+        interval: The interval of the logarithm of the ratio of base to own.
+        base: Blocks of the side that is divided.
+        own: Blocks of the side that it is divided by.
+        point: The percentile.
+    """
+    above_base, above_own = (
+        math.log(bound_percentile(blocks, point, interval.confidence) / compute_percentile(blocks, point))
+        for blocks in (base, own)
+    )
+    return msgspec.structs.replace(
+        interval,
+        low=min(interval.low, interval.estimate - above_own),
+        high=max(interval.high, interval.estimate + above_base),
+    )
 
 
 def check_limit(run: PairedRun, position: int, limit: Limit, confidence: float = DEFAULT_CONFIDENCE) -> LimitCheck:

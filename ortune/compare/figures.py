@@ -72,21 +72,29 @@ def compute_supported_percentile(name: Objective, blocks: Sequence[Block]) -> fl
     return compute_percentile(blocks, min(point, supported_percentile(count_calls(blocks))))
 
 
-def bound_percentile(blocks: Sequence[Block], point: float) -> tuple[float, float]:
-    """Return a 95 % interval of a percentile in ns, for any distribution; infinite where there are too few calls.
+def bound_percentile(blocks: Sequence[Block], point: float, confidence: float = 0.95) -> float:
+    """Return a duration in ns that a percentile does not exceed, for any distribution of independent calls.
 
-    Source: the number of calls below a percentile is binomial, so its interval is one of ranks (H. A. David and
-    H. N. Nagaraja, "Order Statistics", section 7.1); here in the normal approximation.
+    With several cases, it is the geometric mean of theirs. Where there are too few calls, it is the slowest one, which
+    the percentile may exceed.
+
+    Args:
+        blocks: The blocks.
+        point: The percentile.
+        confidence: Confidence of the bound.
+
+    Source: the number of calls above a percentile is binomial, so a bound is one of ranks (H. A. David and H. N.
+    Nagaraja, "Order Statistics", section 7.1).
     """
-    low = high = 0.0
-    cases = split_cases(blocks)
-    for samples in cases:
-        p, n = point / 100, len(samples)
-        margin = Z_95 * math.sqrt(p * (1 - p) / n)
-        low += math.log(percentiles(samples, [100 * max(p - margin, 0.0)])[0])
-        # The highest rank is not a bound, because the next call may be slower.
-        high += math.log(percentiles(samples, [100 * (p + margin)])[0]) if n * (1 - p - margin) >= 1 else math.inf
-    return math.exp(low / len(cases)), math.exp(high / len(cases))
+    from scipy.special import bdtr
+
+    logs = []
+    for samples in split_cases(blocks):
+        n, n_above = len(samples), 0
+        while bdtr(n_above + 1, n, 1 - point / 100) <= 1 - confidence:
+            n_above += 1
+        logs.append(math.log(max(float(np.partition(samples, n - 1 - n_above)[n - 1 - n_above]), 1.0)))
+    return math.exp(sum(logs) / len(logs))
 
 
 def percentiles(samples: NDArray[np.int64], points: Sequence[float]) -> list[float]:

@@ -47,6 +47,7 @@ from ortune.workload import (
     Workload,
     make_feed,
 )
+from ortune.workload.goal import AT_TWO_SPEEDS, UNDER_QUOTA
 from ortune.workload.workload import BackgroundProgram
 
 MOST_PROCESSES_PER_CPU = 4
@@ -173,6 +174,16 @@ class OpenComparison(msgspec.Struct, frozen=True, kw_only=True):
         return self.executors[0].runtime
 
 
+def fit_objective(opened: OpenComparison) -> OpenComparison:
+    """Return a comparison with the mean as the objective, if the user named none and calls run at two speeds.
+
+    A gate has the same objective in each run, so this is for commands that ask only once.
+    """
+    if not opened.calibration.has_two_speeds:
+        return opened
+    return msgspec.structs.replace(opened, goal=opened.goal.with_mean(AT_TWO_SPEEDS))
+
+
 def prepare_comparison(
     path: str,
     goal: Goal,
@@ -206,7 +217,7 @@ def prepare_comparison(
     return ComparisonSetup(
         program=Program(model=model, path=path),
         feed=make_feed(model, inputs, goal.batches),
-        goal=goal,
+        goal=goal.with_mean(UNDER_QUOTA) if host.limits.throttled else goal,
         tolerance=tolerance or choose_tolerance(model, approximate=approximate),
         host=host,
         beside=beside,
@@ -315,7 +326,7 @@ def open_comparison(
                 usable=setup.host.limits.usable,
                 n_cores=len(setup.host.usable_cores),
                 background_load=background_load.pid if background_load else None,
-                quota=setup.host.limits.quota is not None,
+                quota=setup.host.limits.throttled,
                 memory_limit_bytes=setup.memory_limit_bytes,
                 memory=memory,
                 n_sessions=load.sessions,
@@ -366,7 +377,7 @@ def open_comparison(
             first_launch_s=first_launch_s,
             seed=setup.seed,
             n_cases=setup.feed.n_cases,
-            quota=setup.host.limits.quota is not None,
+            quota=setup.host.limits.throttled,
             n_sides=setup.n_sides,
             free_bytes=free_bytes,
             start_s=start_s,

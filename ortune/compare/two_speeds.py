@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
 from ortune.compare.comparison import TwoSpeeds
 from ortune.compare.figures import compute_percentile
-from ortune.compare.paired_run import PairedRun
 from ortune.worker import Block
 
 FEWEST_BLOCKS = 20
@@ -20,19 +20,19 @@ GAP_TO_SPREAD = 2.0
 """Minimum gap between the two groups, as a log-ratio, and as a multiple of the standard deviation within a group."""
 
 
-def find_two_speeds(run: PairedRun) -> TwoSpeeds | None:
-    """Return how the blocks of a side fall into two groups, or None if those of no side do.
+def find_two_speeds(side: str, blocks: Sequence[Block], *, has_rate: bool) -> TwoSpeeds | None:
+    """Return how the blocks of a side fall into two groups, or None if they do not.
 
-    If several sides do, it is the one with the largest difference.
+    Args:
+        side: Its name.
+        blocks: Its blocks.
+        has_rate: Whether requests arrive at a rate.
     """
-    found = []
-    for position, side in enumerate(run.sides):
-        has_rate = bool(run.load_of(position).rate_per_s)
-        values = np.sort([measure_speed(block, has_rate=has_rate) for block in run.blocks(position)])
-        if (place := split_speeds(values)) is not None:
-            factor = math.exp(float(np.median(values[place:]) - np.median(values[:place])))
-            found.append(TwoSpeeds(side=side.name, slow_share=1 - place / len(values), factor=factor))
-    return max(found, key=lambda each: each.factor, default=None)
+    values = np.sort([measure_speed(block, has_rate=has_rate) for block in blocks])
+    if (place := split_speeds(values)) is None:
+        return None
+    factor = math.exp(float(np.median(values[place:]) - np.median(values[:place])))
+    return TwoSpeeds(side=side, slow_share=1 - place / len(values), factor=factor)
 
 
 def measure_speed(block: Block, *, has_rate: bool) -> float:

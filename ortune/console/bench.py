@@ -15,11 +15,12 @@ from ortune.compare.interval import DEFAULT_CONFIDENCE
 from ortune.compare.limits import capacity_per_s, is_overloaded
 from ortune.compare.open import ComparisonSetup
 from ortune.compare.paired_run import Side
-from ortune.console.header import add_subject, show_header
+from ortune.console.header import add_goal, add_subject, show_header
 from ortune.console.warnings import (
     warn_busy_host,
     warn_few_calls,
     warn_one_at_a_time,
+    warn_opposed_figures,
     warn_overload,
     warn_sessions,
     warn_two_speeds,
@@ -56,6 +57,7 @@ def show_bench(console: Console, setup: ComparisonSetup, sides: Sequence[Side]) 
     """Print what is measured, and the configs that are compared."""
     grid = make_grid()
     add_subject(grid, setup)
+    add_goal(grid, setup.goal)
     grid.add_row("1", add_note("default", "the baseline"))
     for number, side in enumerate(sides, 2):
         # What was written as settings needs no description.
@@ -146,6 +148,11 @@ def find_warnings(comparison: BenchResult) -> list[str]:
         if row.summary and is_overloaded(row.summary):
             assert load.rate_per_s
             warnings.append(warn_overload(row.name, capacity_per_s(row.summary, load), load.rate_per_s))
+    baseline = comparison.rows[0].summary
+    for row in comparison.rows[1:]:
+        if baseline and row.summary:
+            opposed = warn_opposed_figures(baseline, row.summary, comparison.objective)
+            warnings += [f"{row.name}: {text}" for text in opposed]
     logs = [row.session.log for row in comparison.rows if row.session]
     return [*warnings, *warn_sessions(collect_warnings(logs), len(logs))]
 

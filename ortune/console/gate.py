@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from ortune.compare.figures import is_total
+from ortune.compare.figures import is_pooled, is_total
 from ortune.compare.interval import Interval
 from ortune.console.explain import explain_gates, show_explanations
 from ortune.console.header import add_inputs, add_load, show_guesses
@@ -239,8 +239,12 @@ def describe_measurement(result: GateResult) -> list[str]:
 
 
 def describe_rare_calls(result: GateResult) -> list[str]:
-    """Return which slow calls may be missing from a mean that passes: those that are too rare to have occurred."""
-    names = [each.objective for each in result.findings if is_total(each.objective) and each.decision == "pass"]
+    """Return which slow calls may be missing from what passes: those that are too rare to have occurred."""
+    names = [
+        each.objective
+        for each in result.findings
+        if (is_total(each.objective) or is_pooled(each.objective)) and each.decision == "pass"
+    ]
     if not names or result.head.summary is None:
         return []
     confidence = min(each.slowdown.confidence for each in result.findings)

@@ -17,7 +17,7 @@ from ortune.host import HostClass
 from ortune.host.default_pool import find_default_pool
 from ortune.knobs import describe
 from ortune.model import ModelInfo
-from ortune.workload import Feed, Goal
+from ortune.workload import FIGURES, Feed, Goal
 
 DYNAMIC_QUANTIZATION = frozenset({"DynamicQuantizeLinear", "DynamicQuantizeLSTM", "DynamicQuantizeMatMul"})
 """Operators that quantize all items of a call by one scale."""
@@ -91,6 +91,24 @@ def add_load(grid: Table, goal: Goal, feed: Feed) -> None:
         shown = f"{', '.join(map(str, goal.batches))} items per call"
         first = "the first in the baseline; " if len(goal.batches) > 1 else ""
         grid.add_row("batch", add_note(shown, f"{first}throughput and CPU time are per item"))
+
+
+def add_goal(grid: Table, goal: Goal, budget_s: float | None = None) -> None:
+    """Add what is optimized, and why if the user did not name it; within which limits, and in which time.
+
+    Args:
+        grid: The grid.
+        goal: The goal.
+        budget_s: The time in seconds, if the user gave one.
+    """
+    parts = [" and ".join(FIGURES[name].title for name in goal.objectives)]
+    if goal.limits:
+        title = "limit" if len(goal.limits) == 1 else "limits"
+        parts.append(f"{title} {', '.join(limit.text for limit in goal.limits)}")
+    if budget_s is not None:
+        parts.append(f"budget {budget_s:g} s")
+    subject = f"{goal.objective}: " if goal.why and len(parts) > 1 else ""
+    grid.add_row("goal", add_note("; ".join(parts), f"{subject}{goal.why}"))
 
 
 def show_header(

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from ortune.console.header import add_host
+from ortune.console.header import add_goal, add_host
 from ortune.console.sentence import summarize
 from ortune.console.verdict import (
     find_warnings,
@@ -39,7 +39,6 @@ from ortune.knobs import describe
 from ortune.program.prepare import PreparedProgram
 from ortune.program.search import ProgramResult
 from ortune.record.schema import Record
-from ortune.workload import FIGURES
 from ortune.workload.program import ProgramRun
 
 WHAT = {
@@ -70,13 +69,7 @@ def show_program(console: Console, prepared: PreparedProgram) -> None:
         grid.add_row("background", prepared.request.beside)
     names = ", ".join(dimension.knob.title for dimension in prepared.space.dimensions if len(dimension.choices) > 1)
     grid.add_row("space", add_note(format_count(len(prepared.space.candidates), "candidate"), names))
-    goal = prepared.goal
-    parts = [FIGURES[goal.objective].title]
-    if goal.limits:
-        parts.append(f"{'limit' if len(goal.limits) == 1 else 'limits'} {', '.join(each.text for each in goal.limits)}")
-    if prepared.request.budget is not None:
-        parts.append(f"budget {prepared.request.budget:g} s")
-    grid.add_row("goal", "; ".join(parts))
+    add_goal(grid, prepared.goal, prepared.request.budget)
     if prepared.n_kept_blocks:
         grid.add_row("resumed", f"{format_count(prepared.n_kept_blocks, 'block')} measured before")
     console.print(grid)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
-from ortune.console.header import add_subject, show_header
+from ortune.console.header import add_goal, add_subject, show_header
 from ortune.console.widgets import add_note, format_count, make_grid
 from ortune.storage.node import name_node
 from ortune.tuning.prepare import PreparedSearch
-from ortune.workload import FIGURES
 
 
 def show_search(console: Console, prepared: PreparedSearch) -> None:
@@ -20,14 +19,7 @@ def show_search(console: Console, prepared: PreparedSearch) -> None:
     names = ", ".join(dimension.knob.title for dimension in prepared.space.dimensions if len(dimension.choices) > 1)
     known = f"; {format_count(len(prepared.hints), 'hint')} from earlier searches" if prepared.hints else ""
     grid.add_row("space", add_note(format_count(n_candidates, "candidate"), f"{names}{known}"))
-    goal = prepared.goal
-    parts = [" and ".join(FIGURES[name].title for name in goal.objectives)]
-    if goal.limits:
-        title = "limit" if len(goal.limits) == 1 else "limits"
-        parts.append(f"{title} {', '.join(limit.text for limit in goal.limits)}")
-    if prepared.request.budget is not None:
-        parts.append(f"budget {prepared.request.budget:g} s")
-    grid.add_row("goal", "; ".join(parts))
+    add_goal(grid, prepared.goal, prepared.request.budget)
     if prepared.location:
         grid.add_row("shared", f"{name_node()} by {prepared.location.title}")
     if prepared.n_kept_blocks:

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from ortune.console.header import add_host, add_model
+from ortune.console.header import add_goal, add_host, add_model
 from ortune.console.warnings import warn_provider
 from ortune.console.widgets import (
     add_note,
@@ -22,7 +22,7 @@ from ortune.host import HostClass
 from ortune.model import ModelInfo
 from ortune.requests import SuggestRequest
 from ortune.tuning.suggest import NoSuggestion, SuggestedConfig
-from ortune.workload import FIGURES
+from ortune.workload import Goal
 
 INDENT = 2
 
@@ -31,6 +31,7 @@ def show_answer(
     console: Console,
     model: ModelInfo,
     host: HostClass,
+    goal: Goal,
     request: SuggestRequest,
     answer: SuggestedConfig | NoSuggestion,
     commands: Mapping[str, str],
@@ -42,19 +43,19 @@ def show_answer(
         console: Where to print.
         model: The model.
         host: The host.
+        goal: The load, and what is optimized.
         request: The options of the user.
         answer: The suggestion, or why there is none.
         commands: Commands to copy: "prove", and "measure" if there is a suggestion.
         faults: Why execution providers do not work here, by name.
     """
-    goal = request.goal
     grid = make_grid()
     add_model(grid, model)
     add_host(grid, host)
     grid.add_row("load", add_note(str(goal.load), goal.load.scenario))
     if request.beside:
         grid.add_row("background", request.beside)
-    grid.add_row("goal", FIGURES[goal.objective].title)
+    add_goal(grid, goal)
     console.print(grid)
     for name, fault in faults.items():
         show_warning(console, warn_provider(name, fault))

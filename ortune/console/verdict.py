@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ortune.compare.comparison import LimitCheck, Speedup, Summary
+from ortune.compare.figures import required_calls
 from ortune.compare.limits import is_overloaded
 from ortune.console.front import show_front
 from ortune.console.sentence import summarize
@@ -26,6 +27,7 @@ from ortune.console.warnings import (
     warn_jumps,
     warn_not_compared,
     warn_one_at_a_time,
+    warn_opposed_figures,
     warn_other_nodes,
     warn_pinned,
     warn_relaunched,
@@ -178,8 +180,15 @@ def needs_reason(record: Record) -> bool:
     """Return whether the headline does not say why the verdict is what it is."""
     evidence = record.evidence
     if evidence.verdict in {"faster", "trade_off"}:
-        return evidence.baseline is not None and is_overloaded(evidence.baseline)
+        return evidence.baseline is not None and (is_overloaded(evidence.baseline) or has_few_calls(record))
     return not (evidence.verdict == "inconclusive" and record.search.interrupted)
+
+
+def has_few_calls(record: Record) -> bool:
+    """Return whether the objective is a percentile that needs more calls than the confirmation had."""
+    evidence = record.evidence
+    sides = [side for side in (evidence.baseline, evidence.winner) if side]
+    return bool(sides) and min(side.n_calls for side in sides) < required_calls(record.objectives[0])
 
 
 def is_recommended(record: Record) -> bool:
@@ -294,6 +303,7 @@ def find_warnings(record: Record) -> list[str]:
         warnings.append(warn_two_speeds(noise.two_speeds, median_is_unsure=is_unsure))
     if noise.n_throttled > NOTABLE_SHARE * noise.n_blocks:
         warnings.append(warn_slow_gpu(noise.n_throttled, noise.n_blocks))
+    warnings += find_opposed_figures(record)
     warnings += find_config_warnings(record)
     if evidence.output_check.compared == "shapes":
         warnings.append(warn_unstable_outputs())
@@ -305,6 +315,12 @@ def find_warnings(record: Record) -> list[str]:
         trials = record.search.trials.file if record.search.trials else ""
         warnings.append(warn_failures(sum(failed.values()), record.search.n_tried, failed, trials))
     return warnings
+
+
+def find_opposed_figures(record: Record) -> list[str]:
+    """Return that figures disagree about which side of the confirmation is better, if they do."""
+    baseline, winner = record.evidence.baseline, record.evidence.winner
+    return warn_opposed_figures(baseline, winner, record.evidence.objective) if baseline and winner else []
 
 
 def find_config_warnings(record: Record) -> list[str]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 
-from ortune.compare.comparison import TwoSpeeds
-from ortune.console.widgets import format_count, format_number
+from ortune.compare.comparison import Summary, TwoSpeeds
+from ortune.console.widgets import find_figure, format_count, format_figure, format_number
 from ortune.errors import spell_as_flag
 from ortune.host.host_class import COARSE_NOTE
 from ortune.knobs import Config
@@ -23,6 +23,9 @@ NOTABLE_SHARE = 0.1
 
 MOST_SESSION_WARNINGS = 5
 """Number of ONNX Runtime's warnings that are shown."""
+
+OPPOSED = 1.1
+"""Minimum speedup in one figure, and slowdown in another one, for a warning: they then differ by more than a fifth."""
 
 NOTABLE_DRIFT = 1.25
 """Minimum ratio of the speedups of two stages for a warning: noise and the selection of the best do not explain it."""
@@ -93,6 +96,28 @@ def warn_two_speeds(speeds: TwoSpeeds, *, median_is_unsure: bool = False) -> str
         f"took {speeds.factor:.2g} times as long. The result depends on how often that happens. It is common on "
         f"virtual machines, and with threads that are not pinned.{advice if median_is_unsure else ''}"
     )
+
+
+def warn_opposed_figures(baseline: Summary, candidate: Summary, objective: str) -> list[str]:
+    """Warn that the median, the mean and p99 disagree about which side is better, by more than a fifth.
+
+    Args:
+        baseline: Figures of the baseline.
+        candidate: Those of the other side.
+        objective: What was optimized.
+    """
+    ratios = {name: find_figure(baseline, name) / find_figure(candidate, name) for name in ("p50", "mean", "p99")}
+    best, worst = max(ratios, key=lambda name: ratios[name]), min(ratios, key=lambda name: ratios[name])
+    if ratios[best] < OPPOSED or ratios[worst] > 1 / OPPOSED:
+        return []
+    shown = [
+        f"{name} from {format_figure(name, find_figure(baseline, name))} to "
+        f"{format_figure(name, find_figure(candidate, name))}"
+        for name in (best, worst)
+    ]
+    other = worst if objective == best else best if objective == worst else ""
+    choose = f" To optimize another one, use {spell_as_flag('objective', other or worst)}."
+    return [f"The figures disagree: {shown[0]} is better, {shown[1]} is worse.{choose}"]
 
 
 def warn_one_at_a_time() -> str:

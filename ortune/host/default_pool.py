@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
 from ortune.host.topology import Cpus, Host
@@ -15,12 +17,14 @@ class DefaultPool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         pinned: CPUs that each of the pool's own threads is pinned to. The caller's thread is not pinned.
         outside: Those of these CPUs that this process may not use.
         faults: Human-readable problems on this host, one sentence each; empty if the pool fits the host.
+        n_fitting: Number of threads of a pool that fits the host: one per usable core, within the CPU quota.
     """
 
     n_threads: int
     pinned: tuple[Cpus, ...]
     outside: Cpus
     faults: tuple[str, ...]
+    n_fitting: int
 
 
 def find_default_pool(host: Host) -> DefaultPool:
@@ -50,4 +54,11 @@ def find_default_pool(host: Host) -> DefaultPool:
             f"{len(cores)} threads use up the quota of {quota.cpus:g} CPUs early in each period, "
             "and then all wait for the next one"
         )
-    return DefaultPool(n_threads=len(cores), pinned=pinned, outside=outside, faults=tuple(faults))
+    n_fitting = min(n_usable_cores, math.floor(quota.cpus)) if quota else n_usable_cores
+    return DefaultPool(
+        n_threads=len(cores),
+        pinned=pinned,
+        outside=outside,
+        faults=tuple(faults),
+        n_fitting=max(n_fitting, 1),
+    )

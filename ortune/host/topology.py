@@ -95,6 +95,11 @@ class HostLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     quota: Quota | None = None
     memory_bytes: int | None = None
 
+    @property
+    def throttled(self) -> bool:
+        """Whether a program that uses all usable CPUs is throttled, because the quota is smaller."""
+        return self.quota is not None and self.quota.cpus < len(self.usable)
+
 
 class Host(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A host as seen by one process.

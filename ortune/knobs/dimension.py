@@ -100,10 +100,12 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         labels: Labels by dimension; all other dimensions stay at their default.
         why: Why it may help here, a clause.
+        fits_host: Whether it is a thread pool that fits the host, where ONNX Runtime's own does not.
     """
 
     labels: Mapping[str, str]
     why: str
+    fits_host: bool = False
 
 
 def choose_alone(dimensions: Iterable[Dimension], dimension: Dimension, choice: Choice) -> dict[str, str]:

@@ -6,10 +6,10 @@ for servers.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 
 from ortune.host import Host
+from ortune.host.default_pool import find_default_pool
 from ortune.knobs import ids
 from ortune.knobs.affinity import Placement
 from ortune.knobs.dimension import Dimension, Rule, choose_alone
@@ -81,13 +81,17 @@ def make_cpu_rules(
     """
     known = {(dimension.name, choice.label): choice for dimension in dimensions for choice in dimension.choices}
 
-    def rule(why: str, **chosen: str) -> Iterator[Rule]:
+    def rule(why: str, *, fits_host: bool = False, **chosen: str) -> Iterator[Rule]:
         labels = {_NAMES[name]: label for name, label in chosen.items()}
         affinity = known.get((ids.INTRA_OP_THREAD_AFFINITIES, chosen.get("affinity", "")))
         if all(item in known for item in labels.items()) and (not affinity or chosen["threads"] in affinity.value_by):
-            yield Rule(labels=labels, why=why)
+            yield Rule(labels=labels, why=why, fits_host=fits_host)
 
     cores = len(host.usable_cores)
+    pool = find_default_pool(host)
+    fitting = str(max(pool.n_fitting // n_processes, 1))
+    if pool.faults:
+        yield from rule("a pool that fits this host, unlike the default", threads=fitting, fits_host=True)
     heavy = HEAVY & set(model.traits.ops)
     why = "no thread waits for another" if heavy else "no operator of this graph has much work to share"
     yield from rule(f"one thread: {why}", threads="1")
@@ -96,9 +100,7 @@ def make_cpu_rules(
         yield from rule(why, threads=str(share))
         yield from rule(f"{why}, and workers that sleep", threads=str(share), spinning="off")
     yield from rule("workers that sleep leave the CPUs to others", spinning="off")
-    if host.limits.quota:
-        fitting = str(max(1, math.floor(host.limits.quota.cpus)))
-        yield from rule("a pool that fits the CPU quota is not throttled", threads=fitting)
+    if host.limits.throttled:
         why = "a pool that fits the CPU quota and does not use it up by spinning"
         yield from rule(why, threads=fitting, spinning="off")
     yield from rule("one thread per physical core, each pinned to its core", threads=str(cores), affinity="compact")

@@ -79,6 +79,12 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     plugins: Mapping[str, Plugin] = {}
 
     @property
+    def fitting(self) -> Candidate | None:
+        """The default with a thread pool that fits this host; None if ONNX Runtime's own fits, or none can be set."""
+        fitting = next((self.select(rule.labels) for rule in self.rules if rule.fits_host), None)
+        return fitting if fitting and fitting.config.key in self.numbers and fitting.config != self.base else None
+
+    @property
     def _fixed_count(self) -> str:
         """The number of intra-op threads that the user fixed, as a label."""
         return str(self.base.session_options.get(ids.INTRA_OP_NUM_THREADS, ""))

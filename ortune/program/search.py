@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from ortune.compare.open import OpenComparison, start_comparison
+from ortune.compare.open import OpenComparison, fit_objective, start_comparison
 from ortune.errors import ProgramError, UsageError
 from ortune.host import HostClass
 from ortune.knobs import Config
@@ -97,6 +97,8 @@ def search_program(prepared: PreparedProgram, observe: Observe = lambda progress
             spent_s = journal.begin.spent_s  # that of the process that began the search
         others: set[str] = set()
         opened = stack.enter_context(open_program(prepared, journal=journal, others=others, spent_s=spent_s))
+        opened = fit_objective(opened)
+        prepared = msgspec.structs.replace(prepared, goal=opened.goal)
         settings = SearchSettings(budget_s=request.budget, n_trials=request.trials)
         outcome = run_search(prepared.space, opened, settings, observe)
         started = journal.begin.started if journal else begun
@@ -196,9 +198,9 @@ def open_program(
             # A program that is run to completion has no launch apart from its runs.
             first_launch_s=executor.now_s() - start_s if inner.keeps_alive else 0.0,
             seed=request.seed,
-            quota=host.limits.quota is not None,
+            quota=host.limits.throttled,
             # A quota lets a program run at full speed until the share of a period is used up, so that time matters.
-            counts_calls=prepared.keeps_running and host.limits.quota is None,
+            counts_calls=prepared.keeps_running and not host.limits.throttled,
             n_sides=n_sides,
             free_bytes=journal.begin.free_bytes if journal else host.limits.memory_bytes,
             start_s=start_s - spent_s,

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from ortune.host import Host
+from ortune.host.default_pool import DefaultPool, find_default_pool
 from ortune.knobs import KNOBS, Config, SearchSpace, SpaceOptions, build_space, ids
 from ortune.knobs.canonical import canonical, in_order
 from ortune.knobs.dimension import DEFAULT_CHOICE, DEFAULT_LABEL, Choice, Dimension, Rule
@@ -151,14 +152,24 @@ def build_program_space(
         dimensions=tuple(dimensions),
         n_default_threads=space.n_default_threads,
         skipped=space.skipped,
-        rules=tuple(make_rules(dimensions)),
+        rules=tuple(make_rules(dimensions, find_default_pool(host), own)),
         base=space.base,
     )
 
 
-def make_rules(dimensions: Sequence[Dimension]) -> Iterator[Rule]:
-    """Yield what is tried first: what keeps the threads of several sessions and libraries out of each other's way."""
+def make_rules(dimensions: Sequence[Dimension], pool: DefaultPool, own: Mapping[str, Value]) -> Iterator[Rule]:
+    """Yield what is tried first: what keeps the threads of several sessions and libraries out of each other's way.
+
+    Args:
+        dimensions: The dimensions of the space.
+        pool: ONNX Runtime's default pool.
+        own: What the program sets for all sessions.
+    """
     labels = {dimension.name: dimension.labels for dimension in dimensions}
+    fitting = str(pool.n_fitting)
+    if pool.faults and ids.INTRA_OP_NUM_THREADS not in own and fitting in labels.get(ids.INTRA_OP_NUM_THREADS, ()):
+        why = "a pool that fits this host, unlike the default"
+        yield Rule(labels={ids.INTRA_OP_NUM_THREADS: fitting}, why=why, fits_host=True)
     restored = {name: label for name, own in labels.items() for label in own[1:2] if label.startswith(RESTORED)}
     off = {ids.INTRA_OP_ALLOW_SPINNING: "off"} if "off" in labels.get(ids.INTRA_OP_ALLOW_SPINNING, ()) else {}
     if off:

@@ -20,7 +20,6 @@ from ortune.report.blocks import Cell, Chart, Facts, Table, Tone
 from ortune.report.charts.latencies import draw_latencies, draw_tails
 from ortune.workload import APPROXIMATE_TOLERANCE, FIGURES, Load, Workload
 from ortune.workload.data import format_shape
-from ortune.workload.goal import find_default_objective
 from ortune.workload.workload import QUANTIZED_TOLERANCE, TF32_TOLERANCE, Tolerance
 
 USUAL_TOLERANCES = (
@@ -171,7 +170,8 @@ def workload_options(workload: Workload) -> list[str]:
     options = load_options(workload.load)
     if len(workload.objectives) > 1:
         options.append(f"--pareto {','.join(workload.objectives)}")
-    elif workload.objectives[0] != find_default_objective(workload.load, workload.batches):
+    else:
+        # Without it, the host decides.
         options.append(f"--objective {workload.objectives[0]}")
     options += [f"--limit {shlex.quote(limit.text)}" for limit in workload.limits]
     if workload.batches:

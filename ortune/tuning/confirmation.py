@@ -6,9 +6,14 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from ortune.compare.block_plan import MIN_LAUNCHES, RunPlan, paired_run_s
+from ortune.compare.block_plan import (
+    MIN_LAUNCHES,
+    MOST_LAUNCHES,
+    RunPlan,
+    paired_run_s,
+)
 from ortune.compare.block_runner import BASELINE_NAME
-from ortune.compare.comparison import Comparison, Speedup
+from ortune.compare.comparison import Comparison, Speedup, Stage
 from ortune.compare.evaluate import compute_speedup, evaluate
 from ortune.compare.interval import DEFAULT_CONFIDENCE
 from ortune.compare.limits import kept_all
@@ -36,7 +41,11 @@ Radiology 44 (1971): strict interim analyses hardly weaken the final one."""
 
 
 def confirm(
-    state: SearchState, finalist: CandidateResult, *, speedup_confidence: float = DEFAULT_CONFIDENCE
+    state: SearchState,
+    finalist: CandidateResult,
+    run: PairedRun | None = None,
+    *,
+    speedup_confidence: float = DEFAULT_CONFIDENCE,
 ) -> Comparison:
     """Compare one candidate with the baseline.
 
@@ -47,10 +56,15 @@ def confirm(
     Args:
         state: The search.
         finalist: The candidate.
+        run: Launches of the candidate and the baseline that count, too; None without any.
         speedup_confidence: Confidence of the interval of its speedup.
     """
     goal, plan = state.goal, state.plan.confirmation
-    run = start_run(state, [finalist])
+    if run is None:
+        run = start_run(state, [finalist])
+    else:
+        finalist.enter("confirmation")
+    n_before = len(run.launches)
     reports = RoundReports(state, run, plan, finalist, can_end_early=not goal.limits)
 
     is_excluded = False
@@ -75,7 +89,8 @@ def confirm(
     with state.time_stage("confirmation"):
         reports.report()
         measure_launches(state, run, [finalist], plan, is_done, reports.report)
-        launch_s = (state.now_s() - start_s) / max(len(run.launches), 1)
+        launch_s = (state.now_s() - start_s) / max(len(run.launches) - n_before, 1)
+        add_counted_launches(state, run, finalist, rest, is_done, reports.report, launch_s)
         if not goal.limits:
             end_s = min(start_s + state.longest_confirmation_s, state.end_s) - launch_s
             is_open = state.is_unpromising and not excludes_gain(run.in_one_regime(), goal)
@@ -94,6 +109,36 @@ def confirm(
         return judge(FINAL_CONFIDENCE)
 
 
+def add_counted_launches(
+    state: SearchState,
+    run: PairedRun,
+    finalist: CandidateResult,
+    plan: RunPlan,
+    is_done: Callable[[PairedRun], bool],
+    on_round: Callable[[], None],
+    launch_s: float,
+) -> None:
+    """Measure more launches while fewer count than a proof needs, as the host was busy in some, and there is time.
+
+    Args:
+        state: The search.
+        run: The run.
+        finalist: Its candidate.
+        plan: Size of a launch.
+        is_done: Called after each launch. The run ends when it returns True.
+        on_round: Called between rounds, to report progress.
+        launch_s: Time of a launch with its rounds.
+    """
+    if launch_s <= 0:  # there was no time for any
+        return
+    while (n_missing := MIN_LAUNCHES - len(run.in_one_regime().launches)) > 0 and not finalist.failure:
+        n_fitting = int((find_latest_s(state) - state.now_s()) / launch_s)
+        if n_fitting < 1 or len(run.launches) >= MOST_LAUNCHES:
+            break
+        more = msgspec.structs.replace(plan, launches=min(n_missing, n_fitting))
+        measure_launches(state, run, [finalist], more, is_done, on_round)
+
+
 class RoundReports:
     """Reports the progress of a confirmation between its rounds.
 
@@ -103,6 +148,7 @@ class RoundReports:
         plan: How many are planned.
         best: The candidate, or the best of several; None if that is not known.
         can_end_early: Whether it ends as soon as it excludes a gain.
+        stage: The stage that it belongs to.
 
     Attributes:
         best: The same.
@@ -118,6 +164,7 @@ class RoundReports:
         best: CandidateResult | None,
         *,
         can_end_early: bool = False,
+        stage: Stage = "confirmation",
     ) -> None:
         self.best = best
         self.speedup: Speedup | None = None
@@ -126,6 +173,8 @@ class RoundReports:
         self._run = run
         self._plan = plan
         self._can_end_early = can_end_early
+        self._stage = stage
+        self._n_before = run.n_rounds, len(run.launches)
         self._planned_s = paired_run_s(plan, state.pace, state.plan.launch_s, len(run.sides))
         self._n_done = 0
         self._done_s = 0.0
@@ -134,7 +183,7 @@ class RoundReports:
     def finish_launch(self) -> None:
         """Report a launch whose rounds are all done."""
         spent_s = self._state.now_s() - self._state.stage_start_s
-        self._launch_s = spent_s / max(len(self._run.launches), 1)
+        self._launch_s = spent_s / max(len(self._run.launches) - self._n_before[1], 1)
         self.report()
 
     def report(self) -> None:
@@ -144,7 +193,8 @@ class RoundReports:
         budget ends the confirmation before all planned launches.
         """
         state, now_s = self._state, self._state.now_s()
-        n_done, n_planned = self._run.n_rounds, max(self._plan.n_rounds, self._run.n_rounds)
+        n_done = self._run.n_rounds - self._n_before[0]
+        n_planned = max(self._plan.n_rounds, n_done)
         spent_s = now_s - state.stage_start_s
         if n_done != self._n_done:
             self._n_done, self._done_s = n_done, spent_s
@@ -157,7 +207,7 @@ class RoundReports:
         end_s = now_s + max(total_s - spent_s, 0.0) if self.end_s is None else self.end_s
         is_doubtful = self.speedup.estimate < 1 + NEGLIGIBLE_GAIN if self.speedup else state.is_unpromising
         state.report(
-            "confirmation",
+            self._stage,
             n_done,
             n_planned,
             self.best,
@@ -186,6 +236,11 @@ def start_run(state: SearchState, finalists: Sequence[CandidateResult]) -> Paire
     """Return a paired run of the baseline and some candidates, which are in confirmation from now on."""
     for result in finalists:
         result.enter("confirmation")
+    return make_run(state, finalists)
+
+
+def make_run(state: SearchState, finalists: Sequence[CandidateResult]) -> PairedRun:
+    """Return a paired run of the baseline and some candidates."""
     candidates = [result.candidate for result in finalists]
     return PairedRun(
         [
@@ -227,8 +282,9 @@ def measure_launches(
         end_s = max(state.now_s() + LONGEST_CONFIRMATION * state.plan.confirmation_s, state.end_s)
 
     def add_rounds() -> bool:
+        state.n_launches += 1
         for each in run.launches[-1]:
-            state.results.add_round([state.baseline, *finalists], each, launch=len(run.launches) - 1)
+            state.results.add_round([state.baseline, *finalists], each, launch=state.n_launches)
         return is_done(run)
 
     latest_s = find_latest_s(state)

@@ -9,7 +9,7 @@ import msgspec
 
 from ortune.compare.block_plan import fewest_rounds
 from ortune.compare.comparison import Comparison, LimitCheck, Speedup, Summary
-from ortune.compare.evaluate import compute_speedup, evaluate, rests_on_enough_calls
+from ortune.compare.evaluate import compute_speedup, evaluate, find_few_calls
 from ortune.compare.figures import required_calls
 from ortune.compare.interval import share_error
 from ortune.compare.limits import is_overloaded, kept_all, may_be_overloaded, name_limits
@@ -105,7 +105,7 @@ def judge_front(goal: Goal, run: PairedRun, comparison: Comparison) -> tuple[Ver
     lacking = [
         name
         for name in goal.objectives
-        if not all(rests_on_enough_calls(run, position, name) for position in summaries)
+        if not all(rests_on_enough_calls(run, position, name) for position in summaries if position)
     ]
     if lacking or not keeping:
         reason = (
@@ -184,6 +184,13 @@ def find_possible_gains(goal: Goal, run: PairedRun, positions: Sequence[int]) ->
             if position != BASELINE_POSITION
         )
     ]
+
+
+def rests_on_enough_calls(run: PairedRun, position: int, name: Objective) -> bool:
+    """Return whether there are enough calls for a percentile, or the sides differ so much that fewer suffice."""
+    few = find_few_calls(run, position, name)
+    speedup = compute_speedup(run, position, name) if few else None
+    return few is None or (speedup is not None and few.agrees(speedup))
 
 
 def make_front(

@@ -41,6 +41,7 @@ class PreparedSearch(ComparisonSetup, frozen=True, kw_only=True):
         faults: The reason why a provider does not work on this host, for each available or requested provider.
         n_kept_blocks: Blocks of an unfinished search that this one goes on with.
         location: The storage that it shares with other hosts, or None.
+        spent_s: Time of the budget that was spent before it starts, in seconds.
     """
 
     request: SearchRequest
@@ -50,6 +51,7 @@ class PreparedSearch(ComparisonSetup, frozen=True, kw_only=True):
     faults: Mapping[str, str] = {}
     n_kept_blocks: int = 0
     location: Location | None = None
+    spent_s: float = 0.0
 
 
 def prepare(request: SearchRequest) -> PreparedSearch:
@@ -94,9 +96,9 @@ def prepare(request: SearchRequest) -> PreparedSearch:
     if request.strategy == "adaptive":
         host_class = HostClass.of(setup.host)
         if history := find_history(request):
-            known = recall(history, host_class, setup.model.traits, request.goal)
+            known = recall(history, host_class, setup.model.traits, setup.goal)
             hints = tuple(config for config in known if space.find(config))
-        situation = Situation.of(host_class, request.goal, has_background_load=request.beside is not None)
+        situation = Situation.of(host_class, setup.goal, has_background_load=request.beside is not None)
         if isinstance(suggestion := suggest(space, situation, read_effects()), SuggestedConfig):
             suggested = (suggestion.config,)
     return PreparedSearch(

@@ -42,6 +42,13 @@ PRIOR_LAUNCHES = 4
 """Standard deviation between launches where no model estimates it, and the weight of the estimate in launches."""
 
 
+AS_GOOD = 0.005
+"""Candidates within this log-ratio of the best of racing count as equally good."""
+
+CLEARANCE = 0.03
+"""Minimum distance below a limit, as a log-ratio, at which a candidate clearly stays within it."""
+
+
 def run_racing(state: SearchState, racing_s: float) -> None:
     """Race the best candidates of screening for a time, if there is time for two launches of two candidates."""
     most = count_affordable(state, racing_s)
@@ -401,3 +408,41 @@ def median_of_chi_square(n_free: int) -> float:
     Source: E. B. Wilson and M. M. Hilferty, "The distribution of chi-square", PNAS 17 (1931).
     """
     return (1 - 2 / (9 * n_free)) ** 3
+
+
+def rank_finalists(state: SearchState) -> list[CandidateResult]:
+    """Return the candidates in the order in which they are confirmed: those that raced first.
+
+    Among candidates that are as good as the best, the one with the fewest settings comes first: a setting without
+    effect on this host may be harmful on another.
+    """
+    ranked = state.results.rank()
+    raced = [result for result in ranked if result.stage != "screening"]
+    rest = [result for result in ranked if result.stage == "screening"]
+    if len(state.goal.objectives) > 1:
+        return raced or rest
+    if not raced:
+        return rest
+    # Candidates that clearly stay within the limits come first: a confirmation near a limit may prove nothing. Those
+    # that racing dropped come last: what they showed cannot be compared with what others showed in more launches.
+    n_launches = max(result.n_launches for result in raced)
+    raced.sort(key=lambda result: (result.excess, is_near_limit(result), result.n_launches < n_launches))
+    first = raced[0]
+    contenders = [
+        result
+        for result in raced
+        if result.excess <= first.excess
+        and is_near_limit(result) <= is_near_limit(first)
+        and result.n_launches >= first.n_launches
+    ]
+    bounds = bound_log_ratios(contenders, state.luck or USUAL_LUCK)
+    order = {result.number: bound for result, bound in zip(contenders, bounds, strict=True)}
+    raced.sort(key=lambda result: order.get(result.number, math.inf))
+    alike = [result for result in contenders if order[result.number] <= min(bounds) + AS_GOOD]
+    alike.sort(key=lambda result: (len(result.candidate.config.settings), order[result.number], result.number))
+    return [*alike, *(result for result in raced if result not in alike), *rest]
+
+
+def is_near_limit(result: CandidateResult) -> bool:
+    """Return whether a candidate is so close to a limit that confirmation may not show whether it stays within it."""
+    return max(result.excesses, default=-math.inf) > -CLEARANCE

@@ -257,7 +257,7 @@ class Results:
         Args:
             results: The candidates in the order of the round's positions, the baseline first.
             measured: The round.
-            launch: Number of the launch. Screening and racing count on, and each confirmation starts anew.
+            launch: Number of the launch.
 
         Raises:
             MeasureError: The baseline failed.

@@ -107,6 +107,10 @@ class Screening:
         if self.sampler:
             self.extend(each for config in state.hints if (each := self.space.find(config)))
         self.first = FirstCandidates(state, self.space)
+        known = [result for result in state.results if result is not state.baseline]
+        self.noise.update(known)
+        for result in known:
+            self.observe(result)
         self.has_paired = False
         for candidate in self.first.now:
             self.enqueue(candidate)

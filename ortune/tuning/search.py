@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from ortune.compare.limits import is_overloaded
-from ortune.compare.open import Launch, OpenComparison, open_comparison
+from ortune.compare.open import Launch, OpenComparison, fit_objective, open_comparison
 from ortune.errors import UsageError
 from ortune.host import HostClass
 from ortune.knobs import Config
@@ -22,6 +22,7 @@ from ortune.record.schema import Record
 from ortune.record.trials import encode_trials
 from ortune.tuning.hints import PastSearch, describe_search, name_shapes, remember
 from ortune.tuning.outcome import Observe, Outcome
+from ortune.tuning.plan import USUAL_BUDGET_S
 from ortune.tuning.prepare import PreparedSearch, find_history
 from ortune.tuning.record_outcome import make_record, make_trials
 from ortune.tuning.resume import JournaledExecutor, describe_identity, explain_kept, find_unfinished, open_journal
@@ -29,6 +30,9 @@ from ortune.tuning.share_outcome import open_exchange, share_outcome
 from ortune.tuning.stages import SearchSettings, run_search
 from ortune.worker import Executor, Runtime
 from ortune.worker.session_log import SessionWarning, collect_warnings
+
+LARGEST_PREPARATION_SHARE = 0.25
+"""Largest share of the budget that counts as spent before a search starts."""
 
 MAX_REMEMBERED = 2
 """Configs of one search that later searches may start with."""
@@ -90,13 +94,17 @@ def search(prepared: PreparedSearch, observe: Observe = lambda progress: None) -
                 hints=prepared.hints,
                 suggested=prepared.suggested,
                 free_bytes=prepared.host.limits.memory_bytes,
+                spent_s=count_spent(prepared),
             )
         )
         if journal:
             stack.enter_context(journal)
             # Other searches may have ended since it began, and other memory may be free.
             prepared = msgspec.structs.replace(prepared, hints=journal.begin.hints, suggested=journal.begin.suggested)
-        opened = stack.enter_context(open_search(prepared, journal))
+        opened = fit_objective(stack.enter_context(open_search(prepared, journal)))
+        prepared = msgspec.structs.replace(prepared, goal=opened.goal)
+        spent_s = journal.begin.spent_s if journal else count_spent(prepared)
+        opened = msgspec.structs.replace(opened, start_s=opened.start_s - spent_s)
         settings = SearchSettings(
             budget_s=request.budget,
             n_trials=request.trials,
@@ -149,6 +157,11 @@ def search(prepared: PreparedSearch, observe: Observe = lambda progress: None) -
         fault=saved.fault,
         storage_notes=tuple(exchange.take_notes()) if exchange else (),
     )
+
+
+def count_spent(prepared: PreparedSearch) -> float:
+    """Return the part of the budget that was spent before the search starts, in seconds."""
+    return min(prepared.spent_s, LARGEST_PREPARATION_SHARE * (prepared.request.budget or USUAL_BUDGET_S))
 
 
 def open_search(prepared: PreparedSearch, journal: Journal | None) -> contextlib.AbstractContextManager[OpenComparison]:

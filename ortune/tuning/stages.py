@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
@@ -11,28 +10,28 @@ import msgspec
 import numpy as np
 import optuna
 
-from ortune.compare.comparison import Comparison, Row
+from ortune.compare.comparison import Row
 from ortune.compare.figures import is_pooled
 from ortune.compare.interval import DEFAULT_CONFIDENCE
-from ortune.compare.limits import is_overloaded, kept_all, worst_excess
+from ortune.compare.limits import is_overloaded, kept_all
 from ortune.compare.open import OpenComparison
-from ortune.compare.paired_run import PairedRun
 from ortune.compare.providers import allow_for_providers
 from ortune.errors import MeasureError, OrtuneError, UsageError, explain_lacks
 from ortune.knobs import Config, SearchSpace
 from ortune.knobs.providers import find_provider
-from ortune.record.schema import BestSoFar, Closest, Compared, Evidence, OutputCheck, Verdict
-from ortune.record.trials import Trial, TrialSession
 from ortune.requests import StrategyName
 from ortune.storage import SharedRace, SharedResult
+from ortune.tuning.conclude import Confirmed, conclude, find_compared
 from ortune.tuning.confirmation import confirm
 from ortune.tuning.exchange import Exchange
 from ortune.tuning.fitness import check_fitness
-from ortune.tuning.front import choose_for_front, confirm_front, judge_front
+from ortune.tuning.fitting import compare_fitting, find_better_fitting, report_fitting
+from ortune.tuning.front import choose_for_front, confirm_front
 from ortune.tuning.outcome import Observe, Outcome
 from ortune.tuning.plan import (
     LONGEST_RACING,
     RACING_SHARE,
+    Plan,
     is_simple,
     make_plan,
     resize_confirmation,
@@ -41,21 +40,15 @@ from ortune.tuning.plan import (
     usual_budget_s,
     warn_of_small_budget,
 )
-from ortune.tuning.racing import MIN_LAUNCHES, STANDARD_ERRORS, USUAL_LUCK, bound_log_ratios, run_racing, take_part
+from ortune.tuning.racing import MIN_LAUNCHES, STANDARD_ERRORS, USUAL_LUCK, rank_finalists, run_racing, take_part
 from ortune.tuning.results import CandidateResult
 from ortune.tuning.sampler import make_sampler
-from ortune.tuning.screening import ALL_PAIRS_TRIED, Screening
+from ortune.tuning.screening import Screening
 from ortune.tuning.state import SearchState
 from ortune.tuning.study import open_study
-from ortune.tuning.tried import bound_tried_gain
-from ortune.tuning.verdict import NEGLIGIBLE_GAIN, TimeSpent, judge_confirmation, judge_untried
-from ortune.workload import Goal
-
-AS_GOOD = 0.005
-"""Candidates within this log-ratio of the best of racing count as equally good."""
-
-CLEARANCE = 0.03
-"""Minimum distance below a limit, as a log-ratio, at which a candidate clearly stays within it."""
+from ortune.tuning.verdict import NEGLIGIBLE_GAIN, SECOND_CONFIDENCE
+from ortune.workload import FIGURES, Goal
+from ortune.workload.goal import AT_TWO_SPEEDS
 
 QUICK_SHARE = 0.08
 """Share of the budget for a confirmation that probably shows no gain. It takes longer while it is undecided."""
@@ -66,10 +59,6 @@ MIN_CONFIRMATION = 0.5
 PROOF_PATIENCE = 3.0
 """Longest time in which another host repeats a confirmation, relative to the planned time. A busy host takes longer
 for the same number of launches, and with fewer of them, it would prove nothing."""
-
-SECOND_CONFIDENCE = 0.99
-"""Confidence of the speedup of a second candidate, after the confirmation of a first one excluded a gain. It is higher
-than usual, because a search that may claim two things is wrong more often than one that may claim one."""
 
 
 class SearchSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,23 +83,6 @@ class SearchSettings(msgspec.Struct, frozen=True, kw_only=True):
     study_id: str = ""
     replaced_study_id: str = ""
     exchange: Exchange | None = None
-
-
-class _Confirmed:
-    """Results of confirmation so far.
-
-    Attributes:
-        comparison: The last comparison, or None.
-        run: With several objectives: the run behind it.
-        finalists: Candidates that were compared with the baseline.
-        drift: The speedup of the last of them in racing divided by that in confirmation, or None.
-    """
-
-    def __init__(self) -> None:
-        self.comparison: Comparison | None = None
-        self.run: PairedRun | None = None
-        self.finalists: list[CandidateResult] = []
-        self.drift: float | None = None
 
 
 def run_search(
@@ -148,6 +120,43 @@ def run_search(
     )
     budget_s = settings.budget_s or usual_budget_s(goal, calibration.pace, calibration.launch_s)
     end_s = opened.start_s + budget_s
+    plan = plan_search(space, opened, settings, end_s)
+    state = SearchState(
+        opened,
+        space=space,
+        plan=plan,
+        end_s=end_s,
+        observe=observe,
+        n_trials=settings.n_trials,
+        strategy=settings.strategy,
+        hints=settings.hints,
+        exchange=settings.exchange,
+    )
+    if goal.why == AT_TWO_SPEEDS:
+        state.add_note(f"goal: {FIGURES[goal.objective].title}: {goal.why}")
+    if warning := warn_of_small_budget(goal, plan, calibration.pace):
+        state.add_note(warning)
+    confirmed = Confirmed()
+    interrupted, fault = "", cast("OrtuneError | None", None)
+    try:
+        with explain_lacks():
+            run_stages(state, study, opened, settings, confirmed)
+            check_failures(state)
+    except KeyboardInterrupt:
+        interrupted = "the search was interrupted before anything was proven"
+    except optuna.exceptions.StorageInternalError as error:
+        fault = UsageError(f"{settings.study_path}: cannot be written: {error}.", option="study")
+        interrupted = fault.message
+    except OrtuneError as error:
+        interrupted, fault = error.message, error
+    compared = find_compared(state, confirmed, deterministic=opened.deterministic)
+    outcome = conclude(state, confirmed, interrupted, budget_s=budget_s, compared=compared)
+    return msgspec.structs.replace(outcome, fault=fault)
+
+
+def plan_search(space: SearchSpace, opened: OpenComparison, settings: SearchSettings, end_s: float) -> Plan:
+    """Return how the time that is left until `end_s`, on the runner's clock, is split between the stages."""
+    goal, runner, calibration = opened.goal, opened.runner, opened.calibration
     left_s = end_s - runner.now_s()
     # On several hosts, all of a large budget but the usual one is for screening, which they share.
     usual_s = usual_budget_s(goal, calibration.pace, calibration.launch_s) if settings.exchange else left_s
@@ -163,45 +172,27 @@ def run_search(
         plan = msgspec.structs.replace(plan, max_live=2)  # the baseline, and one that may need this memory
     if settings.strategy == "exhaustive":
         plan = spread_rounds(plan, len(space.candidates) - 1)
-    state = SearchState(
-        opened,
-        space=space,
-        plan=plan,
-        end_s=end_s,
-        observe=observe,
-        n_trials=settings.n_trials,
-        strategy=settings.strategy,
-        hints=settings.hints,
-        exchange=settings.exchange,
-    )
-    if warning := warn_of_small_budget(goal, plan, calibration.pace):
-        state.add_note(warning)
-    confirmed = _Confirmed()
-    interrupted, fault = "", cast("OrtuneError | None", None)
-    try:
-        with explain_lacks():
-            run_stages(state, study, opened, confirmed)
-            check_failures(state)
-    except KeyboardInterrupt:
-        interrupted = "the search was interrupted before anything was proven"
-    except optuna.exceptions.StorageInternalError as error:
-        fault = UsageError(f"{settings.study_path}: cannot be written: {error}.", option="study")
-        interrupted = fault.message
-    except OrtuneError as error:
-        interrupted, fault = error.message, error
-    compared = find_compared(state, confirmed, deterministic=opened.deterministic)
-    outcome = conclude(state, confirmed, interrupted, budget_s=budget_s, compared=compared)
-    return msgspec.structs.replace(outcome, fault=fault)
+    return plan
 
 
-def run_stages(state: SearchState, study: optuna.Study, opened: OpenComparison, confirmed: _Confirmed) -> None:
-    """Run screening, racing and confirmation.
+def run_stages(
+    state: SearchState,
+    study: optuna.Study,
+    opened: OpenComparison,
+    settings: SearchSettings,
+    confirmed: Confirmed,
+) -> None:
+    """Run screening, racing and confirmation. Before that, a thread pool that fits the host is compared, if any does.
 
     On several hosts, one of them runs the last two. The others take part in its race, and repeat the confirmation.
     """
     exchange = state.exchange
     if exchange.is_shared:
         join(state)
+    if (fitting := compare_fitting(state)) is not None:
+        confirmed.fitting = fitting
+        state.replan(plan_search(state.space, opened, settings, state.end_s))
+        report_fitting(state, *fitting)
     screening = Screening(state, study)
     screening.run()
     if exchange.is_shared:
@@ -219,6 +210,11 @@ def run_stages(state: SearchState, study: optuna.Study, opened: OpenComparison, 
         run_racing(state, find_racing_s(state))
     exchange.enter("confirmation")
     confirm_ranked(state, opened, confirmed, rank_finalists(state))
+    if confirmed.fitting and confirmed.fitting[1] not in confirmed.finalists:
+        proven = find_better_fitting(state, *confirmed.fitting, confirmed.comparison)
+        if proven:
+            confirmed.comparison, confirmed.drift = proven, None
+            confirmed.finalists.append(confirmed.fitting[1])
 
 
 def join(state: SearchState) -> None:
@@ -282,7 +278,7 @@ def find_result(state: SearchState, shared: SharedResult) -> list[CandidateResul
 
 
 def confirm_ranked(
-    state: SearchState, opened: OpenComparison, confirmed: _Confirmed, ranked: list[CandidateResult]
+    state: SearchState, opened: OpenComparison, confirmed: Confirmed, ranked: list[CandidateResult]
 ) -> None:
     """Confirm the best candidate, and the next one if it is rejected, or if racing was wrong about it.
 
@@ -312,7 +308,8 @@ def confirm_ranked(
             gain if gain >= math.log1p(NEGLIGIBLE_GAIN) else 0.0,
         )
         racing_log_ratio = finalist.log_ratio
-        comparison = confirm(state, finalist, speedup_confidence=confidence)
+        measured = confirmed.fitting[0] if confirmed.fitting and confirmed.fitting[1] is finalist else None
+        comparison = confirm(state, finalist, measured, speedup_confidence=confidence)
         confirmed.comparison = comparison
         confirmed.finalists.append(finalist)
         row = comparison.rows[1]
@@ -380,245 +377,3 @@ def find_racing_s(state: SearchState) -> float:
         shortest_s = shortest_confirmation_s(plan, state.goal, state.pace)
         racing_s = max(racing_s, min(state.racing_s, RACING_SHARE * left_s, left_s - shortest_s))
     return max(racing_s, 0.0)
-
-
-def rank_finalists(state: SearchState) -> list[CandidateResult]:
-    """Return the candidates in the order in which they are confirmed: those that raced first.
-
-    Among candidates that are as good as the best, the one with the fewest settings comes first: a setting without
-    effect on this host may be harmful on another.
-    """
-    ranked = state.results.rank()
-    raced = [result for result in ranked if result.stage != "screening"]
-    rest = [result for result in ranked if result.stage == "screening"]
-    if len(state.goal.objectives) > 1:
-        return raced or rest
-    if not raced:
-        return rest
-    # Candidates that clearly stay within the limits come first: a confirmation near a limit may prove nothing. Those
-    # that racing dropped come last: what they showed cannot be compared with what others showed in more launches.
-    n_launches = max(result.n_launches for result in raced)
-    raced.sort(key=lambda result: (result.excess, is_near_limit(result), result.n_launches < n_launches))
-    first = raced[0]
-    contenders = [
-        result
-        for result in raced
-        if result.excess <= first.excess
-        and is_near_limit(result) <= is_near_limit(first)
-        and result.n_launches >= first.n_launches
-    ]
-    bounds = bound_log_ratios(contenders, state.luck or USUAL_LUCK)
-    order = {result.number: bound for result, bound in zip(contenders, bounds, strict=True)}
-    raced.sort(key=lambda result: order.get(result.number, math.inf))
-    alike = [result for result in contenders if order[result.number] <= min(bounds) + AS_GOOD]
-    alike.sort(key=lambda result: (len(result.candidate.config.settings), order[result.number], result.number))
-    return [*alike, *(result for result in raced if result not in alike), *rest]
-
-
-def is_near_limit(result: CandidateResult) -> bool:
-    """Return whether a candidate is so close to a limit that confirmation may not show whether it stays within it."""
-    return max(result.excesses, default=-math.inf) > -CLEARANCE
-
-
-def find_compared(state: SearchState, confirmed: _Confirmed, *, deterministic: bool) -> Compared:
-    """Return what of the outputs was compared: of the candidates in confirmation, or of any if there was none.
-
-    Args:
-        state: The search.
-        confirmed: Results of confirmation.
-        deterministic: Whether the baseline's outputs are the same in each run.
-    """
-    rows = confirmed.comparison.rows if confirmed.comparison else ()
-    sessions = [row.session for row in rows[1:] if row.session]
-    if sessions:
-        is_compared = all(session.outputs_compared for session in sessions)
-    else:
-        is_rejected = any(result.failure and result.failure.kind == "wrong_output" for result in state.results)
-        is_compared = is_rejected or any(session.outputs_compared for session in state.runner.sessions)
-    if not is_compared:
-        return "nothing"
-    return "values" if deterministic else "shapes"
-
-
-def conclude(
-    state: SearchState, confirmed: _Confirmed, interrupted: str, *, budget_s: float, compared: Compared
-) -> Outcome:
-    """Return the outcome. It recommends the baseline unless another config is proven to be better.
-
-    Args:
-        state: The search.
-        confirmed: Results of confirmation.
-        interrupted: Why the search was interrupted; empty if it was not.
-        budget_s: Its budget.
-        compared: What of the outputs was compared.
-    """
-    comparison = confirmed.comparison
-    contended = comparison is not None and comparison.noise.regime == "contended"
-    verdict, reason = explain_no_confirmation(state)
-    trials = state.results.trials()
-    evidence = Evidence(
-        verdict="inconclusive" if interrupted else verdict,
-        reason=interrupted or reason,
-        objective=",".join(state.goal.objectives),
-        best_so_far=find_best_so_far(state) if interrupted else None,
-        output_check=OutputCheck(
-            compared=compared,
-            n_rejected=sum(1 for trial in trials if trial.failure and trial.failure.kind == "wrong_output"),
-        ),
-        noise=msgspec.structs.replace(
-            state.runner.describe_noise(contended=contended, drift=confirmed.drift),
-            two_speeds=comparison.noise.two_speeds if comparison else None,
-        ),
-    )
-    outcome = Outcome(
-        config=state.space.base,
-        evidence=evidence,
-        interrupted=bool(interrupted),
-        budget_s=budget_s,
-        trials=trials,
-        rounds=tuple(state.results.rounds),
-        sessions=list_sessions(comparison) if comparison else (),
-        n_candidates=len(state.candidates),
-        stages=tuple(state.stages),
-        ended_early=state.ended_early,
-        unseen_gain=state.unseen_gain,
-    )
-    if interrupted or comparison is None:
-        return outcome
-    tried_gain = bound_tried_gain(state.results, state.noise, state.luck, state.is_doubtful)
-    outcome = msgspec.structs.replace(outcome, tried_gain=tried_gain)
-    # Where the baseline may exceed a limit, a slower config that stays within all of them is an answer, too.
-    must_gain = kept_all(comparison.baseline.limits) == "yes"
-    others_left = any(
-        result not in confirmed.finalists and not result.excess and ((result.log_ratio or 0.0) < 0 or not must_gain)
-        for result in state.results.rank()
-    )
-    if confirmed.run:
-        return conclude_front(outcome, state.goal, confirmed.run, comparison, others_left=others_left)
-    if comparison.rows[1].failure:
-        failed = "the best candidate failed in confirmation"
-        return msgspec.structs.replace(
-            outcome,
-            evidence=msgspec.structs.replace(evidence, verdict="inconclusive", reason=failed),
-            has_failed=comparison.rows[1].failure.stage != "skipped",
-        )
-    if comparison.rows[1].speedup is None:
-        return outcome
-    return conclude_winner(outcome, state.goal, comparison, others_left=others_left)
-
-
-def conclude_winner(outcome: Outcome, goal: Goal, comparison: Comparison, *, others_left: bool) -> Outcome:
-    """Return the outcome of a candidate that was compared with the baseline."""
-    baseline, candidate = comparison.rows
-    spent = TimeSpent(
-        budget_s=outcome.budget_s,
-        confirmation_s=sum(stage.wall_s for stage in outcome.stages if stage.stage == "confirmation"),
-    )
-    verdict, reason = judge_confirmation(goal, comparison, others_left=others_left, spent=spent)
-    if verdict == "default_is_best":
-        verdict, reason = weaken(outcome, reason)
-    max_error = candidate.session.max_error if candidate.session else None
-    evidence = msgspec.structs.replace(
-        outcome.evidence,
-        verdict=verdict,
-        reason=reason,
-        speedup=candidate.speedup,
-        baseline=baseline.summary,
-        winner=candidate.summary,
-        limits=candidate.limits,
-        baseline_limits=baseline.limits,
-        closest=find_closest(goal, [candidate, baseline]) if verdict == "infeasible" else None,
-        output_check=msgspec.structs.replace(outcome.evidence.output_check, max_error=max_error),
-    )
-    return msgspec.structs.replace(
-        outcome,
-        config=candidate.config if verdict in {"faster", "within_limits"} else baseline.config,
-        evidence=evidence,
-    )
-
-
-def conclude_front(
-    outcome: Outcome, goal: Goal, run: PairedRun, comparison: Comparison, *, others_left: bool
-) -> Outcome:
-    """Return the outcome of several candidates that were compared with the baseline in several objectives."""
-    verdict, reason, front = judge_front(goal, run, comparison)
-    if verdict == "infeasible" and others_left:
-        verdict, reason = "inconclusive", f"{reason}, but others that seem to were not confirmed: use a larger budget"
-    if verdict == "default_is_best":
-        verdict, reason = weaken(outcome, reason)
-    recommended = [point.summary.config for point in front if point.recommended]
-    evidence = msgspec.structs.replace(
-        outcome.evidence,
-        verdict=verdict,
-        reason=reason,
-        front=front,
-        closest=find_closest(goal, comparison.rows) if verdict == "infeasible" else None,
-        baseline=comparison.baseline.summary if front else None,
-    )
-    return msgspec.structs.replace(
-        outcome,
-        evidence=evidence,
-        config=recommended[0] if recommended else comparison.baseline.config,
-    )
-
-
-def weaken(outcome: Outcome, reason: str) -> tuple[Verdict, str]:
-    """Return that the baseline is best, or a weaker verdict if too little is known of the untried candidates."""
-    n_tried, n_lost = count_tried(outcome.trials)
-    return judge_untried(
-        n_tried,
-        outcome.n_candidates - 1,
-        outcome.unseen_gain,
-        outcome.tried_gain,
-        ruled_out=reason,
-        all_pairs=outcome.ended_early == ALL_PAIRS_TRIED,
-        n_lost=n_lost,
-    )
-
-
-def count_tried(trials: Sequence[Trial]) -> tuple[int, int]:
-    """Return the number of candidates of which something is known, and of those that failed for other reasons.
-
-    Args:
-        trials: All trials, the baseline's first. Those without blocks were launched, but the time was over.
-    """
-    _, *tried = trials
-    n_tried = sum(1 for trial in tried if (trial.failure.is_of_candidate if trial.failure else trial.n_blocks))
-    return n_tried, sum(1 for trial in tried if trial.failure and not trial.failure.is_of_candidate)
-
-
-def list_sessions(comparison: Comparison) -> tuple[TrialSession, ...]:
-    """Return the effective settings of the sessions of a comparison."""
-    return tuple(
-        TrialSession(config=row.config, session=row.session, latencies=row.latencies, places=row.places)
-        for row in comparison.rows
-        if row.session
-    )
-
-
-def explain_no_confirmation(state: SearchState) -> tuple[Verdict, str]:
-    """Return verdict and reason for a search without a confirmation that can be judged."""
-    if len(state.candidates) == 1:
-        # It was compared with nothing, so it is not called best.
-        return "nothing_found", "there is nothing else to try on this host"
-    tried = [result for result in state.results if result is not state.baseline]
-    if tried and all(result.failure for result in tried):
-        none = "none of them works on this host"
-        n_tried = sum(1 for result in tried if result.failure and result.failure.stage != "skipped")
-        _, reason = judge_untried(n_tried, len(state.candidates) - 1, None, ruled_out=none)
-        return "nothing_found", reason
-    return "inconclusive", "the budget is too small for a confirmation that could prove anything: use a larger one"
-
-
-def find_closest(goal: Goal, rows: tuple[Row, ...] | list[Row]) -> Closest:
-    """Return the side that comes closest to staying within all limits."""
-    row = min((row for row in rows if not row.failure), key=lambda row: worst_excess(goal, row.limits))
-    return Closest(config=row.config, limits=row.limits)
-
-
-def find_best_so_far(state: SearchState) -> BestSoFar | None:
-    """Return the best candidate of an interrupted search, or None if nothing was measured yet."""
-    for result in rank_finalists(state):
-        if result.log_ratio is not None:
-            return BestSoFar(config=result.candidate.config, speedup=round(math.exp(-result.log_ratio), 4))
-    return None

@@ -81,10 +81,8 @@ class SearchState:
         self.goal = opened.goal
         self.seed = opened.seed
         self.space = space
-        self.plan = plan
         self.pace = opened.calibration.pace
-        self.racing_s = plan.racing_s
-        self.confirmation_s = plan.confirmation_s
+        self.replan(plan)
         self.end_s = end_s
         self.planned_s = end_s - opened.runner.now_s()
         self.exchange = exchange or Exchange()
@@ -93,7 +91,6 @@ class SearchState:
         self.hints = hints
         self.results = Results(opened.goal, opened.start_s)
         self.baseline = self.results.get_or_add(Candidate(config=space.base))
-        self.longest_confirmation_s = plan.confirmation_s
         self.ended_early = ""
         self.is_unpromising = False
         self.expected: Mapping[str, float] = {}
@@ -122,6 +119,12 @@ class SearchState:
     def candidates(self) -> tuple[Candidate, ...]:
         """All candidates of the space, the baseline first."""
         return self.space.candidates
+
+    def replan(self, plan: Plan) -> None:
+        """Split the time that is left in another way."""
+        self.plan = plan
+        self.racing_s = plan.racing_s
+        self.confirmation_s = self.longest_confirmation_s = plan.confirmation_s
 
     def now_s(self) -> float:
         """Return the time on the runner's clock."""

@@ -38,6 +38,10 @@ LONGEST_ADVICE = 20
 NEGLIGIBLE_GAIN = 0.02
 """Largest gain that does not justify a setting. If the interval excludes a larger gain, recommend the baseline."""
 
+SECOND_CONFIDENCE = 0.99
+"""Confidence of the speedup of a second candidate that is judged. It is higher than usual, because a search that may
+claim two things is wrong more often than one that may claim one."""
+
 
 class TimeSpent(msgspec.Struct, frozen=True, kw_only=True):
     """Time of a search, in seconds: its whole budget, and what the confirmation took of it."""
@@ -71,13 +75,12 @@ def judge_confirmation(
         if found[0] == "within_limits" and may_be_overloaded(candidate.summary):
             return "inconclusive", unserved
         return found
-    if not candidate.enough_calls:
-        n_calls = min(candidate.summary.n_calls, baseline.summary.n_calls)
-        return "inconclusive", (
-            f"{goal.objective} needs {comparison.calls_needed} calls of each side, the confirmation had {n_calls}, and "
-            "the two sides differ too little for that: use a larger budget or a lower percentile"
-        )
     verdict, reason = judge_gain(baseline, candidate)
+    if (few := candidate.few_calls) is not None:
+        needed = f"{goal.objective} needs {comparison.calls_needed} calls of each side, and there were {few.n_calls}"
+        if not few.agrees(candidate.speedup):
+            return "inconclusive", f"{needed}: {few}: {advise_calls(comparison.calls_needed / few.n_calls, spent)}"
+        reason = f"{needed}: {few}"
     if verdict == "default_is_best" and kept_all(baseline.limits) != "yes":
         broken = name_limits(baseline.limits, "no", "unsure")
         return "inconclusive", f"no candidate is better than the baseline, which may exceed {broken}"
@@ -185,6 +188,20 @@ def advise_budget(goal: Goal, row: Row, spent: TimeSpent | None) -> str:
     if budget_s > LONGEST_ADVICE * spent.budget_s:
         return f"{' and '.join(check.figure for check in row.limits)} would take too long to decide on this host"
     return f"use a budget of {budget_s} s, which would probably decide it"
+
+
+def advise_calls(factor: float, spent: TimeSpent | None) -> str:
+    """Return the advice for a percentile with too few calls: the budget that has enough, if it is not too large.
+
+    Args:
+        factor: How many times as many calls it needs.
+        spent: Time of the search; None if unknown.
+    """
+    if spent is not None:
+        budget_s = 10 * math.ceil((spent.budget_s + 1.1 * (factor - 1) * spent.confirmation_s + 1) / 10)
+        if budget_s <= LONGEST_ADVICE * spent.budget_s:
+            return f"use a budget of {budget_s} s, or a lower percentile"
+    return "use a larger budget or a lower percentile"
 
 
 def judge_overload(goal: Goal, baseline: Row, candidate: Row, *, others_left: bool = False) -> tuple[Verdict, str]:

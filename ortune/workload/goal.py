@@ -83,12 +83,14 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
         limits: What the result must satisfy.
         batches: Numbers of items in a call to choose from, the baseline's first; empty if calls are made with the
             samples as they are.
+        why: Why this is the objective, a clause; empty if the user named it.
     """
 
     load: Load = Load()
     objectives: tuple[Objective, ...] = ("p50",)
     limits: tuple[Limit, ...] = ()
     batches: tuple[int, ...] = ()
+    why: str = ""
 
     @property
     def objective(self) -> Objective:
@@ -99,6 +101,15 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
     def figures(self) -> tuple[Objective, ...]:
         """All figures that must be measured: those of the objectives and of the limits."""
         return tuple(dict.fromkeys((*self.objectives, *(limit.figure for limit in self.limits))))
+
+    def with_mean(self, why: str) -> Goal:
+        """Return the goal with the mean as the objective, if the user named none and it would be the median.
+
+        Args:
+            why: Why the median is not what matters here, a clause.
+        """
+        is_open = bool(self.why) and self.objectives == ("p50",)
+        return msgspec.structs.replace(self, objectives=("mean",), why=why) if is_open else self
 
 
 def check_batches(load: Load, batches: tuple[int, ...]) -> None:
@@ -115,9 +126,26 @@ def check_batches(load: Load, batches: tuple[int, ...]) -> None:
         )
 
 
-def find_default_objective(load: Load, batches: tuple[int, ...]) -> Objective:
-    """Return what is optimized if the user does not choose: throughput if the number of items in a call varies."""
-    return "throughput" if batches else load.default_objective
+UNDER_QUOTA = "the CPU quota is spent on all calls, and the median leaves out those that are throttled"
+AT_TWO_SPEEDS = "calls run at two speeds, and the median is one or the other"
+"""Why the mean is optimized instead of the median."""
+
+
+def choose_objective(load: Load, batches: tuple[int, ...] = (), *, throttled: bool = False) -> tuple[Objective, str]:
+    """Return what is optimized if the user does not choose, and why, a clause.
+
+    Args:
+        load: How calls arrive.
+        batches: Numbers of items in a call to choose from, or none.
+        throttled: Whether a CPU quota stops the program before it has used all CPUs.
+    """
+    if load.rate_per_s is not None:
+        return "p99", "requests arrive at a rate, and the slow ones are noticed"
+    if batches:
+        return "throughput", "the number of items in a call varies"
+    if load.n_callers > 1:
+        return "throughput", "several clients share the session"
+    return ("mean", UNDER_QUOTA) if throttled else ("p50", "a typical call of one client")
 
 
 def make_goal(
@@ -152,7 +180,7 @@ def make_goal(
             option="pareto",
         )
     check_batches(load, batches)
-    default = find_default_objective(load, batches)
+    default, why = choose_objective(load, batches)
     names = pareto or (objective or default,)
     if load.scenario == "server":
         fault = "the rate of requests determines the throughput."
@@ -168,4 +196,5 @@ def make_goal(
                 "Leave this limit out, or leave {rate} out to measure how much the session can serve.",
                 option="limit",
             )
-    return Goal(load=load, objectives=names, limits=limits, batches=batches)
+    is_chosen = bool(pareto) or objective is not None
+    return Goal(load=load, objectives=names, limits=limits, batches=batches, why="" if is_chosen else why)

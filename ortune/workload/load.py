@@ -10,7 +10,6 @@ import msgspec
 
 from ortune.errors import UsageError
 from ortune.numbers import format_digits
-from ortune.workload.objectives import Objective
 
 Scenario = Literal["single-stream", "multi-client", "server"]
 """MLPerf's names where it has one: "single-stream" is one client that calls back to back; "multi-client" is several
@@ -67,16 +66,6 @@ class Load(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             raise ValueError(
                 f"{self.rate_per_s} requests per second: must be above 0 and at most {HIGHEST_RATE_PER_S:g}"
             )
-
-    @property
-    def default_objective(self) -> Objective:
-        """The objective if the user names none."""
-        defaults: dict[Scenario, Objective] = {
-            "single-stream": "p50",
-            "multi-client": "throughput",
-            "server": "p99",
-        }
-        return defaults[self.scenario]
 
     @property
     def n_callers(self) -> int:

@@ -1,0 +1,247 @@
+"""Concludes a search: makes its outcome from what was measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+from ortune.compare.comparison import Comparison, Row
+from ortune.compare.limits import kept_all, worst_excess
+from ortune.compare.paired_run import PairedRun
+from ortune.record.schema import BestSoFar, Closest, Compared, Evidence, OutputCheck, Verdict
+from ortune.record.trials import Trial, TrialSession
+from ortune.tuning.front import judge_front
+from ortune.tuning.outcome import Outcome
+from ortune.tuning.racing import rank_finalists
+from ortune.tuning.results import CandidateResult
+from ortune.tuning.screening import ALL_PAIRS_TRIED
+from ortune.tuning.state import SearchState
+from ortune.tuning.tried import bound_tried_gain
+from ortune.tuning.verdict import TimeSpent, judge_confirmation, judge_untried
+from ortune.workload import Goal
+
+
+class Confirmed:
+    """Results of confirmation so far.
+
+    Attributes:
+        comparison: The last comparison, or None.
+        run: With several objectives: the run behind it.
+        finalists: Candidates that were compared with the baseline.
+        drift: The speedup of the last of them in racing divided by that in confirmation, or None.
+        fitting: The thread pool that fits the host, and the run in which it was compared with the baseline first; None
+            where ONNX Runtime's own pool fits.
+    """
+
+    def __init__(self) -> None:
+        self.comparison: Comparison | None = None
+        self.run: PairedRun | None = None
+        self.finalists: list[CandidateResult] = []
+        self.drift: float | None = None
+        self.fitting: tuple[PairedRun, CandidateResult] | None = None
+
+
+def find_compared(state: SearchState, confirmed: Confirmed, *, deterministic: bool) -> Compared:
+    """Return what of the outputs was compared: of the candidates in confirmation, or of any if there was none.
+
+    Args:
+        state: The search.
+        confirmed: Results of confirmation.
+        deterministic: Whether the baseline's outputs are the same in each run.
+    """
+    rows = confirmed.comparison.rows if confirmed.comparison else ()
+    sessions = [row.session for row in rows[1:] if row.session]
+    if sessions:
+        is_compared = all(session.outputs_compared for session in sessions)
+    else:
+        is_rejected = any(result.failure and result.failure.kind == "wrong_output" for result in state.results)
+        is_compared = is_rejected or any(session.outputs_compared for session in state.runner.sessions)
+    if not is_compared:
+        return "nothing"
+    return "values" if deterministic else "shapes"
+
+
+def conclude(
+    state: SearchState, confirmed: Confirmed, interrupted: str, *, budget_s: float, compared: Compared
+) -> Outcome:
+    """Return the outcome. It recommends the baseline unless another config is proven to be better.
+
+    Args:
+        state: The search.
+        confirmed: Results of confirmation.
+        interrupted: Why the search was interrupted; empty if it was not.
+        budget_s: Its budget.
+        compared: What of the outputs was compared.
+    """
+    comparison = confirmed.comparison
+    contended = comparison is not None and comparison.noise.regime == "contended"
+    verdict, reason = explain_no_confirmation(state)
+    trials = state.results.trials()
+    evidence = Evidence(
+        verdict="inconclusive" if interrupted else verdict,
+        reason=interrupted or reason,
+        objective=",".join(state.goal.objectives),
+        best_so_far=find_best_so_far(state) if interrupted else None,
+        output_check=OutputCheck(
+            compared=compared,
+            n_rejected=sum(1 for trial in trials if trial.failure and trial.failure.kind == "wrong_output"),
+        ),
+        noise=msgspec.structs.replace(
+            state.runner.describe_noise(contended=contended, drift=confirmed.drift),
+            two_speeds=comparison.noise.two_speeds if comparison else None,
+        ),
+    )
+    outcome = Outcome(
+        config=state.space.base,
+        evidence=evidence,
+        interrupted=bool(interrupted),
+        budget_s=budget_s,
+        trials=trials,
+        rounds=tuple(state.results.rounds),
+        sessions=list_sessions(comparison) if comparison else (),
+        n_candidates=len(state.candidates),
+        stages=tuple(state.stages),
+        ended_early=state.ended_early,
+        unseen_gain=state.unseen_gain,
+    )
+    if interrupted or comparison is None:
+        return outcome
+    tried_gain = bound_tried_gain(state.results, state.noise, state.luck, state.is_doubtful)
+    outcome = msgspec.structs.replace(outcome, tried_gain=tried_gain)
+    # Where the baseline may exceed a limit, a slower config that stays within all of them is an answer, too.
+    must_gain = kept_all(comparison.baseline.limits) == "yes"
+    others_left = any(
+        result not in confirmed.finalists and not result.excess and ((result.log_ratio or 0.0) < 0 or not must_gain)
+        for result in state.results.rank()
+    )
+    if confirmed.run:
+        return conclude_front(outcome, state.goal, confirmed.run, comparison, others_left=others_left)
+    if comparison.rows[1].failure:
+        failed = "the best candidate failed in confirmation"
+        return msgspec.structs.replace(
+            outcome,
+            evidence=msgspec.structs.replace(evidence, verdict="inconclusive", reason=failed),
+            has_failed=comparison.rows[1].failure.stage != "skipped",
+        )
+    if comparison.rows[1].speedup is None:
+        return outcome
+    return conclude_winner(outcome, state.goal, comparison, others_left=others_left)
+
+
+def conclude_winner(outcome: Outcome, goal: Goal, comparison: Comparison, *, others_left: bool) -> Outcome:
+    """Return the outcome of a candidate that was compared with the baseline."""
+    baseline, candidate = comparison.rows
+    spent = TimeSpent(
+        budget_s=outcome.budget_s,
+        confirmation_s=sum(stage.wall_s for stage in outcome.stages if stage.stage == "confirmation"),
+    )
+    verdict, reason = judge_confirmation(goal, comparison, others_left=others_left, spent=spent)
+    if verdict == "default_is_best":
+        verdict, reason = weaken(outcome, reason)
+    max_error = candidate.session.max_error if candidate.session else None
+    evidence = msgspec.structs.replace(
+        outcome.evidence,
+        verdict=verdict,
+        reason=reason,
+        speedup=candidate.speedup,
+        baseline=baseline.summary,
+        winner=candidate.summary,
+        limits=candidate.limits,
+        baseline_limits=baseline.limits,
+        closest=find_closest(goal, [candidate, baseline]) if verdict == "infeasible" else None,
+        output_check=msgspec.structs.replace(outcome.evidence.output_check, max_error=max_error),
+    )
+    return msgspec.structs.replace(
+        outcome,
+        config=candidate.config if verdict in {"faster", "within_limits"} else baseline.config,
+        evidence=evidence,
+    )
+
+
+def conclude_front(
+    outcome: Outcome, goal: Goal, run: PairedRun, comparison: Comparison, *, others_left: bool
+) -> Outcome:
+    """Return the outcome of several candidates that were compared with the baseline in several objectives."""
+    verdict, reason, front = judge_front(goal, run, comparison)
+    if verdict == "infeasible" and others_left:
+        verdict, reason = "inconclusive", f"{reason}, but others that seem to were not confirmed: use a larger budget"
+    if verdict == "default_is_best":
+        verdict, reason = weaken(outcome, reason)
+    recommended = [point.summary.config for point in front if point.recommended]
+    evidence = msgspec.structs.replace(
+        outcome.evidence,
+        verdict=verdict,
+        reason=reason,
+        front=front,
+        closest=find_closest(goal, comparison.rows) if verdict == "infeasible" else None,
+        baseline=comparison.baseline.summary if front else None,
+    )
+    return msgspec.structs.replace(
+        outcome,
+        evidence=evidence,
+        config=recommended[0] if recommended else comparison.baseline.config,
+    )
+
+
+def weaken(outcome: Outcome, reason: str) -> tuple[Verdict, str]:
+    """Return that the baseline is best, or a weaker verdict if too little is known of the untried candidates."""
+    n_tried, n_lost = count_tried(outcome.trials)
+    return judge_untried(
+        n_tried,
+        outcome.n_candidates - 1,
+        outcome.unseen_gain,
+        outcome.tried_gain,
+        ruled_out=reason,
+        all_pairs=outcome.ended_early == ALL_PAIRS_TRIED,
+        n_lost=n_lost,
+    )
+
+
+def count_tried(trials: Sequence[Trial]) -> tuple[int, int]:
+    """Return the number of candidates of which something is known, and of those that failed for other reasons.
+
+    Args:
+        trials: All trials, the baseline's first. Those without blocks were launched, but the time was over.
+    """
+    _, *tried = trials
+    n_tried = sum(1 for trial in tried if (trial.failure.is_of_candidate if trial.failure else trial.n_blocks))
+    return n_tried, sum(1 for trial in tried if trial.failure and not trial.failure.is_of_candidate)
+
+
+def list_sessions(comparison: Comparison) -> tuple[TrialSession, ...]:
+    """Return the effective settings of the sessions of a comparison."""
+    return tuple(
+        TrialSession(config=row.config, session=row.session, latencies=row.latencies, places=row.places)
+        for row in comparison.rows
+        if row.session
+    )
+
+
+def explain_no_confirmation(state: SearchState) -> tuple[Verdict, str]:
+    """Return verdict and reason for a search without a confirmation that can be judged."""
+    if len(state.candidates) == 1:
+        # It was compared with nothing, so it is not called best.
+        return "nothing_found", "there is nothing else to try on this host"
+    tried = [result for result in state.results if result is not state.baseline]
+    if tried and all(result.failure for result in tried):
+        none = "none of them works on this host"
+        n_tried = sum(1 for result in tried if result.failure and result.failure.stage != "skipped")
+        _, reason = judge_untried(n_tried, len(state.candidates) - 1, None, ruled_out=none)
+        return "nothing_found", reason
+    return "inconclusive", "the budget is too small for a confirmation that could prove anything: use a larger one"
+
+
+def find_closest(goal: Goal, rows: tuple[Row, ...] | list[Row]) -> Closest:
+    """Return the side that comes closest to staying within all limits."""
+    row = min((row for row in rows if not row.failure), key=lambda row: worst_excess(goal, row.limits))
+    return Closest(config=row.config, limits=row.limits)
+
+
+def find_best_so_far(state: SearchState) -> BestSoFar | None:
+    """Return the best candidate of an interrupted search, or None if nothing was measured yet."""
+    for result in rank_finalists(state):
+        if result.log_ratio is not None:
+            return BestSoFar(config=result.candidate.config, speedup=round(math.exp(-result.log_ratio), 4))
+    return None

@@ -1,0 +1,167 @@
+"""Hosts whose CPU quota is smaller than ONNX Runtime's default pool: what is optimized, and what is answered first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import numpy as np
+import pytest
+
+from ortune.compare.calibrate import runs_at_two_speeds
+from ortune.compare.open import fit_objective
+from ortune.host import Host
+from ortune.host.default_pool import find_default_pool
+from ortune.host.topology import Quota
+from ortune.knobs import DEFAULT, Config, SearchSpace, SpaceOptions, build_space
+from ortune.tuning.outcome import Outcome, Progress
+from ortune.tuning.stages import SearchSettings, run_search
+from ortune.worker import Block, Failure, Memory
+from ortune.workload import Goal, make_goal, make_load
+from ortune.workload.goal import AT_TWO_SPEEDS, UNDER_QUOTA
+from tests.records import ONE_THREAD
+from tests.simulation import SimulatedExecutor, is_one_thread, make_host, make_model, open_simulated
+
+MEAN = Goal(objectives=("mean",))
+
+
+def make_container(cpus: float, n_cores: int = 2) -> Host:
+    host = make_host(n_cores)
+    quota = Quota(cpus=cpus, where="/sys/fs/cgroup/cpu/container")
+    return msgspec.structs.replace(host, limits=msgspec.structs.replace(host.limits, quota=quota))
+
+
+def one_thread_wins(config: Config) -> float:
+    return 7e6 if is_one_thread(config) else 10e6
+
+
+def only_the_pool_wins(config: Config) -> float:
+    return 7e6 if config == ONE_THREAD else 10e6
+
+
+def search(
+    latency: Callable[[Config], float],
+    *,
+    seconds: float = 60,
+    cpus: float = 1.0,
+    goal: Goal = MEAN,
+    space: SearchSpace | None = None,
+    observe: Callable[[Progress], None] = lambda progress: None,
+    executor: SimulatedExecutor | None = None,
+) -> Outcome:
+    executor = executor or SimulatedExecutor(latency)
+    opened = open_simulated(executor, goal, quota=True)
+    space = space or build_space(make_container(cpus), make_model(), SpaceOptions())
+    outcome = run_search(space, opened, SearchSettings(budget_s=seconds), observe)
+    assert not executor.live, "candidates are still live"
+    return outcome
+
+
+class TestObjective:
+    """What is optimized if the user does not say so."""
+
+    def test_it_fits_the_load(self) -> None:
+        assert make_goal(make_load()).objectives == ("p50",)
+        assert make_goal(make_load(clients=2)).objectives == ("throughput",)
+        assert make_goal(make_load(), batches=(1, 8)).objectives == ("throughput",)
+        assert make_goal(make_load(rate_per_s=50)).objectives == ("p99",)
+        assert all(make_goal(make_load(clients=n)).why for n in (1, 2))
+
+    def test_the_mean_takes_the_place_of_the_median_alone(self) -> None:
+        goal = make_goal(make_load()).with_mean(UNDER_QUOTA)
+        assert (goal.objectives, goal.why) == (("mean",), UNDER_QUOTA)
+        for kept in (make_goal(make_load(), "p50"), make_goal(make_load(clients=2)), make_goal(make_load(), "p99")):
+            assert kept.with_mean(UNDER_QUOTA) == kept
+
+    @pytest.mark.parametrize(("cpus", "throttled"), [(0.5, True), (1.5, True), (2.0, False), (4.0, False)])
+    def test_a_quota_of_all_cpus_throttles_nothing(self, cpus: float, throttled: bool) -> None:
+        assert make_container(cpus).limits.throttled == throttled
+        assert not make_host().limits.throttled
+
+    @pytest.mark.parametrize(
+        ("slow_share", "factor", "found"), [(0.2, 8.0, True), (0.2, 1.5, False), (0.02, 8.0, False), (0.0, 1.0, False)]
+    )
+    def test_calls_at_two_speeds_are_noticed(self, slow_share: float, factor: float, found: bool) -> None:
+        rng = np.random.default_rng(0)
+        levels = np.where(np.arange(50) < slow_share * 50, factor, 1.0)
+        samples = (5e6 * levels * np.exp(rng.normal(0, 0.03, 50))).astype(np.int64)
+        block = Block(
+            samples_ns=samples,
+            n_calls=50,
+            wall_ns=int(samples.sum()),
+            service_ns=float(samples.mean()),
+            cpu_ns=int(samples.sum()),
+            memory=Memory(steady_bytes=1, peak_bytes=1),
+            foreign_share=0.0,
+            contended=False,
+        )
+        assert runs_at_two_speeds(block) == found
+
+    def test_two_speeds_change_an_objective_that_the_user_did_not_name(self) -> None:
+        opened = open_simulated(SimulatedExecutor(one_thread_wins), make_goal(make_load()))
+        assert fit_objective(opened).goal.objective == "p50"
+        calibration = msgspec.structs.replace(opened.calibration, has_two_speeds=True)
+        goal = fit_objective(msgspec.structs.replace(opened, calibration=calibration)).goal
+        assert (goal.objective, goal.why) == ("mean", AT_TWO_SPEEDS)
+
+
+class TestFitting:
+    """The thread pool that fits the host is compared with the default first."""
+
+    @pytest.mark.parametrize(
+        ("cpus", "n_cores", "n_fitting"), [(0.5, 2, 1), (1.5, 2, 1), (2.5, 8, 2), (16.0, 8, None), (8.0, 8, None)]
+    )
+    def test_what_fits(self, cpus: float, n_cores: int, n_fitting: int | None) -> None:
+        host = make_container(cpus, n_cores)
+        space = build_space(host, make_model(), SpaceOptions())
+        found = space.fitting.config.session_options if space.fitting else {"intra_op_num_threads": None}
+        assert found == {"intra_op_num_threads": n_fitting}
+        assert bool(find_default_pool(host).faults) == (n_fitting is not None)
+
+    def test_nothing_fits_better_if_the_user_fixes_the_threads(self) -> None:
+        options = SpaceOptions(fix={"intra_op_num_threads": 2})
+        assert build_space(make_container(1.0), make_model(), options).fitting is None
+
+    def test_it_is_answered_first(self) -> None:
+        reports: list[Progress] = []
+        outcome = search(one_thread_wins, observe=reports.append)
+        assert list(dict.fromkeys(report.stage for report in reports))[:2] == ["fitting", "screening"]
+        (note,) = [note for report in reports for note in report.notes if "instead of the default pool" in note]
+        assert note.startswith("intra threads=1 instead of the default pool: 1.4")
+        (fitting,) = [stage for stage in outcome.stages if stage.stage == "fitting"]
+        assert fitting.wall_s < 15
+        assert outcome.evidence.verdict == "faster"
+        assert is_one_thread(outcome.config)
+
+    def test_its_launches_count_in_its_confirmation(self) -> None:
+        outcome = search(only_the_pool_wins)
+        assert outcome.config == ONE_THREAD
+        assert outcome.evidence.speedup
+        pairs = {each.launch for each in outcome.rounds if len(each.values) == 2}
+        confirmed = {each.launch for each in outcome.rounds if each.stage == "confirmation"}
+        assert outcome.evidence.speedup.n_launches == len(pairs) > len(confirmed) > 0
+
+    def test_it_is_the_answer_where_nothing_else_is_proven(self) -> None:
+        outcome = search(only_the_pool_wins, seconds=25)
+        assert (outcome.evidence.verdict, outcome.config) == ("faster", ONE_THREAD)
+
+    def test_a_better_candidate_is_the_answer(self) -> None:
+        def latency(config: Config) -> float:
+            level = 7e6 if is_one_thread(config) else 10e6
+            return level * (0.6 if "graph_optimization_level" in config.session_options else 1.0)
+
+        outcome = search(latency, seconds=120)
+        assert outcome.evidence.verdict == "faster"
+        assert "graph_optimization_level" in outcome.config.session_options
+
+    def test_a_pool_that_is_not_better_is_not_the_answer(self) -> None:
+        outcome = search(lambda config: 12e6 if is_one_thread(config) else 10e6)
+        assert outcome.config == DEFAULT
+
+    def test_a_pool_that_fails_does_not_end_the_search(self) -> None:
+        def fail(config: Config) -> Failure | None:
+            return Failure(kind="exception", stage="load", message="no") if is_one_thread(config) else None
+
+        outcome = search(one_thread_wins, executor=SimulatedExecutor(one_thread_wins, fails_to_launch=fail))
+        assert outcome.config == DEFAULT
+        assert any(trial.failure for trial in outcome.trials)
