@@ -35,23 +35,37 @@ print(session.run(None, {session.get_inputs()[0].name: image})[0].shape)
 
 COMMANDS = (
     "ortune search model.onnx -o tuned.json",
-    "ortune apply tuned.json --to environment",
     "ortune-apply tuned.json --explain -- python app.py",
 )
-"""Each is in a line of the page, and its transcript is in the part with the name of its first word and its number."""
+"""They are part of commands of the page. Each has a transcript in the part with its number."""
 
 
-def run(prefix: list[str], command: str, folder: Path) -> str:
+def install_apply(folder: Path) -> Path:
+    """Install the package ortune-apply in a folder, and return the folder of its command."""
+    package = ROOT / "ortune" / "apply" / "distribution"
+    pip = [sys.executable, "-P", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    subprocess.run([*pip, "--target", str(folder), str(package)], check=True)
+    return folder / "bin"
+
+
+def run(prefix: list[str], command: str, folder: Path, apply_folder: Path) -> str:
     """Run a command in a folder under the quota, and return what it prints.
+
+    Args:
+        prefix: What runs a command under the quota.
+        command: The command.
+        folder: The folder.
+        apply_folder: The folder of the command ortune-apply.
 
     Raises:
         SystemExit: It fails.
     """
-    bin_folder = Path(sys.executable).parent
-    environment = {**os.environ, "PATH": f"{bin_folder}{os.pathsep}{os.environ['PATH']}", "COLUMNS": str(COLUMNS)}
-    words = command.replace("ortune-apply", f"{sys.executable} -m ortune apply").split()
+    paths = (apply_folder, Path(sys.executable).parent, os.environ["PATH"])
+    environment = {**os.environ, "PATH": os.pathsep.join(map(str, paths)), "COLUMNS": str(COLUMNS)}
+    if command.startswith("ortune-apply"):
+        environment["PYTHONPATH"] = str(apply_folder.parent)
     done = subprocess.run(
-        [*prefix, *words],
+        [*prefix, *command.split()],
         cwd=folder,
         env=environment,
         stdout=subprocess.PIPE,
@@ -73,16 +87,16 @@ def replace_part(page: str, name: str, text: str) -> str:
 
 def main() -> None:
     """Run the commands, and write the page."""
-    with cpu_quota(QUOTA) as prefix, tempfile.TemporaryDirectory() as name:
+    with cpu_quota(QUOTA) as prefix, tempfile.TemporaryDirectory() as name, tempfile.TemporaryDirectory() as tools:
         if prefix is None:
             raise SystemExit("a quota needs a cgroup, which cannot be created here")
-        folder = Path(name)
+        folder, apply_folder = Path(name), install_apply(Path(tools))
         shutil.copy(build(MODEL), folder / "model.onnx")
         (folder / "app.py").write_text(APP)
         page = PAGE.read_text()
         for number, command in enumerate(COMMANDS, 1):
             assert command in page, f"the page does not have the command {command}"
-            page = replace_part(page, f"transcript {number}", run(prefix, command, folder))
+            page = replace_part(page, f"transcript {number}", run(prefix, command, folder, apply_folder))
         PAGE.write_text(page)
 
 

@@ -405,7 +405,7 @@ ObjectiveName = Annotated[
         metavar="FIGURE",
         parse=parse_objective_name,
         accepts="Objective | None",
-        default="p50; throughput with several clients or batches; p99 with a rate",
+        default="p50, or the mean under a CPU quota; throughput with several clients or batches; p99 with a rate",
         panel=OBJECTIVE,
     ),
 ]

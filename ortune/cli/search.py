@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import shlex
 import sys
 import time
@@ -62,8 +61,9 @@ def search(values: Values, console_options: SearchOutputOptions) -> None:
         show_resume_if_interrupted(console, path, quiet=console_options.quiet),
         SearchProgress(console, quiet=console_options.quiet) as progress,
     ):
-        # Under a small CPU quota, importing libraries and reading the model takes seconds of the user's time.
-        spent_s = math.floor(time.monotonic() - begun_s)
+        # Under a small CPU quota, importing libraries and reading the model takes seconds of the user's time. Half a
+        # second stands for what is done before and after it is measured.
+        spent_s = round(time.monotonic() - begun_s + 0.5) if time.monotonic() - begun_s > 1 else 0
         result = run(msgspec.structs.replace(prepared, spent_s=spent_s), progress)
     if not console_options.quiet:
         written = None if to_stdout or result.fault else path

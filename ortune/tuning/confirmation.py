@@ -132,7 +132,7 @@ def add_counted_launches(
     if launch_s <= 0:  # there was no time for any
         return
     while (n_missing := MIN_LAUNCHES - len(run.in_one_regime().launches)) > 0 and not finalist.failure:
-        n_fitting = int((find_latest_s(state) - state.now_s()) / launch_s)
+        n_fitting = int((find_latest_s(state, run) - state.now_s()) / launch_s)
         if n_fitting < 1 or len(run.launches) >= MOST_LAUNCHES:
             break
         more = msgspec.structs.replace(plan, launches=min(n_missing, n_fitting))
@@ -202,7 +202,7 @@ class RoundReports:
         weight = min(2 * share, 1.0)
         total_s = (1 - weight) * self._planned_s + (weight * self._done_s / share if n_done else 0.0)
         if self._launch_s > 0:
-            n_fitting = int((find_latest_s(state) - state.stage_start_s) / self._launch_s)
+            n_fitting = int((find_latest_s(state, self._run) - state.stage_start_s) / self._launch_s)
             total_s = min(total_s, max(n_fitting, FEWEST_LAUNCHES) * self._launch_s)
         end_s = now_s + max(total_s - spent_s, 0.0) if self.end_s is None else self.end_s
         is_doubtful = self.speedup.estimate < 1 + NEGLIGIBLE_GAIN if self.speedup else state.is_unpromising
@@ -252,9 +252,13 @@ def make_run(state: SearchState, finalists: Sequence[CandidateResult]) -> Paired
     )
 
 
-def find_latest_s(state: SearchState) -> float:
-    """Return after which time no launch may end that is not necessary, on the runner's clock."""
-    return state.end_s + LONGEST_OVERRUN * state.plan.left_s
+def find_latest_s(state: SearchState, run: PairedRun) -> float:
+    """Return after which time no launch may end that is not necessary, on the runner's clock.
+
+    A run that has enough launches for a proof does not exceed the budget.
+    """
+    has_proof = len(run.launches) >= MIN_LAUNCHES
+    return state.end_s if has_proof else state.end_s + LONGEST_OVERRUN * state.plan.left_s
 
 
 def measure_launches(
@@ -287,7 +291,7 @@ def measure_launches(
             state.results.add_round([state.baseline, *finalists], each, launch=state.n_launches)
         return is_done(run)
 
-    latest_s = find_latest_s(state)
+    latest_s = find_latest_s(state, run)
     if not state.plan.can_prove:
         end_s = min(end_s, latest_s)
     try:
