@@ -1,6 +1,6 @@
 """Measure what tuning gains under several callers, quotas, request rates and background loads.
 
-    python -m benchmarks.loads [--runs 3] [--json FILE] [clients quota rate beside]
+    python -m benchmarks.loads [--runs 3] [--json FILE] [clients long-calls quota rate beside]
 
 Each line is a search with `ortune search` on a model of `python -m models.build`. The quota needs a Linux host on
 which the user may create cgroups; on other hosts, this part is skipped with a message. Run this on an idle host.
@@ -61,6 +61,14 @@ CASES = {
             ("--clients", "2", "--budget", "60s"),
             "throughput at least 1.2x, its lower bound above 1.1x",
             lambda row: row["estimate"] >= 1.2 and row["low"] > 1.1,
+        )
+    ],
+    "long-calls": [
+        Case(
+            ("ppocrv4_det",),
+            ("--clients", "2", "--budget", "60s"),
+            "one thread, proven by at least five launches",
+            lambda row: row["config"].get("intra_op_num_threads") == 1 and row["n_launches"] >= 5,
         )
     ],
     "quota": [
@@ -185,7 +193,7 @@ def show(row: Row) -> str:
         f"  {row['model']:15} {row['verdict']:15} {row['estimate']:6.3f} [{row['low']:.3f}, {row['high']:.3f}]  "
         f"p50 {default['p50_ns'] / 1e6:.3f} to {tuned['p50_ns'] / 1e6:.3f} ms, "
         f"p99 {default['p99_ns'] / 1e6:.3f} to {tuned['p99_ns'] / 1e6:.3f} ms, "
-        f"throughput {row['throughput']:.2f}x, CPU a call 1/{row['cpu']:.2f}  "
+        f"throughput {row['throughput']:.2f}x, CPU a call 1/{row['cpu']:.2f}, {row['n_launches']} launches  "
         f"{'reached' if row['reached'] else 'MISSED'}  {settings}"
     )
 

@@ -109,14 +109,21 @@ class TestFitting:
     """The thread pool that fits the host is compared with the default first."""
 
     @pytest.mark.parametrize(
-        ("cpus", "n_cores", "n_fitting"), [(0.5, 2, 1), (1.5, 2, 1), (2.5, 8, 2), (16.0, 8, None), (8.0, 8, None)]
+        ("cpus", "n_cores", "n_threads", "spins"),
+        [(0.5, 2, 1, True), (1.25, 2, 1, True), (1.5, 2, None, False), (2.5, 8, 2, True), (3.9, 8, 4, False)],
     )
-    def test_what_fits(self, cpus: float, n_cores: int, n_fitting: int | None) -> None:
+    def test_what_fits(self, cpus: float, n_cores: int, n_threads: int | None, spins: bool) -> None:
         host = make_container(cpus, n_cores)
-        space = build_space(host, make_model(), SpaceOptions())
-        found = space.fitting.config.session_options if space.fitting else {"intra_op_num_threads": None}
-        assert found == {"intra_op_num_threads": n_fitting}
-        assert bool(find_default_pool(host).faults) == (n_fitting is not None)
+        fitting = build_space(host, make_model(), SpaceOptions()).fitting
+        assert fitting
+        assert fitting.config.session_options.get("intra_op_num_threads") == n_threads
+        assert ("session.intra_op.allow_spinning" in fitting.config.session_config) == (not spins)
+
+    @pytest.mark.parametrize("cpus", [8.0, 16.0])
+    def test_the_default_may_fit(self, cpus: float) -> None:
+        host = make_container(cpus, 8)
+        assert not find_default_pool(host).faults
+        assert build_space(host, make_model(), SpaceOptions()).fitting is None
 
     def test_nothing_fits_better_if_the_user_fixes_the_threads(self) -> None:
         options = SpaceOptions(fix={"intra_op_num_threads": 2})
@@ -126,8 +133,8 @@ class TestFitting:
         reports: list[Progress] = []
         outcome = search(one_thread_wins, observe=reports.append)
         assert list(dict.fromkeys(report.stage for report in reports))[:2] == ["fitting", "screening"]
-        (note,) = [note for report in reports for note in report.notes if "instead of the default pool" in note]
-        assert note.startswith("intra threads=1 instead of the default pool: 1.4")
+        (note,) = [note for report in reports for note in report.notes if "The search goes on" in note]
+        assert note.startswith("intra threads=1 against the default: 1.4")
         (fitting,) = [stage for stage in outcome.stages if stage.stage == "fitting"]
         assert fitting.wall_s < 15
         assert outcome.evidence.verdict == "faster"

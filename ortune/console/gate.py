@@ -16,7 +16,7 @@ from rich.text import Text
 from ortune.compare.figures import is_pooled, is_total
 from ortune.compare.interval import Interval
 from ortune.console.explain import explain_gates, show_explanations
-from ortune.console.header import add_inputs, add_load, show_guesses
+from ortune.console.header import add_goal, add_inputs, add_load, show_guesses
 from ortune.console.spinner import LiveSteps
 from ortune.console.tuned import add_program, show_tuned_warnings
 from ortune.console.warnings import warn_one_at_a_time
@@ -217,6 +217,8 @@ def make_header(gate: Gate, subject: Feed | TunedProgram) -> Table:
     if isinstance(subject, Feed):
         add_inputs(grid, subject)
         add_load(grid, gate.goal, subject)
+        if gate.goal.why:
+            add_goal(grid, gate.goal)
     else:
         add_program(grid, subject)
     allowed = ", ".join(f"{name} {describe_allowed(1 + share)}" for name, share in gate.slowdowns.items())

@@ -8,6 +8,11 @@ import msgspec
 
 from ortune.host.topology import Cpus, Host
 
+ENOUGH_OF_QUOTA = 0.8
+"""Share of a CPU quota that threads must be able to use. On two cores, two threads of squeezenet need 1.28 times the
+CPU time of one, so that one is as fast as two under a quota of 1.28 CPUs. Under 1.5 CPUs, one thread was 0.75 to 0.84
+times as fast as the default in four models, and two that do not spin 1.03 to 1.12 times (`benchmarks/quota.py`)."""
+
 
 class DefaultPool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The thread pool that ONNX Runtime creates by default.
@@ -17,7 +22,8 @@ class DefaultPool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         pinned: CPUs that each of the pool's own threads is pinned to. The caller's thread is not pinned.
         outside: Those of these CPUs that this process may not use.
         faults: Human-readable problems on this host, one sentence each; empty if the pool fits the host.
-        n_fitting: Number of threads of a pool that fits the host: one per usable core, within the CPU quota.
+        n_fitting: Number of threads of a pool that fits the host: one per usable core, within the CPU quota, which may
+            be rounded up.
     """
 
     n_threads: int
@@ -25,6 +31,15 @@ class DefaultPool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     outside: Cpus
     faults: tuple[str, ...]
     n_fitting: int
+
+
+def round_quota(cpus: float) -> int:
+    """Return how many threads fit a CPU quota: rounded down, unless too much of it would be left.
+
+    Rounded up, all threads wait for the next period once the quota is used up.
+    """
+    fewer = max(math.floor(cpus), 1)
+    return fewer if fewer >= ENOUGH_OF_QUOTA * cpus else math.ceil(cpus)
 
 
 def find_default_pool(host: Host) -> DefaultPool:
@@ -54,7 +69,7 @@ def find_default_pool(host: Host) -> DefaultPool:
             f"{len(cores)} threads use up the quota of {quota.cpus:g} CPUs early in each period, "
             "and then all wait for the next one"
         )
-    n_fitting = min(n_usable_cores, math.floor(quota.cpus)) if quota else n_usable_cores
+    n_fitting = min(n_usable_cores, round_quota(quota.cpus)) if quota else n_usable_cores
     return DefaultPool(
         n_threads=len(cores),
         pinned=pinned,

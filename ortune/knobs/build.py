@@ -64,7 +64,7 @@ def build_space(host: Host, model: ModelInfo, options: SpaceOptions = SpaceOptio
         skipped=tuple(each for each in found if isinstance(each, Skipped)),
         rules=(
             *make_usage_rules(dimensions),
-            *(make_cpu_rules(host, model, dimensions, options.processes) if on_cpu else ()),
+            *(make_cpu_rules(host, model, dimensions, options) if on_cpu else ()),
         ),
         base=_base(options),
         plugins=options.plugins,

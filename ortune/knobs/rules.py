@@ -6,6 +6,7 @@ for servers.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from ortune.host import Host
@@ -13,6 +14,7 @@ from ortune.host.default_pool import find_default_pool
 from ortune.knobs import ids
 from ortune.knobs.affinity import Placement
 from ortune.knobs.dimension import Dimension, Rule, choose_alone
+from ortune.knobs.space_options import SpaceOptions
 from ortune.knobs.thread_dimensions import PARALLEL
 from ortune.model import ModelInfo
 
@@ -69,7 +71,7 @@ def make_usage_rules(dimensions: Sequence[Dimension]) -> Iterator[Rule]:
 
 
 def make_cpu_rules(
-    host: Host, model: ModelInfo, dimensions: Sequence[Dimension], n_processes: int = 1
+    host: Host, model: ModelInfo, dimensions: Sequence[Dimension], options: SpaceOptions
 ) -> Iterator[Rule]:
     """Yield the rules for the CPU provider that can be followed in these dimensions.
 
@@ -77,7 +79,7 @@ def make_cpu_rules(
         host: The host.
         model: The model.
         dimensions: The dimensions of the search space.
-        n_processes: Processes that run the model at the same time.
+        options: What the space is for.
     """
     known = {(dimension.name, choice.label): choice for dimension in dimensions for choice in dimension.choices}
 
@@ -89,9 +91,17 @@ def make_cpu_rules(
 
     cores = len(host.usable_cores)
     pool = find_default_pool(host)
-    fitting = str(max(pool.n_fitting // n_processes, 1))
+    n_processes = options.processes
+    # Each concurrent caller computes itself.
+    n_fitting = max(pool.n_fitting // (n_processes * options.clients), 1)
+    quota = host.limits.quota.cpus if host.limits.throttled and host.limits.quota else math.inf
     if pool.faults:
-        yield from rule("a pool that fits this host, unlike the default", threads=fitting, fits_host=True)
+        fits = {} if n_fitting == pool.n_threads else {"threads": str(n_fitting)}
+        if n_fitting > max(quota, 1):
+            # More threads than the quota has CPUs must not use it up by spinning.
+            fits["spinning"] = "off"
+        if fits:
+            yield from rule("a pool that fits this host, unlike the default", fits_host=True, **fits)
     heavy = HEAVY & set(model.traits.ops)
     why = "no thread waits for another" if heavy else "no operator of this graph has much work to share"
     yield from rule(f"one thread: {why}", threads="1")
@@ -102,7 +112,7 @@ def make_cpu_rules(
     yield from rule("workers that sleep leave the CPUs to others", spinning="off")
     if host.limits.throttled:
         why = "a pool that fits the CPU quota and does not use it up by spinning"
-        yield from rule(why, threads=fitting, spinning="off")
+        yield from rule(why, threads=str(n_fitting), spinning="off")
     yield from rule("one thread per physical core, each pinned to its core", threads=str(cores), affinity="compact")
     yield from rule("one thread per physical core, free to move", threads=str(cores))
     placement = Placement(host)

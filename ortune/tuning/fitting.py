@@ -24,7 +24,7 @@ from ortune.tuning.confirmation import (
 from ortune.tuning.plan import shortest_confirmation_s, with_confirmation
 from ortune.tuning.results import CandidateResult
 from ortune.tuning.state import SearchState
-from ortune.tuning.verdict import SECOND_CONFIDENCE, judge_confirmation
+from ortune.tuning.verdict import NEGLIGIBLE_GAIN, SECOND_CONFIDENCE, judge_confirmation
 from ortune.workload import Goal
 
 FITTING_S = 10.0
@@ -70,11 +70,30 @@ def report_fitting(state: SearchState, run: PairedRun, result: CandidateResult) 
     if speedup is None:
         return
     label, ratio = result.candidate.label, describe_ratio(speedup)
-    state.add_note(f"{label} instead of the default pool: {ratio}. The search goes on from there.")
+    state.add_note(f"{label} against the default: {ratio}. The search goes on from there.")
     if speedup.low > 1:
         shortest_s = shortest_confirmation_s(state.plan, state.goal, state.pace)
         time_s = max(state.plan.confirmation_s - state.stages[-1].wall_s, shortest_s)
         state.replan(with_confirmation(state.plan, state.goal, state.pace, time_s))
+
+
+def put_first(ranked: list[CandidateResult], run: PairedRun, result: CandidateResult) -> list[CandidateResult]:
+    """Return the finalists with the pool first, unless the first one seems to be better by more than a standard error.
+
+    The first one is the luckiest of a race, and the pool was not chosen.
+
+    Args:
+        ranked: The finalists in their order.
+        run: The run in which the pool was compared with the baseline.
+        result: The pool.
+    """
+    speedup = compute_speedup(run.in_one_regime(), FINALIST_POSITION, result.goal.objective)
+    if speedup is None or result not in ranked or speedup.estimate < 1 + NEGLIGIBLE_GAIN:
+        return ranked
+    gain, lead = math.log(speedup.estimate), -(ranked[0].log_ratio or 0.0)
+    if lead > gain + find_standard_error(speedup) or result.excess > ranked[0].excess:
+        return ranked
+    return [result, *(each for each in ranked if each is not result)]
 
 
 def find_better_fitting(
@@ -108,5 +127,11 @@ def find_proven_speedup(goal: Goal, comparison: Comparison | None) -> Speedup | 
 
 def is_clearly_larger(speedup: Speedup, other: Speedup) -> bool:
     """Return whether a speedup is larger than another one by more than the standard error of their ratio."""
-    errors = [math.log(each.estimate / each.low) / float(ndtri((1 + each.confidence) / 2)) for each in (speedup, other)]
-    return math.log(speedup.estimate / other.estimate) > math.hypot(*errors)
+    return math.log(speedup.estimate / other.estimate) > math.hypot(*map(find_standard_error, (speedup, other)))
+
+
+def find_standard_error(speedup: Speedup) -> float:
+    """Return the standard error of the logarithm of a speedup, from its interval; infinite if that has no end."""
+    if speedup.low <= 0:
+        return math.inf
+    return math.log(speedup.estimate / speedup.low) / float(ndtri((1 + speedup.confidence) / 2))

@@ -25,7 +25,7 @@ from ortune.tuning.conclude import Confirmed, conclude, find_compared
 from ortune.tuning.confirmation import confirm
 from ortune.tuning.exchange import Exchange
 from ortune.tuning.fitness import check_fitness
-from ortune.tuning.fitting import compare_fitting, find_better_fitting, report_fitting
+from ortune.tuning.fitting import compare_fitting, find_better_fitting, put_first, report_fitting
 from ortune.tuning.front import choose_for_front, confirm_front
 from ortune.tuning.outcome import Observe, Outcome
 from ortune.tuning.plan import (
@@ -209,7 +209,8 @@ def run_stages(
         exchange.enter("racing")
         run_racing(state, find_racing_s(state))
     exchange.enter("confirmation")
-    confirm_ranked(state, opened, confirmed, rank_finalists(state))
+    ranked = rank_finalists(state)
+    confirm_ranked(state, opened, confirmed, put_first(ranked, *confirmed.fitting) if confirmed.fitting else ranked)
     if confirmed.fitting and confirmed.fitting[1] not in confirmed.finalists:
         proven = find_better_fitting(state, *confirmed.fitting, confirmed.comparison)
         if proven:

@@ -58,7 +58,7 @@ class SearchState:
         noise: Noise of the rounds.
         stages: Time of each stage that is complete.
         stage_start_s: When the current stage began, on the runner's clock.
-        n_launches: Launches of the baseline so far, in screening and racing.
+        n_launches: Launches of the baseline so far.
         planned_s: Time that the whole search may take from its plan on.
         exchange: Exchanges measurements with other nodes.
         starved: Candidates that ran out of memory while others were live, and may work alone.
