@@ -6,7 +6,6 @@ for servers.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 
 from ortune.host import Host
@@ -15,7 +14,7 @@ from ortune.knobs import ids
 from ortune.knobs.affinity import Placement
 from ortune.knobs.dimension import Dimension, Rule, choose_alone
 from ortune.knobs.space_options import SpaceOptions
-from ortune.knobs.thread_dimensions import PARALLEL
+from ortune.knobs.thread_dimensions import PARALLEL, SPINNING_OFF
 from ortune.model import ModelInfo
 
 HEAVY = frozenset(
@@ -54,6 +53,9 @@ _NAMES = {
 }
 
 
+WHY_FITTING = "a pool that fits this host, unlike the default"
+
+
 def make_usage_rules(dimensions: Sequence[Dimension]) -> Iterator[Rule]:
     """Yield rules about how the session is used.
 
@@ -83,25 +85,17 @@ def make_cpu_rules(
     """
     known = {(dimension.name, choice.label): choice for dimension in dimensions for choice in dimension.choices}
 
-    def rule(why: str, *, fits_host: bool = False, **chosen: str) -> Iterator[Rule]:
+    def rule(why: str, **chosen: str) -> Iterator[Rule]:
         labels = {_NAMES[name]: label for name, label in chosen.items()}
         affinity = known.get((ids.INTRA_OP_THREAD_AFFINITIES, chosen.get("affinity", "")))
         if all(item in known for item in labels.items()) and (not affinity or chosen["threads"] in affinity.value_by):
-            yield Rule(labels=labels, why=why, fits_host=fits_host)
+            yield Rule(labels=labels, why=why)
 
     cores = len(host.usable_cores)
-    pool = find_default_pool(host)
     n_processes = options.processes
-    # Each concurrent caller computes itself.
-    n_fitting = max(pool.n_fitting // (n_processes * options.clients), 1)
-    quota = host.limits.quota.cpus if host.limits.throttled and host.limits.quota else math.inf
-    if pool.faults:
-        fits = {} if n_fitting == pool.n_threads else {"threads": str(n_fitting)}
-        if n_fitting > max(quota, 1):
-            # More threads than the quota has CPUs must not use it up by spinning.
-            fits["spinning"] = "off"
-        if fits:
-            yield from rule("a pool that fits this host, unlike the default", fits_host=True, **fits)
+    fitting = choose_fitting(host, options)
+    if fitting and fitting.items() <= known.keys():
+        yield Rule(labels=fitting, why=WHY_FITTING, fits_host=True)
     heavy = HEAVY & set(model.traits.ops)
     why = "no thread waits for another" if heavy else "no operator of this graph has much work to share"
     yield from rule(f"one thread: {why}", threads="1")
@@ -112,7 +106,7 @@ def make_cpu_rules(
     yield from rule("workers that sleep leave the CPUs to others", spinning="off")
     if host.limits.throttled:
         why = "a pool that fits the CPU quota and does not use it up by spinning"
-        yield from rule(why, threads=str(n_fitting), spinning="off")
+        yield from rule(why, threads=str(count_fitting(host, options)), spinning="off")
     yield from rule("one thread per physical core, each pinned to its core", threads=str(cores), affinity="compact")
     yield from rule("one thread per physical core, free to move", threads=str(cores))
     placement = Placement(host)
@@ -132,3 +126,21 @@ def make_cpu_rules(
         for level in ("ORT_ENABLE_BASIC", "ORT_ENABLE_EXTENDED"):
             why = "a quantized graph: fused operators are not always faster than its quantized operators"
             yield from rule(why, level=level)
+
+
+def count_fitting(host: Host, options: SpaceOptions) -> int:
+    """Return how many threads each session needs for all of them to fit the host. Each concurrent caller is one."""
+    return max(find_default_pool(host).n_fitting // (options.processes * options.clients), 1)
+
+
+def choose_fitting(host: Host, options: SpaceOptions) -> dict[str, str]:
+    """Return the labels of a pool that fits the host; nothing where ONNX Runtime's own does."""
+    pool, n_threads = find_default_pool(host), count_fitting(host, options)
+    if not pool.faults:
+        return {}
+    labels = {} if n_threads == pool.n_threads else {ids.INTRA_OP_NUM_THREADS: str(n_threads)}
+    quota = host.limits.quota
+    if quota and n_threads > max(quota.cpus, 1):
+        # More threads than the quota has CPUs must not use it up by spinning.
+        labels[ids.INTRA_OP_ALLOW_SPINNING] = SPINNING_OFF.label
+    return labels

@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from ortune.host import Host
-from ortune.host.default_pool import DefaultPool, find_default_pool
 from ortune.knobs import KNOBS, Config, SearchSpace, SpaceOptions, build_space, ids
 from ortune.knobs.canonical import canonical, in_order
 from ortune.knobs.dimension import DEFAULT_CHOICE, DEFAULT_LABEL, Choice, Dimension, Rule
 from ortune.knobs.knob import Knob, Value
+from ortune.knobs.rules import WHY_FITTING, choose_fitting
 from ortune.knobs.space import ENTRIES
 from ortune.model import ModelInfo
 from ortune.model.info import CONTROL_FLOW, Traits
@@ -152,25 +152,24 @@ def build_program_space(
         dimensions=tuple(dimensions),
         n_default_threads=space.n_default_threads,
         skipped=space.skipped,
-        rules=tuple(make_rules(dimensions, find_default_pool(host), own)),
+        rules=tuple(make_rules(dimensions, choose_fitting(host, options), own)),
         base=space.base,
     )
 
 
-def make_rules(dimensions: Sequence[Dimension], pool: DefaultPool, own: Mapping[str, Value]) -> Iterator[Rule]:
+def make_rules(dimensions: Sequence[Dimension], fitting: Mapping[str, str], own: Mapping[str, Value]) -> Iterator[Rule]:
     """Yield what is tried first: what keeps the threads of several sessions and libraries out of each other's way.
 
     Args:
         dimensions: The dimensions of the space.
-        pool: ONNX Runtime's default pool.
+        fitting: Labels of a pool that fits the host; empty where ONNX Runtime's own does.
         own: What the program sets for all sessions.
     """
     labels = {dimension.name: dimension.labels for dimension in dimensions}
-    fitting = str(pool.n_fitting)
-    if pool.faults and ids.INTRA_OP_NUM_THREADS not in own and fitting in labels.get(ids.INTRA_OP_NUM_THREADS, ()):
-        why = "a pool that fits this host, unlike the default"
-        yield Rule(labels={ids.INTRA_OP_NUM_THREADS: fitting}, why=why, fits_host=True)
     restored = {name: label for name, own in labels.items() for label in own[1:2] if label.startswith(RESTORED)}
+    is_known = all(label in labels.get(name, ()) for name, label in fitting.items())
+    if fitting and is_known and ids.INTRA_OP_NUM_THREADS not in own:
+        yield Rule(labels=fitting, why=WHY_FITTING, fits_host=True)
     off = {ids.INTRA_OP_ALLOW_SPINNING: "off"} if "off" in labels.get(ids.INTRA_OP_ALLOW_SPINNING, ()) else {}
     if off:
         yield Rule(labels=off, why="workers of one session do not take CPUs from others while they wait")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 
+import msgspec
 from scipy.special import ndtri
 
 from ortune.compare.block_plan import plan_paired_run, shortest_run_s
@@ -21,7 +22,7 @@ from ortune.tuning.confirmation import (
     make_run,
     measure_launches,
 )
-from ortune.tuning.plan import shortest_confirmation_s, with_confirmation
+from ortune.tuning.plan import RACING_SHARE, is_simple, shortest_confirmation_s, with_confirmation
 from ortune.tuning.results import CandidateResult
 from ortune.tuning.state import SearchState
 from ortune.tuning.verdict import NEGLIGIBLE_GAIN, SECOND_CONFIDENCE, judge_confirmation
@@ -31,6 +32,11 @@ FITTING_S = 10.0
 FITTING_SHARE = 0.7
 """Time of the comparison of a thread pool that fits the host, in seconds, which is longer if launches or blocks are
 long; and its largest share of the time that is left. With less, the pool is only the first candidate of screening."""
+
+PROOF_ERRORS = 3.0
+LARGEST_PROOF_SHARE = 0.75
+"""How many standard errors the gain of a pool should be away from 0 when it is confirmed, and the largest share of the
+time that is left that may be for this. Two are a proof, if the estimate stays the same."""
 
 
 def compare_fitting(state: SearchState) -> tuple[PairedRun, CandidateResult] | None:
@@ -65,22 +71,41 @@ def compare_fitting(state: SearchState) -> tuple[PairedRun, CandidateResult] | N
 
 
 def report_fitting(state: SearchState, run: PairedRun, result: CandidateResult) -> None:
-    """Report how the pool compares. If it is better, leave only what is missing of its confirmation."""
+    """Report how the pool compares. If it seems to be better, plan as much time as its proof still needs."""
     speedup = compute_speedup(run.in_one_regime(), FINALIST_POSITION, state.goal.objective)
     if speedup is None:
         return
     label, ratio = result.candidate.label, describe_ratio(speedup)
     state.add_note(f"{label} against the default: {ratio}. The search goes on from there.")
-    if speedup.low > 1:
-        shortest_s = shortest_confirmation_s(state.plan, state.goal, state.pace)
-        time_s = max(state.plan.confirmation_s - state.stages[-1].wall_s, shortest_s)
-        state.replan(with_confirmation(state.plan, state.goal, state.pace, time_s))
+    if speedup.estimate > 1 + NEGLIGIBLE_GAIN:
+        time_s = find_proof_s(state, speedup)
+        plan = with_confirmation(state.plan, state.goal, state.pace, time_s)
+        racing_s = min(plan.racing_s, RACING_SHARE * (plan.left_s - time_s))
+        state.replan(msgspec.structs.replace(plan, proof_s=time_s, racing_s=racing_s))
+
+
+def find_proof_s(state: SearchState, speedup: Speedup) -> float:
+    """Return the time in seconds that the pool still needs to be proven, within what is left.
+
+    The width of an interval is inversely proportional to the square root of the time.
+
+    Args:
+        state: The search, after the comparison of the pool.
+        speedup: What the comparison shows.
+    """
+    done_s, plan = state.stages[-1].wall_s, state.plan
+    if not is_simple(state.goal):
+        return max(plan.confirmation_s - done_s, shortest_confirmation_s(plan, state.goal, state.pace))
+    distance = math.log(speedup.estimate) / find_standard_error(speedup)
+    needed_s = done_s * ((PROOF_ERRORS / distance) ** 2 - 1)
+    least_s, most_s = shortest_confirmation_s(plan, state.goal, state.pace), LARGEST_PROOF_SHARE * plan.left_s
+    return max(min(needed_s, most_s), least_s)
 
 
 def put_first(ranked: list[CandidateResult], run: PairedRun, result: CandidateResult) -> list[CandidateResult]:
-    """Return the finalists with the pool first, unless the first one seems to be better by more than a standard error.
+    """Return the finalists with the pool first, unless the winner of a race seems to be better by a standard error.
 
-    The first one is the luckiest of a race, and the pool was not chosen.
+    The winner is the luckiest of the race, and the pool was not chosen. Screening alone has too few launches.
 
     Args:
         ranked: The finalists in their order.
@@ -91,7 +116,8 @@ def put_first(ranked: list[CandidateResult], run: PairedRun, result: CandidateRe
     if speedup is None or result not in ranked or speedup.estimate < 1 + NEGLIGIBLE_GAIN:
         return ranked
     gain, lead = math.log(speedup.estimate), -(ranked[0].log_ratio or 0.0)
-    if lead > gain + find_standard_error(speedup) or result.excess > ranked[0].excess:
+    is_behind = ranked[0].stage == "racing" and lead > gain + find_standard_error(speedup)
+    if is_behind or result.excess > ranked[0].excess:
         return ranked
     return [result, *(each for each in ranked if each is not result)]
 

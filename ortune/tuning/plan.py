@@ -93,6 +93,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             measured one at a time, they do not share it.
         launch_s: Time of one launch.
         one_at_a_time: Whether each block of screening and racing has a launch of its own.
+        proof_s: Least time for confirmation, because a candidate that leads needs it to be proven; 0 without one.
     """
 
     left_s: float
@@ -108,6 +109,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     max_live: int
     launch_s: float
     one_at_a_time: bool = False
+    proof_s: float = 0.0
 
     @property
     def can_prove(self) -> bool:
@@ -184,7 +186,7 @@ def reserve_confirmation(
     if not is_simple(goal):
         return plan.confirmation_s
     needed_s = find_proof_s(plan, pace, gain=gain, launch_sigma=launch_sigma, round_sigma=round_sigma)
-    return min(max(needed_s, SMALLEST_CONFIRMATION_SHARE * plan.left_s), plan.confirmation_s)
+    return min(max(needed_s, plan.proof_s, SMALLEST_CONFIRMATION_SHARE * plan.left_s), plan.confirmation_s)
 
 
 def find_proof_s(plan: Plan, pace: Pace, *, gain: float, launch_sigma: float, round_sigma: float) -> float:
@@ -211,7 +213,7 @@ def shortest_confirmation_s(plan: Plan, goal: Goal, pace: Pace) -> float:
 
 def unpromising_confirmation_s(plan: Plan, goal: Goal, pace: Pace) -> float:
     """Return the time in seconds of a confirmation that is likely to show only that there is no gain."""
-    return max(shortest_confirmation_s(plan, goal, pace), SMALLEST_CONFIRMATION_SHARE * plan.left_s)
+    return max(shortest_confirmation_s(plan, goal, pace), plan.proof_s, SMALLEST_CONFIRMATION_SHARE * plan.left_s)
 
 
 def is_simple(goal: Goal) -> bool:

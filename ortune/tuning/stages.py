@@ -375,6 +375,6 @@ def find_racing_s(state: SearchState) -> float:
     confirmation_s = min(max(state.confirmation_s, left_s - longest_s), plan.confirmation_s)
     racing_s = min(left_s - confirmation_s, longest_s)
     if is_simple(state.goal):
-        shortest_s = shortest_confirmation_s(plan, state.goal, state.pace)
+        shortest_s = max(shortest_confirmation_s(plan, state.goal, state.pace), plan.proof_s)
         racing_s = max(racing_s, min(state.racing_s, RACING_SHARE * left_s, left_s - shortest_s))
     return max(racing_s, 0.0)

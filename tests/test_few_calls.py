@@ -1,0 +1,41 @@
+"""What a search says of a percentile with fewer calls than it needs, in simulated runs with rare slow calls."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.few_calls import SCENARIOS, Scenario, judge
+
+N_RUNS = 20
+ENOUGH_FOR_P95 = 344
+
+
+def find(name: str) -> Scenario:
+    (found,) = [each for each in SCENARIOS if each.name == name]
+    return found
+
+
+def count(name: str, n_calls: int) -> dict[str, float]:
+    names = ("truth", "claimed", "wrong", "contained", "true_statement")
+    return dict(zip(names, judge((find(name), n_calls, N_RUNS, 0)), strict=True))
+
+
+def test_a_default_that_is_throttled_is_not_kept_for_lack_of_calls() -> None:
+    found = count("candidate slow in 0.0%", ENOUGH_FOR_P95)
+    assert found["truth"] > 5
+    assert found["claimed"] >= 0.9
+    assert found["contained"] >= 0.9
+
+
+@pytest.mark.parametrize("n_calls", [200, ENOUGH_FOR_P95])
+@pytest.mark.parametrize("share", ["1.5%", "2.0%"])
+def test_a_candidate_whose_calls_are_rarely_slow_is_not_called_faster(share: str, n_calls: int) -> None:
+    """Its p99 is three times as long as the default's. Some runs have so few slow calls that it seems to be shorter."""
+    found = count(f"candidate slow in {share}", n_calls)
+    assert found["truth"] < 0.5
+    assert found["wrong"] <= 0.05
+    assert found["true_statement"] >= 0.9
+
+
+def test_slow_calls_of_the_default_that_are_rarer_than_the_percentile_prove_nothing() -> None:
+    assert count("default slow in 0.5%, else equal", ENOUGH_FOR_P95)["claimed"] == 0
