@@ -62,6 +62,8 @@ def run(prefix: list[str], command: str, folder: Path, apply_folder: Path) -> st
     """
     paths = (apply_folder, Path(sys.executable).parent, os.environ["PATH"])
     environment = {**os.environ, "PATH": os.pathsep.join(map(str, paths)), "COLUMNS": str(COLUMNS)}
+    # Earlier searches on this host would be hints.
+    environment |= dict.fromkeys(("HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME"), str(folder))
     if command.startswith("ortune-apply"):
         environment["PYTHONPATH"] = str(apply_folder.parent)
     done = subprocess.run(
@@ -75,7 +77,7 @@ def run(prefix: list[str], command: str, folder: Path, apply_folder: Path) -> st
     )
     if done.returncode:
         raise SystemExit(f"{command} fails with exit code {done.returncode}:\n{done.stdout}")
-    return "\n".join(line.rstrip() for line in (f"$ {command}", *done.stdout.strip().splitlines()))
+    return "\n".join(line.rstrip() for line in (f"$ {command}", *done.stdout.strip("\n").splitlines()))
 
 
 def replace_part(page: str, name: str, text: str) -> str:

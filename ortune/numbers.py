@@ -25,3 +25,8 @@ def format_digits(value: float, digits: int = 3) -> str:
         digits: How many digits are kept at most. Others become zeros, or are left out.
     """
     return f"{Decimal(f'{value:.{digits}g}'):f}"
+
+
+def format_quota(cpus: float) -> str:
+    """Return a CPU quota, such as `1 CPU` or `1.5 CPUs`."""
+    return f"{cpus:g} CPU" if cpus == 1 else f"{cpus:g} CPUs"

@@ -91,7 +91,7 @@ def test_a_quota_below_the_default_threads_is_reported(cgroups: list[Path]) -> N
     cgroup = make_cgroup(cgroups, "cpu", "", {"cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "100000"})
     answer = host_in(cgroup)
     if answer["default"]["n_threads"] > 1:
-        assert any("quota of 1 CPUs" in fault for fault in answer["default"]["faults"])
+        assert any("quota of 1 CPU" in fault for fault in answer["default"]["faults"])
     assert answer["host_class"]["cpu_quota"] == 1.0
 
 

@@ -17,6 +17,7 @@ from ortune.host import HostClass
 from ortune.host.default_pool import find_default_pool
 from ortune.knobs import describe
 from ortune.model import ModelInfo
+from ortune.numbers import format_quota
 from ortune.workload import FIGURES, Feed, Goal
 
 DYNAMIC_QUANTIZATION = frozenset({"DynamicQuantizeLinear", "DynamicQuantizeLSTM", "DynamicQuantizeMatMul"})
@@ -75,7 +76,7 @@ def add_host(grid: Table, host: HostClass) -> None:
         facts.append(f"{host.n_numa_nodes} NUMA nodes")
     if host.n_usable < host.n_logical:
         facts.append(f"of {host.n_logical} CPUs on the host")
-    facts.append(f"quota {host.cpu_quota:g} CPUs" if host.cpu_quota else "no quota")
+    facts.append(f"quota {format_quota(host.cpu_quota)}" if host.cpu_quota else "no quota")
     grid.add_row("host", add_note(host.cpu_name, ", ".join(facts)))
 
 

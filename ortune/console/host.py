@@ -11,6 +11,7 @@ from ortune.console.widgets import add_note, format_bytes, format_count, format_
 from ortune.host import Core, Cpus, Host, HostClass
 from ortune.host.conditions import Conditions
 from ortune.host.default_pool import DefaultPool
+from ortune.numbers import format_quota
 from ortune.worker import Runtime
 from ortune.worker.devices import Devices
 from ortune.worker.installed import INSTALL_HINT, RuntimePackage
@@ -122,7 +123,7 @@ def _make_limit_rows(host: Host) -> list[Row]:
     quota = limits.quota
     host_class = HostClass.of(host)
     rows.insert(0, ("class", add_note(host_class.title, host_class.id)))
-    rows.append(("quota", add_note((f"{quota.cpus:g} CPUs", "yellow"), f"set in {quota.where}") if quota else "none"))
+    rows.append(("quota", add_note((format_quota(quota.cpus), "yellow"), f"set in {quota.where}") if quota else "none"))
     if limits.memory_bytes is not None:
         rows.append(("memory", f"{format_bytes(limits.memory_bytes)} available"))
     return rows

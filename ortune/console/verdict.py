@@ -154,7 +154,9 @@ def format_headline(record: Record) -> Text:
     match evidence.verdict:
         case "faster":
             estimate = evidence.speedup.estimate if evidence.speedup else 1.0
-            gain = format_gain(record.workload.objectives[0], estimate, unit_of(record.workload))
+            gain = format_gain(
+                record.workload.objectives[0], estimate, unit_of(record.workload), count_few_calls(record)
+            )
             parts = (gain, "green", f" {base}")
         case "default_is_best":
             parts = (f"{base[0].upper()}{base[1:]} is best", "green", " on this host: keep it")
@@ -180,15 +182,15 @@ def needs_reason(record: Record) -> bool:
     """Return whether the headline does not say why the verdict is what it is."""
     evidence = record.evidence
     if evidence.verdict in {"faster", "trade_off"}:
-        return evidence.baseline is not None and (is_overloaded(evidence.baseline) or has_few_calls(record))
+        return evidence.baseline is not None and (is_overloaded(evidence.baseline) or count_few_calls(record) > 0)
     return not (evidence.verdict == "inconclusive" and record.search.interrupted)
 
 
-def has_few_calls(record: Record) -> bool:
-    """Return whether the objective is a percentile that needs more calls than the confirmation had."""
+def count_few_calls(record: Record) -> int:
+    """Return the calls of each side if the objective is a percentile that needs more; 0 if it has enough."""
     evidence = record.evidence
-    sides = [side for side in (evidence.baseline, evidence.winner) if side]
-    return bool(sides) and min(side.n_calls for side in sides) < required_calls(record.objectives[0])
+    n_calls = min((side.n_calls for side in (evidence.baseline, evidence.winner) if side), default=0)
+    return n_calls if n_calls < required_calls(record.objectives[0]) else 0
 
 
 def is_recommended(record: Record) -> bool:
@@ -201,8 +203,16 @@ def unit_of(workload: Workload) -> str:
     return "item" if workload.batches else "call"
 
 
-def format_gain(objective: str, estimate: float, unit: str = "call") -> str:
-    """Return what a ratio means for an objective, as the start of a sentence that ends with the baseline's name."""
+def format_gain(objective: str, estimate: float, unit: str = "call", n_calls: int = 0) -> str:
+    """Return what a ratio means for an objective, as the start of a sentence that ends with the baseline's name.
+
+    Args:
+        objective: The objective.
+        estimate: The ratio.
+        unit: What throughput counts.
+        n_calls: Calls that a percentile rests on if it needs more; 0 if it has enough.
+    """
+    calls = f" over {n_calls} calls" if n_calls else ""
     return {
         "throughput": f"{format_ratio(estimate)} the throughput of",
         "cpu": f"{format_ratio(estimate)} less CPU time per {unit} than",
@@ -210,7 +220,7 @@ def format_gain(objective: str, estimate: float, unit: str = "call") -> str:
         "load-time": f"{format_ratio(estimate)} faster to create than",
         "metric": f"{format_ratio(estimate)} lower metric than",
         "score": f"{format_ratio(estimate)} higher score than",
-    }.get(objective, f"{format_ratio(estimate)} faster{'' if objective == 'p50' else f' ({objective})'} than")
+    }.get(objective, f"{format_ratio(estimate)} faster{'' if objective == 'p50' else f' ({objective}{calls})'} than")
 
 
 def format_evidence(speedup: Speedup) -> str:

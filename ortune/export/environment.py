@@ -7,6 +7,7 @@ import shlex
 from ortune.export.checks import check_line
 from ortune.export.target import Job, Target
 from ortune.limited import STDIN
+from ortune.numbers import format_quota
 
 COUNTS = {
     "intra_op_num_threads": "ORT_INTRA_OP_NUM_THREADS",
@@ -30,7 +31,7 @@ def take_variables(job: Job) -> dict[str, str]:
 def cpu_comments(job: Job) -> list[str]:
     """Return comments on the CPUs that the config was tuned for."""
     host = job.record.host
-    quota = f"a quota of {host.cpu_quota:g} CPUs" if host.cpu_quota else "no CPU quota"
+    quota = f"a quota of {format_quota(host.cpu_quota)}" if host.cpu_quota else "no CPU quota"
     lines = [f"# Tuned with {host.n_usable} of {host.n_logical} CPUs and {quota}. Run the program with the same."]
     if AFFINITY in job.record.config.session_config:
         lines.append("# The affinity string numbers the logical CPUs of the machine, starting at 1.")

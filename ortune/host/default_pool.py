@@ -7,6 +7,7 @@ import math
 import msgspec
 
 from ortune.host.topology import Cpus, Host
+from ortune.numbers import format_quota
 
 ENOUGH_OF_QUOTA = 0.8
 """Share of a CPU quota that threads must be able to use. On two cores, two threads of squeezenet need 1.28 times the
@@ -66,7 +67,7 @@ def find_default_pool(host: Host) -> DefaultPool:
     quota = host.limits.quota
     if quota and len(cores) > quota.cpus:
         faults.append(
-            f"{len(cores)} threads use up the quota of {quota.cpus:g} CPUs early in each period, "
+            f"{len(cores)} threads use up the quota of {format_quota(quota.cpus)} early in each period, "
             "and then all wait for the next one"
         )
     n_fitting = min(n_usable_cores, round_quota(quota.cpus)) if quota else n_usable_cores

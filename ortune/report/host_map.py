@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from ortune.console.widgets import format_count
 from ortune.host import Cpus, HostClass, Topology
 from ortune.host.host_class import COARSE_NOTE, PROPERTY_NAMES, UNKNOWN, format_property
+from ortune.numbers import format_quota
 from ortune.report.blocks import Cpu, Facts, HostMap
 from ortune.worker import CpuPlace, Runtime, SessionInfo
 
@@ -88,7 +89,7 @@ def describe_host(host: HostClass, runtime: Runtime) -> Facts:
         for name in ("cpu", "instructions", "caches", "virtual", "n_memory_channels")
         if (value := getattr(host, name)) not in UNKNOWN
     ]
-    quota = [("CPU quota", f"{host.cpu_quota:g} CPUs")] if host.cpu_quota is not None else []
+    quota = [("CPU quota", format_quota(host.cpu_quota))] if host.cpu_quota is not None else []
     return Facts(
         facts=(
             ("CPU", host.cpu_name),

@@ -15,6 +15,7 @@ from ortune.host.host_class import COARSE_NOTE
 from ortune.knobs import Candidate, Config, SearchSpace, describe, ids
 from ortune.knobs.dimension import DEFAULT_LABEL, Rule
 from ortune.model import Traits
+from ortune.numbers import format_quota
 from ortune.sanitize import printable
 from ortune.tuning.effects import CONFIDENCE, Effect
 from ortune.tuning.hints import PastSearch, measure_similarity
@@ -142,7 +143,7 @@ def find_reason(rule: Rule, situation: Situation, n_default_threads: int) -> str
     quota = situation.quota
     if dict(rule.labels) == {THREADS: "1"} and situation.is_saturated:
         cores = count(situation.n_cores, "core")
-        where = f"within a quota of {quota:g} {'CPU' if quota == 1 else 'CPUs'}" if quota else f"on {cores}"
+        where = f"within a quota of {format_quota(quota)}" if quota else f"on {cores}"
         beside = ", of which a background load takes at least one" if situation.has_background_load else ""
         return (
             f"{clients} {where}{beside}: at most one core for each call, so further threads only wait, or take CPU "
@@ -153,8 +154,8 @@ def find_reason(rule: Rule, situation: Situation, n_default_threads: int) -> str
         fits = n_fitting >= SMALLEST_PART_OF_QUOTA * quota and n_fitting <= LARGEST_PART_OF_POOL * n_default_threads
         if fits and dict(rule.labels) == {THREADS: str(n_fitting)}:
             return (
-                f"the quota is {quota:g} CPUs, and the default pool has {n_default_threads} threads, which use it up "
-                "early and are then throttled"
+                f"the quota is {format_quota(quota)}, and the default pool has {n_default_threads} threads, which use "
+                "it up early and are then throttled"
             )
     return ""
 
