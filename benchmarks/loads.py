@@ -168,12 +168,15 @@ def search(case: Case, name: str, seed: int) -> Row | None:
         "seed": seed,
         "verdict": evidence["verdict"],
         "reason": evidence["reason"],
-        "config": {**record["config"]["session_options"], **record["config"]["session_config"]},
+        "config": {
+            **record["config"].get("session_options", {}),
+            **record["config"].get("session_config", {}),
+        },
         "budget_s": record["search"]["budget_s"],
         "noise": evidence["noise"],
-        **(evidence["speedup"] or {}),
+        **(evidence.get("speedup") or {}),
     }
-    baseline, winner = evidence["baseline"], evidence["winner"]
+    baseline, winner = evidence.get("baseline"), evidence.get("winner")
     if not baseline or not winner:
         print(f"  {name:15} {evidence['verdict']}: {evidence['reason']}")
         return None

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ortune.compare.comparison import LimitCheck, Speedup, Summary
-from ortune.compare.figures import required_calls
+from ortune.compare.figures import is_pooled, required_calls
 from ortune.compare.limits import is_overloaded
 from ortune.console.front import show_front
 from ortune.console.sentence import summarize
@@ -190,7 +190,8 @@ def count_few_calls(record: Record) -> int:
     """Return the calls of each side if the objective is a percentile that needs more; 0 if it has enough."""
     evidence = record.evidence
     n_calls = min((side.n_calls for side in (evidence.baseline, evidence.winner) if side), default=0)
-    return n_calls if n_calls < required_calls(record.objectives[0]) else 0
+    objective = record.objectives[0]
+    return n_calls if is_pooled(objective) and n_calls < required_calls(objective) else 0
 
 
 def is_recommended(record: Record) -> bool:

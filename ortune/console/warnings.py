@@ -27,6 +27,9 @@ MOST_SESSION_WARNINGS = 5
 OPPOSED = 1.1
 """Minimum speedup in one figure, and slowdown in another one, for a warning: they then differ by more than a fifth."""
 
+FEWEST_FOR_P99 = 100
+"""Calls from which on p99 is not the slowest one."""
+
 NOTABLE_DRIFT = 1.25
 """Minimum ratio of the speedups of two stages for a warning: noise and the selection of the best do not explain it."""
 
@@ -106,7 +109,13 @@ def warn_opposed_figures(baseline: Summary, candidate: Summary, objective: str) 
         candidate: Those of the other side.
         objective: What was optimized.
     """
-    ratios = {name: find_figure(baseline, name) / find_figure(candidate, name) for name in ("p50", "mean", "p99")}
+    # A figure that is not known is 0, and a p99 of few calls is about one call.
+    n_calls = min(baseline.n_calls, candidate.n_calls)
+    names = [name for name in ("p50", "mean", "p99") if name != "p99" or n_calls >= FEWEST_FOR_P99]
+    values = {name: (find_figure(baseline, name), find_figure(candidate, name)) for name in names}
+    ratios = {name: base / own for name, (base, own) in values.items() if base > 0 and own > 0}
+    if not ratios:
+        return []
     best, worst = max(ratios, key=lambda name: ratios[name]), min(ratios, key=lambda name: ratios[name])
     if ratios[best] < OPPOSED or ratios[worst] > 1 / OPPOSED:
         return []

@@ -90,7 +90,8 @@ def confirm(
         reports.report()
         measure_launches(state, run, [finalist], plan, is_done, reports.report)
         launch_s = (state.now_s() - start_s) / max(len(run.launches) - n_before, 1)
-        add_counted_launches(state, run, finalist, rest, is_done, reports.report, launch_s)
+        if not is_excluded:
+            add_counted_launches(state, run, finalist, rest, is_done, reports.report, launch_s)
         if not goal.limits:
             end_s = min(start_s + state.longest_confirmation_s, state.end_s) - launch_s
             is_open = state.is_unpromising and not excludes_gain(run.in_one_regime(), goal)

@@ -11,10 +11,11 @@ import math
 import msgspec
 from scipy.special import ndtri
 
-from ortune.compare.block_plan import plan_paired_run, shortest_run_s
+from ortune.compare.block_plan import MIN_LAUNCHES, plan_paired_run, shortest_run_s
 from ortune.compare.comparison import Comparison, Speedup, describe_ratio
 from ortune.compare.evaluate import compute_speedup, evaluate
 from ortune.compare.paired_run import PairedRun
+from ortune.compare.stats import SMALLEST_ERROR
 from ortune.tuning.confirmation import (
     FINALIST_POSITION,
     LONGEST_CONFIRMATION,
@@ -45,10 +46,12 @@ def compare_fitting(state: SearchState) -> tuple[PairedRun, CandidateResult] | N
     This candidate is known before anything is measured, so that the comparison is not biased by a choice.
 
     Returns:
-        The run and the candidate; None if the default pool fits, or there is not enough time.
+        The run and the candidate; None if the default pool fits, if there is not enough time, and in searches for a
+        Pareto front, on several hosts, or with another strategy.
     """
     goal, plan, candidate = state.goal, state.plan, state.space.fitting
-    if candidate is None or len(goal.objectives) > 1 or state.exchange.is_shared:
+    is_comparable = state.strategy != "adaptive"  # other strategies begin as other tuners do
+    if candidate is None or len(goal.objectives) > 1 or state.exchange.is_shared or is_comparable:
         return None
     time_s = max(FITTING_S, shortest_run_s(state.pace, plan.launch_s))
     if time_s > FITTING_SHARE * plan.left_s:
@@ -96,7 +99,9 @@ def find_proof_s(state: SearchState, speedup: Speedup) -> float:
     done_s, plan = state.stages[-1].wall_s, state.plan
     if not is_simple(state.goal):
         return max(plan.confirmation_s - done_s, shortest_confirmation_s(plan, state.goal, state.pace))
-    distance = math.log(speedup.estimate) / find_standard_error(speedup)
+    distance = math.log(speedup.estimate) / max(find_standard_error(speedup), SMALLEST_ERROR)
+    if distance == 0:  # the interval has no end
+        distance = SMALLEST_ERROR
     needed_s = done_s * ((PROOF_ERRORS / distance) ** 2 - 1)
     least_s, most_s = shortest_confirmation_s(plan, state.goal, state.pace), LARGEST_PROOF_SHARE * plan.left_s
     return max(min(needed_s, most_s), least_s)
@@ -133,9 +138,10 @@ def find_better_fitting(
         result: The pool.
         confirmed: The confirmation of another candidate, or None.
     """
-    if result.failure or not state.check_finalist(result):
+    counted = run.in_one_regime()
+    if result.failure or len(counted.launches) < MIN_LAUNCHES or not state.check_finalist(result):
         return None
-    comparison = evaluate(run.in_one_regime(), state.goal, state.runner, confidence=SECOND_CONFIDENCE)
+    comparison = evaluate(counted, state.goal, state.runner, confidence=SECOND_CONFIDENCE)
     own, other = (find_proven_speedup(state.goal, each) for each in (comparison, confirmed))
     if own is None:
         return None

@@ -343,5 +343,5 @@ def warn_of_small_budget(goal: Goal, plan: Plan, pace: Pace) -> str:
     advice += f", or {lower[-1]} as the objective" if lower and goal.figures == (name,) else ""
     return (
         f"{name} needs {required_calls(name)} calls of each side, and this budget has time for "
-        f"{plan.confirmation_calls}: rarer slow calls cannot be excluded. To exclude them, choose {advice}."
+        f"{plan.confirmation_calls}: rarer slow calls cannot be excluded. For enough calls, choose {advice}."
     )

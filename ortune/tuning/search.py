@@ -101,7 +101,9 @@ def search(prepared: PreparedSearch, observe: Observe = lambda progress: None) -
             stack.enter_context(journal)
             # Other searches may have ended since it began, and other memory may be free.
             prepared = msgspec.structs.replace(prepared, hints=journal.begin.hints, suggested=journal.begin.suggested)
-        opened = fit_objective(stack.enter_context(open_search(prepared, journal)))
+        opened = stack.enter_context(open_search(prepared, journal))
+        if exchange is None:  # hosts that share a search have the same objective
+            opened = fit_objective(opened)
         prepared = msgspec.structs.replace(prepared, goal=opened.goal)
         spent_s = journal.begin.spent_s if journal else count_spent(prepared)
         opened = msgspec.structs.replace(opened, start_s=opened.start_s - spent_s)

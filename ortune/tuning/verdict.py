@@ -80,7 +80,8 @@ def judge_confirmation(
         needed = f"{goal.objective} needs {comparison.calls_needed} calls of each side, and there were {few.n_calls}"
         if not few.agrees(candidate.speedup):
             return "inconclusive", f"{needed}: {few}: {advise_calls(comparison.calls_needed / few.n_calls, spent)}"
-        reason = f"{needed}: {few}"
+        if verdict == "faster":
+            reason = f"{needed}: {few}"
     if verdict == "default_is_best" and kept_all(baseline.limits) != "yes":
         broken = name_limits(baseline.limits, "no", "unsure")
         return "inconclusive", f"no candidate is better than the baseline, which may exceed {broken}"
