@@ -73,13 +73,17 @@ def draw_block(level: float, scenario: str, rng: np.random.Generator) -> Block:
         def draw(n: int) -> NDArray[np.float64]:
             return rng.standard_t(3, n) / math.sqrt(3)
 
-    samples = CALL_NS * np.exp(level + 0.03 * draw(1)[0] + 0.05 * draw(N_CALLS))
-    total_ns = int(samples.sum())
+    return make_block(CALL_NS * np.exp(level + 0.03 * draw(1)[0] + 0.05 * draw(N_CALLS)))
+
+
+def make_block(samples_ns: NDArray[np.float64]) -> Block:
+    """Return a block with these calls, which follow each other without a gap."""
+    total_ns = int(samples_ns.sum())
     return Block(
-        samples_ns=samples.astype(np.int64),
-        n_calls=N_CALLS,
+        samples_ns=samples_ns.astype(np.int64),
+        n_calls=len(samples_ns),
         wall_ns=total_ns,
-        service_ns=float(samples.mean()),
+        service_ns=float(samples_ns.mean()),
         cpu_ns=total_ns,
         memory=Memory(steady_bytes=1, peak_bytes=1),
         foreign_share=0.0,

@@ -24,6 +24,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.coverage import make_block
 from benchmarks.host import describe_commit, describe_host
 from ortune.compare.block_runner import Round
 from ortune.compare.comparison import Comparison, Noise
@@ -33,7 +34,7 @@ from ortune.compare.interval import DEFAULT_CONFIDENCE
 from ortune.compare.paired_run import PairedRun, Side
 from ortune.knobs import DEFAULT
 from ortune.tuning.verdict import judge_confirmation
-from ortune.worker import Block, Memory, SessionInfo
+from ortune.worker import SessionInfo
 from ortune.workload import Goal, Load
 
 N_LAUNCHES = 10
@@ -99,21 +100,6 @@ def draw_run(scenario: Scenario, n_calls: int, rng: np.random.Generator) -> Pair
             [Round(blocks=blocks, loads_ns={0: 1, 1: 1}, failures={}, contended=False, at_s=float(number))]
         )
     return run
-
-
-def make_block(samples_ns: NDArray[np.float64]) -> Block:
-    """Return a block with these calls."""
-    total_ns = int(samples_ns.sum())
-    return Block(
-        samples_ns=samples_ns.astype(np.int64),
-        n_calls=len(samples_ns),
-        wall_ns=total_ns,
-        service_ns=float(samples_ns.mean()),
-        cpu_ns=total_ns,
-        memory=Memory(steady_bytes=1, peak_bytes=1),
-        foreign_share=0.0,
-        contended=False,
-    )
 
 
 def judge(job: tuple[Scenario, int, int, int]) -> list[float]:

@@ -63,7 +63,8 @@ def search(values: Values, console_options: SearchOutputOptions) -> None:
     ):
         # Under a small CPU quota, importing libraries and reading the model takes seconds of the user's time. Half a
         # second stands for what is done before and after it is measured.
-        spent_s = round(time.monotonic() - begun_s + 0.5) if time.monotonic() - begun_s > 1 else 0
+        prepared_s = time.monotonic() - begun_s
+        spent_s = round(prepared_s + 0.5) if prepared_s > 1 else 0
         result = run(msgspec.structs.replace(prepared, spent_s=spent_s), progress)
     if not console_options.quiet:
         written = None if to_stdout or result.fault else path

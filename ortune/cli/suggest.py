@@ -37,13 +37,12 @@ def suggest(values: Values, output: JsonOptions) -> None:
     from ortune.tuning.suggest import suggest as find
     from ortune.worker.installed import is_installed
     from ortune.worker.providers import choose_providers
-    from ortune.workload.goal import UNDER_QUOTA
 
     request = make_request(SuggestRequest, values, "cli")
     path = request.output or Path(STANDARD_STREAM)
     check_writable(path, may_replace=is_suggestion)
     info, host = read_model(request.model), read_host()
-    goal = request.goal.with_mean(UNDER_QUOTA) if host.limits.throttled else request.goal
+    goal = request.goal.on_host(throttled=host.limits.throttled)
     choice = choose_providers(request.provider or (CPU,), fixed_options(request.fix))
     if not is_installed():
         show_warning(make_console(stderr=True), warn_missing_runtime())

@@ -47,7 +47,7 @@ from ortune.workload import (
     Workload,
     make_feed,
 )
-from ortune.workload.goal import AT_TWO_SPEEDS, UNDER_QUOTA
+from ortune.workload.goal import AT_TWO_SPEEDS
 from ortune.workload.workload import BackgroundProgram
 
 MOST_PROCESSES_PER_CPU = 4
@@ -217,7 +217,7 @@ def prepare_comparison(
     return ComparisonSetup(
         program=Program(model=model, path=path),
         feed=make_feed(model, inputs, goal.batches),
-        goal=goal.with_mean(UNDER_QUOTA) if host.limits.throttled else goal,
+        goal=goal.on_host(throttled=host.limits.throttled),
         tolerance=tolerance or choose_tolerance(model, approximate=approximate),
         host=host,
         beside=beside,

@@ -23,7 +23,6 @@ from ortune.requests import GateRequest
 from ortune.worker.executor import FIRST_LOAD_DEADLINE_S
 from ortune.workload import Goal, InputOptions, Load, Objective, Tolerance, make_feed, make_goal
 from ortune.workload.batching import with_batches
-from ortune.workload.goal import UNDER_QUOTA
 from ortune.workload.objectives import OF_PROGRAMS
 
 MIN_LOAD_DEADLINE_S = 20.0
@@ -99,9 +98,7 @@ def _choose_goal(request: GateRequest, record: Record | None, *, is_relative_to_
     """
     workload = record.workload if record else None
     load = request.given_load or (workload.load if workload else Load())
-    goal = make_goal(load, request.objective, (), request.limit)
-    if read_host().limits.throttled:
-        goal = goal.with_mean(UNDER_QUOTA)
+    goal = make_goal(load, request.objective, (), request.limit).on_host(throttled=read_host().limits.throttled)
     if record is None or workload is None or load != workload.load:
         return goal
     if request.objective is None:

@@ -57,7 +57,6 @@ from ortune.worker import Failure, Runtime
 from ortune.worker.installed import find_installed_version
 from ortune.worker.owned_folder import OwnedFolder
 from ortune.workload import Goal
-from ortune.workload.goal import UNDER_QUOTA
 from ortune.workload.program import MeasureKind, ProgramRun, digest_command
 
 HEADER_NAME = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
@@ -165,7 +164,7 @@ def prepare_program(request: ProgramSearchRequest) -> PreparedProgram:
     task = make_task(request)
     server = make_server(request, task)
     host = read_host()
-    goal = request.goal.with_mean(UNDER_QUOTA) if host.limits.throttled else request.goal
+    goal = request.goal.on_host(throttled=host.limits.throttled)
     enter_step(f"running {Path(task.command[0]).name} once, to see its sessions")
     observed = observe_program(task, server, find_observe_s(request.budget))
     processes = observed.reading.processes

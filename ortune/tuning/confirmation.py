@@ -6,12 +6,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from ortune.compare.block_plan import (
-    MIN_LAUNCHES,
-    MOST_LAUNCHES,
-    RunPlan,
-    paired_run_s,
-)
+from ortune.compare.block_plan import MIN_LAUNCHES, MOST_LAUNCHES, RunPlan, paired_run_s
 from ortune.compare.block_runner import BASELINE_NAME
 from ortune.compare.comparison import Comparison, Speedup, Stage
 from ortune.compare.evaluate import compute_speedup, evaluate

@@ -50,8 +50,9 @@ def compare_fitting(state: SearchState) -> tuple[PairedRun, CandidateResult] | N
         Pareto front, on several hosts, or with another strategy.
     """
     goal, plan, candidate = state.goal, state.plan, state.space.fitting
-    is_comparable = state.strategy != "adaptive"  # other strategies begin as other tuners do
-    if candidate is None or len(goal.objectives) > 1 or state.exchange.is_shared or is_comparable:
+    if candidate is None or len(goal.objectives) > 1 or state.exchange.is_shared:
+        return None
+    if state.strategy != "adaptive":  # others begin as other tuners do
         return None
     time_s = max(FITTING_S, shortest_run_s(state.pace, plan.launch_s))
     if time_s > FITTING_SHARE * plan.left_s:
@@ -81,13 +82,13 @@ def report_fitting(state: SearchState, run: PairedRun, result: CandidateResult) 
     label, ratio = result.candidate.label, describe_ratio(speedup)
     state.add_note(f"{label} against the default: {ratio}. The search goes on from there.")
     if speedup.estimate > 1 + NEGLIGIBLE_GAIN:
-        time_s = find_proof_s(state, speedup)
+        time_s = plan_proof_s(state, speedup)
         plan = with_confirmation(state.plan, state.goal, state.pace, time_s)
         racing_s = min(plan.racing_s, RACING_SHARE * (plan.left_s - time_s))
         state.replan(msgspec.structs.replace(plan, proof_s=time_s, racing_s=racing_s))
 
 
-def find_proof_s(state: SearchState, speedup: Speedup) -> float:
+def plan_proof_s(state: SearchState, speedup: Speedup) -> float:
     """Return the time in seconds that the pool still needs to be proven, within what is left.
 
     The width of an interval is inversely proportional to the square root of the time.
@@ -98,7 +99,7 @@ def find_proof_s(state: SearchState, speedup: Speedup) -> float:
     """
     done_s, plan = state.stages[-1].wall_s, state.plan
     if not is_simple(state.goal):
-        return max(plan.confirmation_s - done_s, shortest_confirmation_s(plan, state.goal, state.pace))
+        return plan.confirmation_s
     distance = math.log(speedup.estimate) / max(find_standard_error(speedup), SMALLEST_ERROR)
     if distance == 0:  # the interval has no end
         distance = SMALLEST_ERROR

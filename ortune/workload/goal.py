@@ -102,6 +102,10 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
         """All figures that must be measured: those of the objectives and of the limits."""
         return tuple(dict.fromkeys((*self.objectives, *(limit.figure for limit in self.limits))))
 
+    def on_host(self, *, throttled: bool) -> Goal:
+        """Return the goal on a host, given whether a CPU quota stops programs before they have used all CPUs."""
+        return self.with_mean(UNDER_QUOTA) if throttled else self
+
     def with_mean(self, why: str) -> Goal:
         """Return the goal with the mean as the objective, if the user named none and it would be the median.
 
@@ -131,13 +135,12 @@ AT_TWO_SPEEDS = "calls run at two speeds, and the median is one or the other"
 """Why the mean is optimized instead of the median."""
 
 
-def choose_objective(load: Load, batches: tuple[int, ...] = (), *, throttled: bool = False) -> tuple[Objective, str]:
-    """Return what is optimized if the user does not choose, and why, a clause.
+def choose_objective(load: Load, batches: tuple[int, ...] = ()) -> tuple[Objective, str]:
+    """Return what is optimized if the user does not choose, and why, a clause. The host may change it.
 
     Args:
         load: How calls arrive.
         batches: Numbers of items in a call to choose from, or none.
-        throttled: Whether a CPU quota stops the program before it has used all CPUs.
     """
     if load.rate_per_s is not None:
         return "p99", "requests arrive at a rate, and the slow ones are noticed"
@@ -145,7 +148,7 @@ def choose_objective(load: Load, batches: tuple[int, ...] = (), *, throttled: bo
         return "throughput", "the number of items in a call varies"
     if load.n_callers > 1:
         return "throughput", "several clients share the session"
-    return ("mean", UNDER_QUOTA) if throttled else ("p50", "a typical call of one client")
+    return "p50", "a typical call of one client"
 
 
 def make_goal(
