@@ -13,8 +13,11 @@ from ortune.worker import CpuPlace, Failure, SessionInfo
 from ortune.workload import Objective
 
 Stage = Literal["fitting", "screening", "racing", "confirmation"]
-"""Stages of a search. In the first one, a thread pool that fits the host is compared with the default, if ONNX
-Runtime's own pool does not fit."""
+"""Stages of a search. In the first one, a thread pool that fits the host and its load is compared with the default, if
+ONNX Runtime's own pool does not fit."""
+
+PROOF: frozenset[Stage] = frozenset({"fitting", "confirmation"})
+"""Stages whose candidate was not chosen by the rounds that are measured in it."""
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

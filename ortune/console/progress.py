@@ -38,10 +38,10 @@ WIDE = 60
 STAGE_WIDTH = len("confirmation")
 
 STAGES: Mapping[Stage, str] = {
-    "fitting": "a thread pool that fits this host against the default, which does not",
+    "fitting": "a thread pool that fits the host and its load against the default, which does not",
     "screening": "many candidates, each measured briefly alongside the default",
     "racing": "the best ones again, in new processes, until one leads",
-    "confirmation": "the leader against the default, in new processes; only this counts as proof",
+    "confirmation": "the leader against the default, in new processes; this counts as proof",
 }
 """What each stage of a search does."""
 

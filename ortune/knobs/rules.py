@@ -53,7 +53,7 @@ _NAMES = {
 }
 
 
-WHY_FITTING = "a pool that fits this host, unlike the default"
+WHY_FITTING = "a pool that fits this host and its load, unlike the default"
 
 
 def make_usage_rules(dimensions: Sequence[Dimension]) -> Iterator[Rule]:
@@ -133,10 +133,19 @@ def count_fitting(host: Host, options: SpaceOptions) -> int:
     return max(find_default_pool(host).n_fitting // (options.processes * options.clients), 1)
 
 
+def is_saturated(host: Host, options: SpaceOptions) -> bool:
+    """Return whether concurrent callers keep all cores busy with one thread each.
+
+    Further threads then only wait, or take CPU time from other calls.
+    """
+    n_callers = options.processes * options.clients
+    return n_callers > 1 and n_callers >= len(host.usable_cores) and not options.has_rate
+
+
 def choose_fitting(host: Host, options: SpaceOptions) -> dict[str, str]:
-    """Return the labels of a pool that fits the host; nothing where ONNX Runtime's own does."""
+    """Return the labels of a pool that fits the host and its load; nothing where ONNX Runtime's own does."""
     pool, n_threads = find_default_pool(host), count_fitting(host, options)
-    if not pool.faults:
+    if not pool.faults and not is_saturated(host, options):
         return {}
     labels = {} if n_threads == pool.n_threads else {ids.INTRA_OP_NUM_THREADS: str(n_threads)}
     quota = host.limits.quota

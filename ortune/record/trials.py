@@ -82,8 +82,7 @@ class TrialRound(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     Attributes:
         stage: The stage.
-        launch: Number of the launch. Screening and racing count on, each confirmation starts at 0. None in screening
-            and racing of records of earlier versions.
+        launch: Number of the launch in the search; None in records of earlier versions.
         values: By number of the trial: the figures of its block, in the order that the header gives. Times are in
             ns, memory in bytes, throughput in calls per second.
         contended: Numbers of the trials whose block was measured while other processes used the CPUs.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from ortune.compare.comparison import Latencies
+from ortune.compare.comparison import PROOF, Latencies
 from ortune.compare.host_speedup import HostsEvidence
 from ortune.console.hosts import describe_hosts, format_confidence
 from ortune.console.verdict import (
@@ -108,18 +108,24 @@ def list_pairs(record: Record, trials: Trials | None) -> list[Pairs]:
         return []
     launches = find_ratios(trials, record.workload.objectives[0], numbers.get(evidence.winner.config.key, -1))
     rows = [Pairs(label="all launches", interval=evidence.speedup)]
-    return [*rows, *(Pairs(label=f"launch {each + 1}", ratios=tuple(launches[each])) for each in sorted(launches))]
+    return [
+        *rows,
+        *(
+            Pairs(label=f"launch {place}", ratios=tuple(launches[each]))
+            for place, each in enumerate(sorted(launches), 1)
+        ),
+    ]
 
 
 def find_ratios(trials: Trials | None, name: str, number: int) -> dict[int, list[float]]:
-    """Return by launch of the confirmation: how many times better than the baseline a trial was in each round."""
+    """Return how many times better than the baseline a trial was in each round that counts as proof, by launch."""
     found: dict[int, list[float]] = {}
     if trials is None or trials.header is None or name not in trials.header.figures:
         return found
     place = trials.header.figures.index(name)
     for each in trials.rounds:
         values = [each.values.get(one, ())[place : place + 1] for one in (0, number)]
-        if each.stage == "confirmation" and all(values) and all(value[0] > 0 for value in values):
+        if each.stage in PROOF and all(values) and all(value[0] > 0 for value in values):
             ratio = values[0][0] / values[1][0]
             found.setdefault(each.launch or 0, []).append(1 / ratio if FIGURES[name].larger_is_better else ratio)
     return found

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ortune.compare.comparison import Comparison, Row
+from ortune.compare.comparison import PROOF, Comparison, Row
 from ortune.compare.limits import kept_all, worst_excess
 from ortune.compare.paired_run import PairedRun
 from ortune.record.schema import BestSoFar, Closest, Compared, Evidence, OutputCheck, Verdict
@@ -135,7 +135,7 @@ def conclude_winner(outcome: Outcome, goal: Goal, comparison: Comparison, *, oth
     baseline, candidate = comparison.rows
     spent = TimeSpent(
         budget_s=outcome.budget_s,
-        confirmation_s=sum(stage.wall_s for stage in outcome.stages if stage.stage == "confirmation"),
+        confirmation_s=sum(stage.wall_s for stage in outcome.stages if stage.stage in PROOF),
     )
     verdict, reason = judge_confirmation(goal, comparison, others_left=others_left, spent=spent)
     if verdict == "default_is_best":

@@ -209,6 +209,7 @@ class RoundReports:
             self.best,
             self.speedup,
             end_s=end_s,
+            then_s=max(state.end_s - end_s, 0.0) if self._stage == "fitting" else 0.0,
             may_end_early=self.end_s is not None or (self._can_end_early and is_doubtful),
         )
 
@@ -266,6 +267,7 @@ def measure_launches(
     on_round: Callable[[], None],
     *,
     end_s: float | None = None,
+    stage: Stage = "confirmation",
 ) -> None:
     """Measure launches of a paired run, and add their rounds to the results of its candidates.
 
@@ -277,6 +279,7 @@ def measure_launches(
         is_done: Called after each launch. The run ends when it returns True.
         on_round: Called between rounds, to report progress.
         end_s: Time on the runner's clock after which no launch begins; None for the planned time with a reserve.
+        stage: The stage that the rounds belong to.
     """
     if end_s is None:
         end_s = max(state.now_s() + LONGEST_CONFIRMATION * state.plan.confirmation_s, state.end_s)
@@ -284,7 +287,7 @@ def measure_launches(
     def add_rounds() -> bool:
         state.n_launches += 1
         for each in run.launches[-1]:
-            state.results.add_round([state.baseline, *finalists], each, launch=state.n_launches)
+            state.results.add_round([state.baseline, *finalists], each, stage, launch=state.n_launches)
         return is_done(run)
 
     latest_s = find_latest_s(state, run)

@@ -70,7 +70,7 @@ def compare_fitting(state: SearchState) -> tuple[PairedRun, CandidateResult] | N
     with state.time_stage("fitting"):
         reports.report()
         end_s = state.now_s() + LONGEST_CONFIRMATION * time_s
-        measure_launches(state, run, [result], size, is_done, reports.report, end_s=end_s)
+        measure_launches(state, run, [result], size, is_done, reports.report, end_s=end_s, stage="fitting")
     return (run, result) if run.launches and not result.failure else None
 
 
@@ -80,7 +80,7 @@ def report_fitting(state: SearchState, run: PairedRun, result: CandidateResult) 
     if speedup is None:
         return
     label, ratio = result.candidate.label, describe_ratio(speedup)
-    state.add_note(f"{label} against the default: {ratio}. The search goes on from there.")
+    state.add_note(f"{label} against the default: {ratio}. Other candidates follow.")
     if speedup.estimate > 1 + NEGLIGIBLE_GAIN:
         time_s = plan_proof_s(state, speedup)
         plan = with_confirmation(state.plan, state.goal, state.pace, time_s)

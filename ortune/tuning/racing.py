@@ -107,7 +107,7 @@ class Race:
                 if is_hopeless(self._state, self.racing):
                     self._state.is_unpromising = True
                     return
-                self.racing = drop_slower(self._state, self.racing)
+                self.racing = self._keep_affordable(drop_slower(self._state, self.racing))
                 self.best = self._find_best()
                 self._report()
         finally:
@@ -121,6 +121,18 @@ class Race:
             return 0
         affordable = int((self._end_s - self._state.now_s() - self._others.spent_s) / self._launch_s)
         return min(max(affordable, MIN_LAUNCHES - self.n_launches), MAX_LAUNCHES - self.n_launches)
+
+    def _keep_affordable(self, racing: list[CandidateResult]) -> list[CandidateResult]:
+        """Return the best candidates that there is time for, if a launch takes longer than planned.
+
+        Racing would otherwise take the time in which confirmation proves the gain of the winner.
+        """
+        if self.n_launches >= MIN_LAUNCHES:
+            return racing
+        n_sides = int((self._end_s - self._state.now_s()) / max(self._side_s, SHORTEST_SIDE_S))
+        ranked = [result for result in self._state.results.rank() if result in racing]
+        best = ranked[: max(n_sides - 1, MIN_CANDIDATES)]
+        return [result for result in racing if result in best]
 
     def _advance(self, n_missing: int) -> None:
         """Wait for launches of other nodes that complete the race, or launch the candidates here."""

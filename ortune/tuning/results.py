@@ -251,18 +251,19 @@ class Results:
         """Return the result of a candidate; add an empty one if it is new."""
         return self._results.setdefault(candidate.config.key, CandidateResult(candidate, len(self._results), self.goal))
 
-    def add_round(self, results: list[CandidateResult], measured: Round, launch: int) -> None:
+    def add_round(self, results: list[CandidateResult], measured: Round, stage: Stage, launch: int) -> None:
         """Add a round.
 
         Args:
             results: The candidates in the order of the round's positions, the baseline first.
             measured: The round.
+            stage: The stage that it belongs to.
             launch: Number of the launch.
 
         Raises:
             MeasureError: The baseline failed.
         """
-        self.rounds.append(self._describe_round(results, measured, launch))
+        self.rounds.append(self._describe_round(results, measured, stage, launch))
         baseline = measured.blocks.get(BASELINE_POSITION)
         for position, block in measured.blocks.items():
             result = results[position]
@@ -286,11 +287,11 @@ class Results:
                 raise_failure(BASELINE_NAME, failure)
             results[position].failure = failure
 
-    def _describe_round(self, results: list[CandidateResult], measured: Round, launch: int) -> TrialRound:
+    def _describe_round(self, results: list[CandidateResult], measured: Round, stage: Stage, launch: int) -> TrialRound:
         """Return a round as the trials file holds it."""
         shares = [block.foreign_share for block in measured.blocks.values() if block.foreign_share is not None]
         return TrialRound(
-            stage=results[-1].stage,
+            stage=stage,
             launch=launch,
             values={
                 results[position].number: tuple(measured.figure(name, position) for name in self.goal.figures)

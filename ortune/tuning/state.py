@@ -257,7 +257,8 @@ class SearchState:
             MeasureError: The baseline fails.
         """
         measured = self.runner.measure_round([baseline, *(live for _, live in lives)], self.plan.block)
-        self.results.add_round([self.baseline, *(result for result, _ in lives)], measured, self.n_launches)
+        results = [self.baseline, *(result for result, _ in lives)]
+        self.results.add_round(results, measured, results[-1].stage, self.n_launches)
         self._limit_live(measured)
         for position, failure in measured.failures.items():
             result = lives[position - 1][0]
