@@ -139,6 +139,13 @@ class TestFitting:
         fitting = build_space(make_host(n_cores), make_model(), options).fitting
         assert (fitting.config.session_options["intra_op_num_threads"] if fitting else None) == n_threads
 
+    @pytest.mark.parametrize(("clients", "sessions", "n_threads"), [(1, 1, 10), (2, 1, 9), (4, 2, 4), (12, 1, 1)])
+    def test_callers_share_what_the_process_may_use(self, clients: int, sessions: int, n_threads: int) -> None:
+        options = SpaceOptions(figures=("throughput",), clients=clients, sessions=sessions)
+        fitting = build_space(make_container(10.0, 12), make_model(), options).fitting
+        assert fitting
+        assert fitting.config.session_options["intra_op_num_threads"] == n_threads
+
     def test_callers_at_a_rate_do_not_keep_the_cores_busy(self) -> None:
         options = SpaceOptions(figures=("p99",), clients=2, has_rate=True)
         assert build_space(make_host(), make_model(), options).fitting is None
@@ -177,6 +184,16 @@ class TestFitting:
         counted = {each.launch for each in outcome.rounds if each.stage in {"fitting", "confirmation"}}
         confirmed = {each.launch for each in outcome.rounds if each.stage == "confirmation"}
         assert outcome.evidence.speedup.n_launches == len(counted) > len(confirmed) > 0
+
+    @pytest.mark.parametrize(("level", "expected"), [(7e6, ONE_THREAD), (12e6, DEFAULT)])
+    def test_it_is_all_that_a_short_search_measures(self, level: float, expected: Config) -> None:
+        reports: list[Progress] = []
+        executor = SimulatedExecutor(lambda config: level if is_one_thread(config) else 10e6, launch_s=1.5)
+        outcome = search(one_thread_wins, seconds=20, executor=executor, observe=reports.append)
+        assert {report.stage for report in reports} == {"confirmation"}
+        assert outcome.config == expected
+        assert len(outcome.trials) == 2
+        assert outcome.evidence.verdict == ("faster" if expected == ONE_THREAD else "nothing_found")
 
     def test_it_is_the_answer_where_nothing_else_is_proven(self) -> None:
         outcome = search(only_the_pool_wins, seconds=25)

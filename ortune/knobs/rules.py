@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ortune.host import Host
-from ortune.host.default_pool import find_default_pool
 from ortune.knobs import ids
 from ortune.knobs.affinity import Placement
 from ortune.knobs.dimension import Dimension, Rule, choose_alone
 from ortune.knobs.space_options import SpaceOptions
-from ortune.knobs.thread_dimensions import PARALLEL, SPINNING_OFF
+from ortune.knobs.thread_dimensions import PARALLEL, choose_fitting, count_fitting_threads
 from ortune.model import ModelInfo
 
 HEAVY = frozenset(
@@ -106,7 +105,7 @@ def make_cpu_rules(
     yield from rule("workers that sleep leave the CPUs to others", spinning="off")
     if host.limits.throttled:
         why = "a pool that fits the CPU quota and does not use it up by spinning"
-        yield from rule(why, threads=str(count_fitting(host, options)), spinning="off")
+        yield from rule(why, threads=str(count_fitting_threads(host, options)), spinning="off")
     yield from rule("one thread per physical core, each pinned to its core", threads=str(cores), affinity="compact")
     yield from rule("one thread per physical core, free to move", threads=str(cores))
     placement = Placement(host)
@@ -126,30 +125,3 @@ def make_cpu_rules(
         for level in ("ORT_ENABLE_BASIC", "ORT_ENABLE_EXTENDED"):
             why = "a quantized graph: fused operators are not always faster than its quantized operators"
             yield from rule(why, level=level)
-
-
-def count_fitting(host: Host, options: SpaceOptions) -> int:
-    """Return how many threads each session needs for all of them to fit the host. Each concurrent caller is one."""
-    return max(find_default_pool(host).n_fitting // (options.processes * options.clients), 1)
-
-
-def is_saturated(host: Host, options: SpaceOptions) -> bool:
-    """Return whether concurrent callers keep all cores busy with one thread each.
-
-    Further threads then only wait, or take CPU time from other calls.
-    """
-    n_callers = options.processes * options.clients
-    return n_callers > 1 and n_callers >= len(host.usable_cores) and not options.has_rate
-
-
-def choose_fitting(host: Host, options: SpaceOptions) -> dict[str, str]:
-    """Return the labels of a pool that fits the host and its load; nothing where ONNX Runtime's own does."""
-    pool, n_threads = find_default_pool(host), count_fitting(host, options)
-    if not pool.faults and not is_saturated(host, options):
-        return {}
-    labels = {} if n_threads == pool.n_threads else {ids.INTRA_OP_NUM_THREADS: str(n_threads)}
-    quota = host.limits.quota
-    if quota and n_threads > max(quota.cpus, 1):
-        # More threads than the quota has CPUs must not use it up by spinning.
-        labels[ids.INTRA_OP_ALLOW_SPINNING] = SPINNING_OFF.label
-    return labels

@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 import msgspec
 
 from ortune.host import Host, place_processes
+from ortune.host.default_pool import find_default_pool
 from ortune.knobs import ids
 from ortune.knobs.affinity import Placement
 from ortune.knobs.catalogue import KNOBS
@@ -98,6 +99,9 @@ def thread_dimensions(host: Host, options: SpaceOptions, pool: Dimension | None)
         pool: The choice of a global pool, under which none of these has an effect, or None.
     """
     counts = thread_counts(host, options.processes)
+    if ids.INTRA_OP_NUM_THREADS in choose_fitting(host, options):
+        fitting = {count_fitting_threads(host, options): "the threads of all callers together fit the host"}
+        counts = dict(sorted((fitting | counts).items()))
     if options.pinned:
         placement = place_processes(host, options.processes)
         most = len(placement.cpus[0]) if placement else 1
@@ -198,6 +202,37 @@ def counts_between(counts: Collection[int]) -> dict[int, str]:
         while (n := max(n + 1, math.floor(RESOLUTION * n))) < high:
             found.append(n)
     return dict.fromkeys(found, "between two thread counts, one of which is among the best")
+
+
+def is_saturated(host: Host, options: SpaceOptions) -> bool:
+    """Return whether concurrent callers keep all cores busy with one thread each.
+
+    Further threads then only wait, or take CPU time from other calls.
+    """
+    n_callers = options.processes * options.clients
+    return n_callers > 1 and n_callers >= len(host.usable_cores) and not options.has_rate
+
+
+def count_fitting_threads(host: Host, options: SpaceOptions) -> int:
+    """Return the size of each pool with which the threads of all processes, and their callers, fit the host.
+
+    The callers of a process share the pools of its sessions, and each of them is a thread itself.
+    """
+    n_workers = find_default_pool(host).n_fitting // options.processes - options.clients
+    return max(1 + n_workers // options.sessions, 1)
+
+
+def choose_fitting(host: Host, options: SpaceOptions) -> dict[str, str]:
+    """Return the labels of a pool that fits the host and its load; nothing where ONNX Runtime's own does."""
+    pool, n_threads = find_default_pool(host), count_fitting_threads(host, options)
+    if not pool.faults and not is_saturated(host, options):
+        return {}
+    labels = {} if n_threads == pool.n_threads else {ids.INTRA_OP_NUM_THREADS: str(n_threads)}
+    quota = host.limits.quota
+    if quota and n_threads > max(quota.cpus, 1):
+        # More threads than the quota has CPUs must not use it up by spinning.
+        labels[ids.INTRA_OP_ALLOW_SPINNING] = SPINNING_OFF.label
+    return labels
 
 
 def _inter_counts(width: int, n_cores: int) -> list[int]:

@@ -15,8 +15,9 @@ from ortune.knobs import KNOBS, Config, SearchSpace, SpaceOptions, build_space, 
 from ortune.knobs.canonical import canonical, in_order
 from ortune.knobs.dimension import DEFAULT_CHOICE, DEFAULT_LABEL, Choice, Dimension, Rule
 from ortune.knobs.knob import Knob, Value
-from ortune.knobs.rules import WHY_FITTING, choose_fitting
+from ortune.knobs.rules import WHY_FITTING
 from ortune.knobs.space import ENTRIES
+from ortune.knobs.thread_dimensions import choose_fitting
 from ortune.model import ModelInfo
 from ortune.model.info import CONTROL_FLOW, Traits
 from ortune.program.observation import SeenShapes

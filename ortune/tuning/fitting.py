@@ -32,7 +32,7 @@ from ortune.workload import Goal
 FITTING_S = 10.0
 FITTING_SHARE = 0.7
 """Time of the comparison of a thread pool that fits the host, in seconds, which is longer if launches or blocks are
-long; and its largest share of the time that is left. With less, the pool is only the first candidate of screening."""
+long; and its largest share of the time that is left. If it needs more, nothing else is measured."""
 
 PROOF_ERRORS = 3.0
 LARGEST_PROOF_SHARE = 0.75
@@ -40,24 +40,38 @@ LARGEST_PROOF_SHARE = 0.75
 time that is left that may be for this. Two are a proof, if the estimate stays the same."""
 
 
-def compare_fitting(state: SearchState) -> tuple[PairedRun, CandidateResult] | None:
-    """Compare the thread pool that fits this host with the baseline, where ONNX Runtime's own pool does not fit.
+def find_fitting(state: SearchState) -> CandidateResult | None:
+    """Return the thread pool that fits this host and is compared first.
+
+    Returns:
+        The pool; None if the default pool fits, and in searches for a Pareto front, on several hosts, or with another
+        strategy, which begin as other tuners do.
+    """
+    candidate = state.space.fitting
+    if candidate is None or len(state.goal.objectives) > 1 or state.exchange.is_shared:
+        return None
+    return state.results.get_or_add(candidate) if state.strategy == "adaptive" else None
+
+
+def find_fitting_s(state: SearchState) -> float:
+    """Return how long the comparison of the pool takes, in seconds."""
+    return max(FITTING_S, shortest_run_s(state.pace, state.plan.launch_s))
+
+
+def leaves_no_time(state: SearchState) -> bool:
+    """Return whether the comparison of the pool leaves no time to find a better candidate."""
+    return find_fitting_s(state) > FITTING_SHARE * state.plan.left_s
+
+
+def compare_fitting(state: SearchState, result: CandidateResult) -> PairedRun | None:
+    """Compare the thread pool that fits this host with the baseline.
 
     This candidate is known before anything is measured, so that the comparison is not biased by a choice.
 
     Returns:
-        The run and the candidate; None if the default pool fits, if there is not enough time, and in searches for a
-        Pareto front, on several hosts, or with another strategy.
+        The run; None if the pool failed, or nothing was measured.
     """
-    goal, plan, candidate = state.goal, state.plan, state.space.fitting
-    if candidate is None or len(goal.objectives) > 1 or state.exchange.is_shared:
-        return None
-    if state.strategy != "adaptive":  # others begin as other tuners do
-        return None
-    time_s = max(FITTING_S, shortest_run_s(state.pace, plan.launch_s))
-    if time_s > FITTING_SHARE * plan.left_s:
-        return None
-    result = state.results.get_or_add(candidate)
+    goal, plan, time_s = state.goal, state.plan, find_fitting_s(state)
     run = make_run(state, [result])
     size = plan_paired_run(time_s, goal, state.pace, plan.launch_s, 2)
     reports = RoundReports(state, run, size, result, stage="fitting")
@@ -71,7 +85,7 @@ def compare_fitting(state: SearchState) -> tuple[PairedRun, CandidateResult] | N
         reports.report()
         end_s = state.now_s() + LONGEST_CONFIRMATION * time_s
         measure_launches(state, run, [result], size, is_done, reports.report, end_s=end_s, stage="fitting")
-    return (run, result) if run.launches and not result.failure else None
+    return run if run.launches and not result.failure else None
 
 
 def report_fitting(state: SearchState, run: PairedRun, result: CandidateResult) -> None:

@@ -25,7 +25,14 @@ from ortune.tuning.conclude import Confirmed, conclude, find_compared
 from ortune.tuning.confirmation import confirm
 from ortune.tuning.exchange import Exchange
 from ortune.tuning.fitness import check_fitness
-from ortune.tuning.fitting import compare_fitting, find_better_fitting, put_first, report_fitting
+from ortune.tuning.fitting import (
+    compare_fitting,
+    find_better_fitting,
+    find_fitting,
+    leaves_no_time,
+    put_first,
+    report_fitting,
+)
 from ortune.tuning.front import choose_for_front, confirm_front
 from ortune.tuning.outcome import Observe, Outcome
 from ortune.tuning.plan import (
@@ -39,6 +46,7 @@ from ortune.tuning.plan import (
     spread_rounds,
     usual_budget_s,
     warn_of_small_budget,
+    with_confirmation,
 )
 from ortune.tuning.racing import MIN_LAUNCHES, STANDARD_ERRORS, USUAL_LUCK, rank_finalists, run_racing, take_part
 from ortune.tuning.results import CandidateResult
@@ -189,10 +197,15 @@ def run_stages(
     exchange = state.exchange
     if exchange.is_shared:
         join(state)
-    if (fitting := compare_fitting(state)) is not None:
-        confirmed.fitting = fitting
+    fitting = find_fitting(state)
+    if fitting is not None and leaves_no_time(state):
+        state.replan(with_confirmation(state.plan, state.goal, state.pace, state.plan.left_s))
+        confirm_ranked(state, opened, confirmed, [fitting])
+        return
+    if fitting is not None and (run := compare_fitting(state, fitting)) is not None:
+        confirmed.fitting = run, fitting
         state.replan(plan_search(state.space, opened, settings, state.end_s))
-        report_fitting(state, *fitting)
+        report_fitting(state, run, fitting)
     screening = Screening(state, study)
     screening.run()
     if exchange.is_shared:
@@ -308,7 +321,7 @@ def confirm_ranked(
             state.sigmas,
             gain if gain >= math.log1p(NEGLIGIBLE_GAIN) else 0.0,
         )
-        racing_log_ratio = finalist.log_ratio
+        racing_log_ratio = finalist.log_ratio if finalist.stage == "racing" else None
         measured = confirmed.fitting[0] if confirmed.fitting and confirmed.fitting[1] is finalist else None
         comparison = confirm(state, finalist, measured, speedup_confidence=confidence)
         confirmed.comparison = comparison
