@@ -54,7 +54,7 @@ MEMORY = re.compile(r"[1-9][0-9]{0,8}(Mi|Gi|Ti)")
 CONSTRAINT = re.compile(r"[A-Za-z0-9_.:=&|*,()\[\]!+-]{1,512}")
 """Features of Slurm and their operators: no spaces, quotes or comments."""
 
-PASSWORD = re.compile(r"://[^/?#\s]*:[^/?#\s]*@|[?&;][a-z_]*(pass|pwd)[a-z_]*=", re.IGNORECASE)
+PASSWORD = re.compile(r"://[^@\s]*:[^\s]*@|[?&;][a-z_]*(pass|pwd)[a-z_]*=", re.IGNORECASE)
 """A URL with a password."""
 
 NO_CREDENTIALS = "Put the URL into a file, and name it with {storage_file}; for Kubernetes, into a Secret."

@@ -22,6 +22,10 @@ EVERYWHERE: frozenset[Interface] = frozenset({"cli", "toml", "python"})
 CLI_ONLY: frozenset[Interface] = frozenset({"cli"})
 CLI_AND_PYTHON: frozenset[Interface] = frozenset({"cli", "python"})
 
+Names = Literal["nothing", "file", "host", "program", "settings"]
+"""What the texts in a value can name: nothing outside of ortune, files to read, a host to connect to, a program to run,
+or settings of ONNX Runtime. `ortune.file_values` decides which of them a file may have."""
+
 OPTIONS = "Options"
 LOAD = "Load"
 OBJECTIVE = "Objective"
@@ -71,6 +75,8 @@ class Option(NamedTuple):
         negatable: Whether there is a `--no-...` switch.
         interfaces: Interfaces that accept it.
         panel: Heading in the help of its command.
+        names: What the texts in its value name. None for values without texts, such as numbers and switches. An option
+            whose value has texts must say it if files may have the option.
     """
 
     help: str
@@ -84,6 +90,7 @@ class Option(NamedTuple):
     negatable: bool = False
     interfaces: frozenset[Interface] = EVERYWHERE
     panel: str = OPTIONS
+    names: Names | None = None
 
     @property
     def is_switch(self) -> bool:
@@ -219,6 +226,8 @@ def make_request(
     parsed = {}
     for name, value in values.items():
         if name not in declared:
+            if interface == "toml" and name in options_of(request_type):
+                raise UsageError("cannot be in a file.", "Pass it on the command line.", option=name)
             import difflib
 
             near = difflib.get_close_matches(name, declared, n=1)

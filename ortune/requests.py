@@ -396,6 +396,7 @@ Arrivals = Annotated[
         accepts='Literal["poisson", "periodic"] | None',
         default="poisson",
         panel=LOAD,
+        names="nothing",
     ),
 ]
 ObjectiveName = Annotated[
@@ -407,6 +408,7 @@ ObjectiveName = Annotated[
         accepts="Objective | None",
         default="p50, or the mean under a CPU quota; throughput with several clients or batches; p99 with a rate",
         panel=OBJECTIVE,
+        names="nothing",
     ),
 ]
 _LIMITS = Option(
@@ -417,6 +419,7 @@ _LIMITS = Option(
     accepts="str | Limit | Sequence[str | Limit]",
     repeatable=True,
     panel=OBJECTIVE,
+    names="nothing",
 )
 Limits = Annotated["tuple[Limit, ...]", _LIMITS]
 GateLimits = Annotated[
@@ -446,6 +449,7 @@ Beside = Annotated[
         parse=parse_text,
         accepts="str | None",
         panel=LOAD,
+        names="program",
     ),
 ]
 SearchStorage = Annotated[
@@ -458,6 +462,7 @@ SearchStorage = Annotated[
         parse=parse_text,
         accepts="str | None",
         default="this host only",
+        interfaces=CLI_AND_PYTHON,
         panel=MEASURING,
     ),
 ]
@@ -470,6 +475,7 @@ Data = Annotated[
         accepts=f"{PATH} | None",
         default="synthesized",
         panel=INPUTS,
+        names="file",
     ),
 ]
 Provider = Annotated[
@@ -482,6 +488,7 @@ Provider = Annotated[
         accepts="str | Sequence[str] | None",
         default="auto",
         panel=SPACE,
+        names="nothing",
     ),
 ]
 AllowApproximate = Annotated[
@@ -552,6 +559,7 @@ MaxSlowdown = Annotated[
         accepts="str | Sequence[str]",
         repeatable=True,
         default="3%",
+        names="nothing",
     ),
 ]
 Also = Annotated[
@@ -562,6 +570,7 @@ Also = Annotated[
         parse=parse_objectives,
         accepts="str | Sequence[str]",
         repeatable=True,
+        names="nothing",
     ),
 ]
 GateBudget = Annotated[
@@ -672,6 +681,7 @@ class SizesOptions(Request):
             accepts="Mapping[str, int | Sequence[int]] | Sequence[str]",
             repeatable=True,
             panel=INPUTS,
+            names="nothing",
         ),
     ] = {}
     shape: Annotated[
@@ -683,6 +693,7 @@ class SizesOptions(Request):
             accepts="Mapping[str, Sequence[int]] | Sequence[str]",
             repeatable=True,
             panel=INPUTS,
+            names="nothing",
         ),
     ] = {}
 
@@ -716,6 +727,7 @@ NamedProvider = Annotated[
         accepts="str | Sequence[str] | None",
         default="cpu",
         panel=SPACE,
+        names="nothing",
     ),
 ]
 
@@ -733,6 +745,7 @@ class KnobOptions(Request):
             accepts="Mapping[str, Value | Sequence[Value]] | Sequence[str]",
             repeatable=True,
             panel=SPACE,
+            names="settings",
         ),
     ] = {}
     fix: Annotated[
@@ -744,6 +757,7 @@ class KnobOptions(Request):
             accepts="Mapping[str, Value] | Sequence[str]",
             repeatable=True,
             panel=SPACE,
+            names="settings",
         ),
     ] = {}
     only: Annotated[
@@ -755,6 +769,7 @@ class KnobOptions(Request):
             accepts="str | Sequence[str]",
             repeatable=True,
             panel=SPACE,
+            names="nothing",
         ),
     ] = ()
     allow_approximate: AllowApproximate = False
@@ -836,6 +851,7 @@ class SuggestRequest(WorkloadOptions, KnobOptions):
             parse=parse_text,
             accepts="str | None",
             panel=LOAD,
+            names="program",
         ),
     ] = None
     history: Annotated[
@@ -894,6 +910,7 @@ class SearchRequest(WorkloadOptions, KnobOptions, InputsOptions, ToleranceOption
             parse=parse_objectives,
             accepts="str | Sequence[str]",
             panel=OBJECTIVE,
+            names="nothing",
         ),
     ] = ()
     beside: Beside = None
@@ -985,6 +1002,7 @@ class ProgramRunOptions(Request):
             parse=parse_text,
             accepts="str | None",
             panel=LOAD,
+            names="host",
         ),
     ] = None
     body: Annotated[
@@ -997,6 +1015,7 @@ class ProgramRunOptions(Request):
             accepts=f"{PATH} | Sequence[{PATH}]",
             repeatable=True,
             panel=LOAD,
+            names="file",
         ),
     ] = ()
     header: Annotated[
@@ -1008,6 +1027,7 @@ class ProgramRunOptions(Request):
             accepts="str | Sequence[str]",
             repeatable=True,
             panel=LOAD,
+            names="nothing",
         ),
     ] = ()
     health: Annotated[
@@ -1019,6 +1039,7 @@ class ProgramRunOptions(Request):
             accepts="str | None",
             default="the URL of the requests",
             panel=LOAD,
+            names="host",
         ),
     ] = None
     stdin: Annotated[
@@ -1030,6 +1051,7 @@ class ProgramRunOptions(Request):
             accepts=f"{PATH} | None",
             default="empty",
             panel=INPUTS,
+            names="file",
         ),
     ] = None
     check_command: Annotated[
@@ -1041,6 +1063,7 @@ class ProgramRunOptions(Request):
             accepts="str | None",
             default="compare with the output of the program as it is",
             panel=OUTPUTS,
+            names="program",
         ),
     ] = None
     ignore_outputs: Annotated[
@@ -1067,6 +1090,7 @@ class ProgramOptions(LoadOptions, ProgramRunOptions):
             parse=parse_text,
             accepts="str | None",
             panel=LOAD,
+            names="nothing",
         ),
     ] = None
     metric: Annotated[
@@ -1077,6 +1101,7 @@ class ProgramOptions(LoadOptions, ProgramRunOptions):
             parse=parse_text,
             accepts="str | None",
             panel=OBJECTIVE,
+            names="nothing",
         ),
     ] = None
     maximize: Annotated[bool, Option(help="A larger number is better.", accepts="bool", panel=OBJECTIVE)] = False
@@ -1117,13 +1142,13 @@ class ProgramSearchRequest(ProgramOptions, KnobOptions):
             UsageError: The options contradict each other.
         """
         from ortune.workload import make_goal
+        from ortune.workload.goal import FEW_RUNS
 
-        objective = self.objective
         if self.metric is not None:
-            objective = "score" if self.maximize else "metric"
-        elif objective is None and self.call is None and self.url is None:
-            objective = "mean"  # a percentile needs more runs than there is time for
-        return make_goal(self.load, objective, (), self.limit)
+            return make_goal(self.load, "score" if self.maximize else "metric", (), self.limit)
+        goal = make_goal(self.load, self.objective, (), self.limit)
+        is_run = self.call is None and self.url is None
+        return goal.with_mean(FEW_RUNS) if is_run else goal
 
     def check(self) -> None:
         """Check that the options go together."""
@@ -1243,6 +1268,7 @@ class PlanRequest(KnobOptions, InputsOptions):
             accepts="str | Limit | None",
             default="none: the highest throughput",
             panel=OBJECTIVE,
+            names="nothing",
         ),
     ] = None
     rate: Annotated[
@@ -1276,6 +1302,7 @@ class PlanRequest(KnobOptions, InputsOptions):
             accepts="str | None",
             default="all of one length",
             panel=LOAD,
+            names="file",
         ),
     ] = None
     beside: Beside = None
@@ -1343,6 +1370,7 @@ class HostPlanRequest(SizesOptions):
             repeatable=True,
             default="none: requests are served as fast as they arrive",
             panel=OBJECTIVE,
+            names="nothing",
         ),
     ] = ()
     headroom: Headroom = 0.2
@@ -1421,6 +1449,7 @@ class GateRequest(WorkloadOptions, InputsOptions, ToleranceOptions):
             positional=True,
             parse=parse_text,
             accepts=PATH,
+            names="file",
         ),
     ]
     head: Annotated[
@@ -1431,6 +1460,7 @@ class GateRequest(WorkloadOptions, InputsOptions, ToleranceOptions):
             positional=True,
             parse=parse_text,
             accepts=f"{PATH} | None",
+            names="file",
         ),
     ] = None
     name: str = "gate"
@@ -1445,11 +1475,18 @@ class GateRequest(WorkloadOptions, InputsOptions, ToleranceOptions):
             metavar="PATH",
             parse=parse_text,
             accepts=f"{PATH} | None",
+            names="program",
         ),
     ] = None
     head_python: Annotated[
         str | None,
-        Option(help="Python interpreter that runs HEAD.", metavar="PATH", parse=parse_text, accepts=f"{PATH} | None"),
+        Option(
+            help="Python interpreter that runs HEAD.",
+            metavar="PATH",
+            parse=parse_text,
+            accepts=f"{PATH} | None",
+            names="program",
+        ),
     ] = None
     ignore_outputs: Annotated[
         bool,

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ortune.cli.defaults import PROGRAMS, TABLES, read_defaults
+from ortune.cli.defaults import TABLES, read_defaults
 from ortune.errors import UsageError
-from ortune.options import options_of
 from ortune.requests import COMMANDS, HostPlanRequest, PlanRequest, ProgramSearchRequest, SearchRequest
 from tests.conftest import TINY_CNN, run_ortune
 
@@ -82,8 +81,8 @@ def test_options_of_another_form_are_left_out() -> None:
             "ortune.toml, line 2: fix optimized_model_filepath",
         ),
         ('[search]\ntune = {"tensorrt.trt_engine_decryption_lib_path" = "/tmp/x.so"}', "ortune.toml, line 2: tune"),
-        ('[search]\noutput = "x"', "ortune.toml, line 2: output is not an option."),
-        ('[search]\nmodel = "x.onnx"', "ortune.toml, line 2: model is not an option."),
+        ('[search]\noutput = "x"', "ortune.toml, line 2: output cannot be in a file."),
+        ('[search]\nmodel = "x.onnx"', "ortune.toml, line 2: model cannot be in a file."),
         ("search = 3", "ortune.toml, line 1: search is not a table."),
         ("[search", "ortune.toml is not valid TOML"),
     ],
@@ -113,17 +112,6 @@ def test_an_error_ends_the_command(folder: Path) -> None:
 
 def test_all_tables_are_commands() -> None:
     assert set(TABLES) <= {name.split()[0] for name in COMMANDS}
-
-
-def test_programs_are_known() -> None:
-    """An option whose value is run must not come from a file."""
-    found = {
-        name
-        for requests in COMMANDS.values()
-        for name, each in options_of(requests[0]).items()
-        if "toml" in each.option.interfaces and each.option.metavar.strip("- ") == "COMMAND"
-    }
-    assert found <= set(PROGRAMS), found
 
 
 def test_gates_beside_defaults(folder: Path) -> None:

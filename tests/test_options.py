@@ -83,7 +83,7 @@ def test_the_file_offers_what_is_declared(tmp_path: Path) -> None:
     for each in options_of(GateRequest).values():
         if "toml" not in each.option.interfaces:
             path.write_text(f"[gate.a]\nbase = 'b'\n{each.key} = true\n")
-            with pytest.raises(UsageError, match=f"{each.key} is not an option"):
+            with pytest.raises(UsageError, match=f"{each.key} cannot be in a file"):
                 read_gates(str(path))
             continue
         # A value that no option takes is refused with the key, which is therefore known.

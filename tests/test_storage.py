@@ -13,6 +13,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ortune.errors import UsageError
 from ortune.knobs import Config
@@ -64,7 +66,8 @@ def open_study(folder: Path, **identity: str) -> SharedStudy:
             "postgresql://ann@db:5432/tuning",
             "postgresql+psycopg://ann@db:5432/tuning",
         ),
-        ("postgres://db/tuning?x=1", "postgresql://db/tuning", "postgresql+psycopg://db/tuning?x=1"),
+        ("postgres://db/tuning?sslmode=require", "postgresql://db/tuning", "postgresql+psycopg://db/tuning"),
+        ("postgresql://a%40b@db1,db2/t%2Fx", "postgresql://a@b@db1,db2/t/x", "postgresql+psycopg://a%40b@db1,db2/t/x"),
         ("mysql+mysqldb://db/tuning", "mysql://db/tuning", "mysql+mysqldb://db/tuning"),
         ("grpc://proxy:13000", "grpc://proxy:13000", "proxy:13000"),
         ("grpc://[::1]:13000", "grpc://[::1]:13000", "[::1]:13000"),
@@ -77,7 +80,10 @@ def test_locations(text: str, title: str, url: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["x/fl", "redis://host", "grpc://host", "grpc://a:1/x", "postgresql://host", "postgresql://h:x/d", "a\nb.journal"],
+    [
+        *("x/fl", "redis://host", "grpc://host", "grpc://a:1/x", "postgresql://host", "postgresql://h:x/d"),
+        *("a\nb.journal", "postgresql://h:70000/d", "postgresql://h/d%0A", "mysql:/u@h/d.log", "mysql+x:h.journal"),
+    ],
 )
 def test_illegal_locations_are_refused_without_showing_them(text: str) -> None:
     with pytest.raises(UsageError) as caught:
@@ -92,6 +98,35 @@ def test_a_password_is_hidden_in_each_spelling() -> None:
     for secret in (PASSWORD, SPELLED, "geheim"):
         assert secret not in shown
         assert secret not in location.hide(f"connection with {secret} failed")
+
+
+@pytest.mark.parametrize("password", ["12/S3CRET", "S3CRET#x", "?S3CRET", "[S3CRET", "x:S3CRET", "S3CRET/y?z=1"])
+def test_a_password_is_what_the_engine_takes_for_it(password: str) -> None:
+    """Other parsers of URLs would show the part after the slash as the name of the database."""
+    location = parse_location(f"postgresql://ann:{password}@db/tuning", "ORTUNE_STORAGE")
+    assert location.title == "postgresql://ann@db/tuning"
+    assert location.engine_url
+    assert location.engine_url.password == password
+    assert "S3CRET" not in location.hide(f"{password} and {location.url}")
+    with pytest.raises(UsageError, match="contains a password") as caught:
+        find_location(f"postgresql://ann:{password}@db/tuning")
+    assert "S3CRET" not in str(caught.value)
+
+
+@given(
+    user=st.text(alphabet="a:/@?#[]%=&.", max_size=4),
+    before=st.text(alphabet="1:/@?#[]%=&.", max_size=4),
+    after=st.text(alphabet="1:/@?#[]%=&.", max_size=4),
+    scheme=st.sampled_from(["postgresql://", "mysql://", "mysql+pymysql://", "grpc://", "postgresql:/", "mysql:"]),
+    end=st.sampled_from(["/tuning", "/tuning?sslmode=require", "", ":1", "/x.journal", ":1/x.log"]),
+)
+def test_no_spelling_shows_a_password(user: str, before: str, after: str, scheme: str, end: str) -> None:
+    text = f"{scheme}{user}ann:{before}S3CRET{after}@db{end}"
+    try:
+        shown = parse_location(text, "ORTUNE_STORAGE").title
+    except UsageError as error:
+        shown = str(error)
+    assert "S3CRET" not in shown
 
 
 def test_a_password_is_refused_on_the_command_line() -> None:
@@ -115,6 +150,109 @@ def test_the_file_of_the_environment_must_be_readable(tmp_path: Path, monkeypatc
     monkeypatch.setenv("ORTUNE_STORAGE_FILE", str(tmp_path))
     with pytest.raises(UsageError, match="regular file"):
         find_location(None)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "option"),
+    [
+        ("mysql", "local_infile"),
+        ("mysql", "init_command"),
+        ("mysql", "read_default_file"),
+        ("mysql", "read_default_group"),
+        ("mysql", "client_flag"),
+        ("mysql", "plugin"),
+        ("mysql", "sslmode"),
+        ("mysql+mysqldb", "ssl_ca"),
+        ("postgresql", "service"),
+        ("postgresql", "passfile"),
+        ("postgresql", "options"),
+        ("postgresql", "sslkeylogfile"),
+        ("postgresql", "password"),
+        ("postgresql", "plugin"),
+        ("postgresql+psycopg2", "service"),
+    ],
+)
+def test_options_of_drivers_that_are_not_known_to_be_harmless_are_refused(scheme: str, option: str) -> None:
+    with pytest.raises(UsageError, match=rf"an option {option} that is not passed on") as caught:
+        parse_location(f"{scheme}://ann@db/tuning?{option}=geheim", "ORTUNE_STORAGE")
+    assert "geheim" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("postgresql://db/d?connect_timeout=geheim", "connect_timeout of the URL must be a whole number of seconds"),
+        ("mysql://db/d?ssl_verify_cert=geheim", "ssl_verify_cert of the URL must be true or false"),
+        ("postgresql:///d?host=geheim", "host of the URL must be the folder of a Unix domain socket"),
+        ("postgresql://db/d?sslmode=geheim&sslmode=x", "has the option sslmode twice"),
+        ("mysql://db/d?ssl_verify_identity=true&program_name=geheim", "ssl_verify_identity of the URL needs ssl_ca"),
+        ("mysql://db/d?GEHEIM%20geheim=x", "has an option that is not passed on"),
+    ],
+)
+def test_illegal_values_of_options_are_not_shown(url: str, why: str) -> None:
+    with pytest.raises(UsageError, match=why) as caught:
+        parse_location(url, "ORTUNE_STORAGE")
+    assert "geheim" not in str(caught.value)
+
+
+class ConnectedError(Exception):
+    """A driver was asked for a connection."""
+
+
+@pytest.mark.parametrize(
+    ("driver", "url", "expected"),
+    [
+        (
+            "psycopg",
+            "postgresql://ann:a%2Fb@db:1/tuning?sslmode=verify-full&sslrootcert=/ca.pem&connect_timeout=3",
+            {
+                "host": "db",
+                "port": 1,
+                "user": "ann",
+                "password": "a/b",
+                "dbname": "tuning",
+                "sslmode": "verify-full",
+                "sslrootcert": "/ca.pem",
+                "connect_timeout": 3,
+                "application_name": "ortune",
+            },
+        ),
+        (
+            "psycopg",
+            "postgresql://ann@/tuning?host=/run/postgresql&application_name=mine&target_session_attrs=primary",
+            {"host": "/run/postgresql", "application_name": "mine", "target_session_attrs": "primary"},
+        ),
+        (
+            "pymysql",
+            "mysql://ann@db/tuning?charset=utf8mb4&read_timeout=9&ssl_ca=/ca.pem&ssl_verify_identity=true",
+            {
+                "host": "db",
+                "charset": "utf8mb4",
+                "connect_timeout": 10,
+                "read_timeout": 9,
+                "ssl": {"ca": "/ca.pem", "check_hostname": True},
+            },
+        ),
+        (
+            "pymysql",
+            "mysql://ann@db/tuning?ssl_ca=/ca.pem&ssl_verify_cert=false",
+            {"ssl": {"ca": "/ca.pem", "verify_mode": False, "check_hostname": False}},
+        ),
+    ],
+)
+def test_options_reach_the_driver(
+    driver: str, url: str, expected: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    received: dict[str, Any] = {}
+
+    def connect(**arguments: Any) -> None:
+        received.update(arguments)
+        raise ConnectedError("no connection")
+
+    monkeypatch.setattr(pytest.importorskip(driver), "connect", connect)
+    with pytest.raises(StorageError, match="no connection"):
+        open_storage(parse_location(url, "ORTUNE_STORAGE"))
+    assert {name: received.get(name) for name in expected} == expected
 
 
 def test_measurements_reach_others_once(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import NoReturn
 from ortune.apply.inside.finder import PLAN_VARIABLE
 from ortune.errors import UsageError
 from ortune.naming import COMMAND
+from ortune.secret_variables import without_own
 
 STARTUP = Path(__file__).parent / "inside" / "startup"
 """Folder for PYTHONPATH. It holds the `sitecustomize` that every Python imports when it starts."""
@@ -47,14 +48,14 @@ def find_program(command: Sequence[str], usage: str = f"Write: {COMMAND} tuned.j
 
 
 def make_environment(plan: str, settings: Mapping[str, str], inherited: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of the program.
+    """Return the environment of the program. It does not get the URL of the storage, which only ortune needs.
 
     Args:
         plan: What the hook does, as JSON.
         settings: Environment variables that the configs need.
         inherited: Environment of this process.
     """
-    environment = {**inherited, **settings}
+    environment = {**without_own(inherited), **settings}
     path = inherited.get("PYTHONPATH")
     environment["PYTHONPATH"] = os.fspath(STARTUP) + (os.pathsep + path if path else "")
     environment[PLAN_VARIABLE] = plan

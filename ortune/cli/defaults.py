@@ -7,20 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from ortune.errors import OrtuneError, UsageError, spell_in_toml
-from ortune.knobs.catalogue import find_knob
+from ortune.file_values import check_file_value
 from ortune.options import Request, make_request, options_of, parse_value
 from ortune.requests import COMMANDS
 from ortune.toml_file import FILES, TomlFile, read_toml
 
 TABLES = ("search", "bench", "plan", "suggest", "space", "doctor", "profile")
 """Commands whose options a file may have. `ortune gate` has `[gate]`, and `ortune apply` applies what was measured."""
-
-PROGRAMS = ("beside", "command", "check_command")
-"""Options whose values are programs to run. They must be on the command line: a folder may be from somebody else."""
-
-
-KNOB_OPTIONS = ("tune", "fix")
-"""Options whose values are settings."""
 
 
 def read_defaults(table: str, request: type[Request]) -> dict[str, Any]:
@@ -52,32 +45,18 @@ def check_values(file: TomlFile, table: str, values: Mapping[str, Any], forms: t
     """Check the options of a table.
 
     Raises:
-        UsageError: One is unknown, names a program, or has a value that is not valid.
+        UsageError: One is unknown, names what a file must not name, or has a value that is not valid.
     """
     # The form that runs is the last one: an option of the same name may have other values in another one.
     declared = {name: each for form in forms for name, each in options_of(form).items()}
     for key, value in values.items():
         name = key.replace("-", "_")
         try:
-            if name in PROGRAMS:
-                raise UsageError(f"{value}: this names a program to run.", "Pass it on the command line.", option=name)
             if name not in declared or "toml" not in declared[name].option.interfaces:
-                make_request(forms[0], {name: value}, "toml")
-            check_knobs(name, parse_value(declared[name], value))
+                owner = next((form for form in forms if name in options_of(form)), forms[0])
+                make_request(owner, {name: value}, "toml")
+            check_file_value(declared[name], value, "Pass it on the command line.")
+            parse_value(declared[name], value)
         except OrtuneError as error:
             message, hint = error.render(spell_in_toml, f"{file.path}, line {file.find_line(key, table)}")
             raise UsageError(message, hint) from None
-
-
-def check_knobs(name: str, value: Any) -> None:
-    """Check that an option has no setting that a record must not have either, such as one that names a file to write.
-
-    Raises:
-        UsageError: It has one.
-    """
-    if name not in KNOB_OPTIONS:
-        return
-    for text in value:
-        knob = find_knob(text)
-        if knob.unsafe:
-            raise UsageError(f"{text}: {knob.unsafe}.", "Pass it on the command line.", option=name)

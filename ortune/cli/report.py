@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from ortune.cli.command import Values, command
@@ -9,6 +10,7 @@ from ortune.errors import UsageError
 from ortune.limited import STANDARD_STREAM
 from ortune.options import make_request
 from ortune.requests import ReportRequest
+from ortune.secret_variables import STORAGE_VARIABLES
 
 SUFFIX = ".html"
 
@@ -67,5 +69,7 @@ def open_page(path: Path) -> None:
     """Open a page in the user's browser, if there is one."""
     import webbrowser
 
+    for name in STORAGE_VARIABLES:
+        os.environ.pop(name, None)  # the browser inherits the environment of this process
     if str(path) != STANDARD_STREAM:
         webbrowser.open(path.resolve().as_uri())

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from ortune.errors import OrtuneError, UsageError, spell_in_toml
+from ortune.file_values import check_file_value
 from ortune.limited import STANDARD_STREAM
-from ortune.options import make_request
+from ortune.options import make_request, options_of
 from ortune.requests import GateRequest
 from ortune.toml_file import FILES, TomlFile, read_toml
 
 MOST_GATES = 1000
 
-PROGRAMS = ("beside", "base_python", "head_python")
-"""Options whose values are programs that a gate runs. A file may have them only if the user trusts it."""
+TRUST = "If you trust this file, pass --trust. Otherwise pass it on the command line."
 
 
 def read_gates(
@@ -30,7 +30,8 @@ def read_gates(
         path: The file, or `-` for stdin; None for the first of `FILES` in this folder that has gates.
         only: Names of the gates to return; all if empty.
         given: Values from the command line, which take precedence over those of the file.
-        trust: Whether the file may name programs to run, and records may have settings that need trust.
+        trust: Whether the file may name programs to run and files outside of the working folder, and records may have
+            settings that need trust.
 
     Raises:
         UsageError: There is no such file or gate, the file is malformed, or a value is not valid. The message names the
@@ -55,7 +56,7 @@ def read_gates(
             # Check the file without the command line's values, so that these do not hide an error in the file.
             request = make_request(GateRequest, values, "toml")
             if not trust:
-                _reject_programs(values, given or {})
+                _check_names(values, given or {})
             if given:
                 request = make_request(GateRequest, {**values, **given}, "toml")
         except OrtuneError as error:
@@ -77,19 +78,16 @@ def list_names(path: str | None = None) -> list[str]:
     return [key for key, value in tables.items() if isinstance(value, dict)][:MOST_GATES]
 
 
-def _reject_programs(values: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-    """Reject the values of a file that name a program to run, unless the command line replaces them.
+def _check_names(values: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    """Check what the values of a file name, except for those that the command line replaces.
 
     Raises:
-        UsageError: There is one.
+        UsageError: One names what a file must not name without trust.
     """
-    for name in PROGRAMS:
-        if name in values and name not in given:
-            raise UsageError(
-                f"{values[name]}: this names a program to run.",
-                "If you trust this file, pass --trust. Otherwise pass the program on the command line.",
-                option=name,
-            )
+    declared = options_of(GateRequest)
+    for name, value in values.items():
+        if name not in given:
+            check_file_value(declared[name], value, TRUST)
 
 
 def _find(path: str | None) -> TomlFile:

@@ -48,6 +48,7 @@ def run_sysctl() -> str:
             ["/usr/sbin/sysctl", *NAMES],
             capture_output=True,
             text=True,
+            env={},
             timeout=SYSCTL_TIMEOUT_S,
             check=False,
         )

@@ -11,7 +11,6 @@ import time
 import warnings
 from collections.abc import Iterator
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 import optuna
 import sqlalchemy
@@ -20,6 +19,8 @@ from sqlalchemy.pool import PoolProxiedConnection, QueuePool
 from sqlalchemy.util import queue
 
 from ortune.errors import OrtuneError, UsageError
+from ortune.storage.driver_options import make_arguments
+from ortune.storage.journal import SharedJournal
 from ortune.storage.location import DRIVERS, Location
 
 CONNECT_TIMEOUT_S = 10
@@ -31,6 +32,23 @@ BUSY_S = 60
 
 ANSWER_TIMEOUT_S = 30
 """After so long, a connection counts as lost."""
+
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    "psycopg": {
+        "connect_timeout": CONNECT_TIMEOUT_S,
+        "options": f"-c statement_timeout={ANSWER_TIMEOUT_S * 1000}",
+        "tcp_user_timeout": ANSWER_TIMEOUT_S * 1000,
+        "application_name": "ortune",
+        # Poolers give each transaction another connection, where a prepared statement of this name may exist.
+        "prepare_threshold": None,
+    },
+    "pymysql": {
+        "connect_timeout": CONNECT_TIMEOUT_S,
+        "read_timeout": ANSWER_TIMEOUT_S,
+        "write_timeout": ANSWER_TIMEOUT_S,
+    },
+}
+"""Arguments of drivers when they connect. Options of the URL take precedence."""
 
 PACKAGES = {"postgresql": "psycopg[binary]", "mysql": "pymysql", "grpc": "grpcio protobuf"}
 
@@ -158,7 +176,7 @@ def open_storage(location: Location) -> optuna.storages.BaseStorage:
     warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
     with guard(location):
         if location.kind == "journal":
-            return optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(location.url))
+            return optuna.storages.JournalStorage(SharedJournal(location.url))
         if location.kind == "grpc":
             return _open_proxy(location)
         return _open_database(location)
@@ -176,38 +194,25 @@ def _open_proxy(location: Location) -> optuna.storages.BaseStorage:
 
 
 def _open_database(location: Location) -> optuna.storages.BaseStorage:
+    url = sqlalchemy.make_url(location.url)
+    driver = url.drivername.partition("+")[2]
+    port = url.port or PORTS.get(url.get_backend_name())
+    address = (url.host, port) if url.host and port else None
     # The pool tries a connection before it is used: the database may have been restarted.
-    url = urlsplit(location.url)
-    port = url.port or PORTS.get(url.scheme.partition("+")[0])
-    address = (url.hostname, port) if url.hostname and port else None
     options: dict[str, Any] = {
         "poolclass": type("ShortPool", (ShortPool,), {"address": address}),
         "pool_size": 1,
         "max_overflow": 1,
         "pool_pre_ping": True,
         "hide_parameters": True,
+        "connect_args": {**ARGUMENTS.get(driver, {}), **make_arguments(driver, dict(location.options))},
     }
-    if location.url.startswith("postgresql+psycopg:"):
-        options["connect_args"] = {
-            "connect_timeout": CONNECT_TIMEOUT_S,
-            "options": f"-c statement_timeout={ANSWER_TIMEOUT_S * 1000}",
-            "tcp_user_timeout": ANSWER_TIMEOUT_S * 1000,
-            "application_name": "ortune",
-            # Poolers give each transaction another connection, where a prepared statement of this name may exist.
-            "prepare_threshold": None,
-        }
-    elif location.url.startswith("mysql+pymysql"):
-        options["connect_args"] = {
-            "connect_timeout": CONNECT_TIMEOUT_S,
-            "read_timeout": ANSWER_TIMEOUT_S,
-            "write_timeout": ANSWER_TIMEOUT_S,
-        }
     # Optuna formats the URL as a template.
     template = location.url.replace("{", "{{").replace("}", "}}")
     try:
         storage = optuna.storages.RDBStorage(template, engine_kwargs=options, skip_compatibility_check=True)
     except (ImportError, NoSuchModuleError):
-        raise _lack_package(location.url.partition("://")[0]) from None
+        raise _lack_package(url.drivername) from None
     IdleTimer(storage.engine)
     # The full check holds a connection while it opens another one. Many hosts that do so would wait for each other.
     if storage.get_current_version() != storage.get_head_version():
@@ -254,7 +259,7 @@ def explain(location: Location, error: BaseException) -> str:
     line = location.hide(" ".join(text.split()))
     for parts, sentence in REASONS:
         if location.kind != "journal" and any(part in line.lower() for part in parts):
-            url = urlsplit(location.url)
-            user, database = unquote(url.username or ""), unquote(url.path.strip("/"))
+            url = location.engine_url
+            user, database = (url.username or "", url.database or "") if url else ("", "")
             return sentence.format(user=user, database=database)
     return line if line.endswith(".") else f"{line}."

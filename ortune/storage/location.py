@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Literal, NoReturn
-from urllib.parse import quote, quote_plus, unquote, urlsplit
+from urllib.parse import quote, quote_plus
 
 import msgspec
+import sqlalchemy
+from sqlalchemy.exc import ArgumentError
 
 from ortune.errors import UsageError
 from ortune.limited import TooLargeError, read_limited
+from ortune.storage.driver_options import ALLOWED, Value, read_options
 
 URL_VARIABLE = "ORTUNE_STORAGE"
 FILE_VARIABLE = "ORTUNE_STORAGE_FILE"
@@ -25,6 +29,14 @@ DRIVERS = {"postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg",
 """Schemes of URLs without a driver, and the driver that ortune's extra `fleet` installs. With another one, such as
 `mysql+mysqldb`, the user chose it."""
 
+GRPC = "grpc"
+
+URL_WITHOUT_SLASHES = re.compile(rf"({'|'.join((*DRIVERS, GRPC))})(\+\w*)?:")
+"""How a text begins that is a misspelled URL, and no path."""
+
+HOST = re.compile(r"[\w.,:%-]*")
+"""Characters of a host, of its IPv6 address, and of several hosts."""
+
 HIDDEN = "***"
 
 Kind = Literal["journal", "database", "grpc"]
@@ -35,13 +47,16 @@ class Location(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         kind: A journal file, a database, or a gRPC proxy in front of a database.
-        url: Path of the file, or the URL with the driver. It may contain a password: it is not part of `repr`.
+        url: Path of the file, host and port of the proxy, or the URL with the driver and without options. It may
+            contain a password: it is not part of `repr`.
         title: The same without password and options, for messages.
+        options: Names and values of options of the driver. One may be a password.
     """
 
     kind: Kind
     url: str
     title: str
+    options: tuple[tuple[str, Value], ...] = ()
 
     def __repr__(self) -> str:
         """Return the location without its password."""
@@ -50,19 +65,21 @@ class Location(msgspec.Struct, frozen=True, kw_only=True):
     __str__ = __repr__
 
     @property
+    def engine_url(self) -> sqlalchemy.URL | None:
+        """The URL of a database, in the parts that its engine sees. None for others."""
+        return sqlalchemy.make_url(self.url) if self.kind == "database" else None
+
+    @property
     def secrets(self) -> tuple[str, ...]:
         """Texts that must not appear anywhere: the password in each spelling, and passwords among the options."""
-        if self.kind != "database":
-            return ()
-        found = urlsplit(self.url)
-        values = [found.password or ""]
-        for part in found.query.split("&"):
-            name, _, value = part.partition("=")
-            if "pass" in name.lower():
-                values.append(value)
-        spelled = {each for value in values for each in (value, unquote(value), quote(unquote(value)))}
-        spelled |= {quote_plus(unquote(value)) for value in values}
-        return tuple(sorted(spelled - {""}, key=len, reverse=True))
+        url = self.engine_url
+        values = [str(value) for name, value in self.options if "pass" in name]
+        if url is not None and url.password:
+            values.append(str(url.password))
+        spelled = set(values)
+        for value in values:
+            spelled |= {quote(value), quote(value, safe=""), quote(value, safe=" +"), quote_plus(value)}
+        return tuple(sorted(spelled, key=len, reverse=True))
 
     def hide(self, text: str) -> str:
         """Return a text without the secrets of this location."""
@@ -135,39 +152,66 @@ def parse_location(text: str, source: str) -> Location:
     """
     if len(text) > MOST_BYTES or not text.isprintable():
         _refuse(source, "the value is not a URL")
-    scheme, separator, _ = text.partition("://")
-    if not separator:
-        if Path(text).suffix not in JOURNAL_SUFFIXES:
+    if "://" not in text:
+        if Path(text).suffix not in JOURNAL_SUFFIXES or URL_WITHOUT_SLASHES.match(text):
             _refuse(source, "the value is neither a URL nor the path of a journal file")
         return Location(kind="journal", url=str(Path(text).resolve()), title=text)
-    try:
-        url = urlsplit(text)
-        host, port = url.hostname or "", url.port
-    except ValueError:
-        _refuse(source, "the value is not a legal URL")
+    url = _parse_url(text, source)
+    host = url.host or ""
     where = f"[{host}]" if ":" in host else host
-    where += f":{port}" if port else ""
-    if scheme == "grpc":
-        if not host or not port or url.username or url.path.strip("/") or url.query or url.fragment:
+    where += f":{url.port}" if url.port else ""
+    database = (url.database or "").strip("/")
+    if url.drivername == GRPC:
+        if not host or not url.port or url.username is not None or database or url.query:
             _refuse(source, "a gRPC proxy is named by host and port only")
-        return Location(kind="grpc", url=f"{where}", title=f"grpc://{where}")
-    base = scheme.partition("+")[0]
+        return Location(kind="grpc", url=where, title=f"grpc://{where}")
+    base = url.get_backend_name()
     if base not in DRIVERS:
-        _refuse(source, f"storages of the kind {scheme[:32]!r} are not supported")
-    database = url.path.strip("/")
+        _refuse(source, f"storages of the kind {base[:32]!r} are not supported")
     if not database:
         _refuse(source, "the URL does not name a database")
-    user = f"{unquote(url.username)}@" if url.username else ""
+    user = f"{url.username}@" if url.username else ""
+    if not f"{user}{database}".isprintable():
+        _refuse(source, "the value is not a legal URL")
     name = "postgresql" if base == "postgres" else base
+    drivername = DRIVERS.get(url.drivername, url.drivername)
+    driver = drivername.partition("+")[2]
+    try:
+        options = read_options(driver, url.query)
+    except ValueError as error:
+        _refuse(source, str(error), f"Allowed are {', '.join(sorted(ALLOWED[driver]))}." if driver in ALLOWED else "")
     return Location(
         kind="database",
-        url=f"{DRIVERS.get(scheme, scheme)}{text[len(scheme) :]}",
+        url=url.set(drivername=drivername, query={}).render_as_string(hide_password=False),
         title=f"{name}://{user}{where}/{database}",
+        options=tuple(options.items()),
     )
 
 
-def _refuse(source: str, why: str) -> NoReturn:
-    hint = (
+def _parse_url(text: str, source: str) -> sqlalchemy.URL:
+    """Return the parts of a URL, as the engine that connects to it sees them.
+
+    Raises:
+        UsageError: It is not legal.
+    """
+    try:
+        url = sqlalchemy.make_url(text)
+    except (ArgumentError, ValueError):
+        _refuse(source, "the value is not a legal URL")
+    # With another @, a part of the password would count as the host, or as the database.
+    n_separators = 0 if url.username is None else 1
+    if text.count("@") != n_separators:
+        _refuse(
+            source, "the value is not a legal URL", "In names, passwords and options, write @ as %40, and / as %2F."
+        )
+    has_legal_port = url.port is None or 0 < url.port < 1 << 16
+    if not HOST.fullmatch(url.host or "") or not has_legal_port:
+        _refuse(source, "the value is not a legal URL")
+    return url
+
+
+def _refuse(source: str, why: str, hint: str = "") -> NoReturn:
+    hint = hint or (
         "Use postgresql://USER@HOST/DATABASE, mysql://USER@HOST/DATABASE, grpc://HOST:PORT, or the path of a file such "
         "as fleet.journal."
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from typing import Annotated
 
 import msgspec
 
@@ -23,7 +24,7 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """
 
     figure: Objective
-    bound: float
+    bound: Annotated[float, msgspec.Meta(gt=0)]
     relative: bool = False
     text: str
 
@@ -132,6 +133,7 @@ def check_batches(load: Load, batches: tuple[int, ...]) -> None:
 
 UNDER_QUOTA = "the CPU quota is spent on all calls, and the median leaves out those that are throttled"
 AT_TWO_SPEEDS = "calls run at two speeds, and the median is one or the other"
+FEW_RUNS = "a percentile needs more runs of the program than there is time for"
 """Why the mean is optimized instead of the median."""
 
 

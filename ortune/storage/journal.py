@@ -1,0 +1,140 @@
+"""A journal of Optuna that several hosts append to, in a file of a file system that all of them see.
+
+It has the format of Optuna's `JournalFileBackend` and takes its lock, so that Optuna's tools can use the file at the
+same time. A host that is killed, or whose disk becomes full, leaves a part of a line at the end. If the next line were
+appended to it, as Optuna does, no host could read what follows. It is cut off instead. No host has used it, because
+lines that are not complete are not read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from optuna.storages.journal import BaseJournalBackend, JournalFileSymlinkLock
+
+from ortune.errors import UsageError
+
+START = b'{"op_code"'
+"""How a journal begins."""
+
+
+class SharedJournal(BaseJournalBackend):  # type: ignore[misc]
+    """The lines of a file. They are called logs in Optuna, and are numbered from 0.
+
+    Args:
+        path: The file. It is created if there is none.
+
+    Raises:
+        OSError: It cannot be created.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = Path(path)
+        self._lock = JournalFileSymlinkLock(path)
+        self._starts = [0]  # of the lines that have been read, and of the one after them
+        if not self._path.exists():
+            self._path.touch()
+
+    def read_logs(self, log_number_from: int) -> Iterator[dict[str, Any]]:
+        """Yield the lines from a number on. A damaged line at the end may be one that is being written.
+
+        Raises:
+            OSError: The file cannot be read.
+            UsageError: It is not a journal.
+            ValueError: A line before others is damaged.
+        """
+        with self._path.open("rb") as file:
+            data = self._read_from(file, log_number_from)
+        if log_number_from == 0 and not data.startswith(START[: len(data)]):
+            raise UsageError(
+                f"{self._path}: this file exists and is not a journal, so it is not used.",
+                "Name another file.",
+                option="storage",
+            )
+        is_damaged = False
+        for number, line in enumerate(io.BytesIO(data), log_number_from):
+            if is_damaged:
+                # Logs are numbered from 0 and lines from 1, so this is the number of the line before.
+                raise ValueError(
+                    f"line {number} is damaged, and others follow it. Restore the file, or remove this line: hosts "
+                    "have used none of what follows it."
+                )
+            log = decode_line(line)
+            if log is None:
+                is_damaged = True
+                continue
+            if number + 1 == len(self._starts):
+                self._starts.append(self._starts[number] + len(line))
+            yield log
+
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        """Append lines, after what an earlier writer left incomplete has been cut off.
+
+        Raises:
+            OSError: They cannot be written, or may be lost when the host crashes.
+            ValueError: The file was replaced.
+        """
+        lines = b"".join(json.dumps(log, separators=(",", ":")).encode() + b"\n" for log in logs)
+        self._lock.acquire()
+        try:
+            descriptor = os.open(self._path, os.O_RDWR | os.O_APPEND | getattr(os, "O_BINARY", 0))
+            with os.fdopen(descriptor, "r+b", buffering=0) as file:
+                self._cut_damaged_end(file)
+                try:
+                    write_all(file, lines)
+                except BaseException:
+                    with contextlib.suppress(OSError, ValueError):
+                        self._cut_damaged_end(file)
+                    raise
+                os.fsync(file.fileno())
+        finally:
+            self._lock.release()
+
+    def _read_from(self, file: IO[bytes], number: int) -> bytes:
+        """Return what a file has from a line on.
+
+        Raises:
+            ValueError: It no longer has the lines that have been read.
+        """
+        start = self._starts[number]
+        if file.seek(0, os.SEEK_END) < start:
+            raise ValueError("the file is shorter than it was. Restore it, or start again with a new one.")
+        file.seek(start)
+        return file.read()
+
+    def _cut_damaged_end(self, file: IO[bytes]) -> None:
+        """Remove what follows the last line that is sound. The lock is held, so that nobody is writing it."""
+        end = sound_end = self._starts[-1]
+        for line in io.BytesIO(self._read_from(file, -1)):
+            end += len(line)
+            if decode_line(line) is not None:
+                sound_end = end
+        if sound_end < end:
+            file.truncate(sound_end)
+
+
+def decode_line(line: bytes) -> dict[str, Any] | None:
+    """Return what a line holds, or None if it is damaged or not complete."""
+    if not line.endswith(b"\n"):
+        return None
+    try:
+        log = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return log if isinstance(log, dict) and "op_code" in log else None
+
+
+def write_all(file: IO[bytes], data: bytes) -> None:
+    """Write to a file without a buffer. A disk that becomes full takes a part of the data.
+
+    Raises:
+        OSError: Not all could be written.
+    """
+    while data:
+        data = data[file.write(data) :]
