@@ -21,8 +21,10 @@ from pathlib import Path
 from ortune.apply.environment import CONFIG_VARIABLE
 from ortune.apply.inside.finder import PLAN_VARIABLE, STATE
 from ortune.errors import ExitCode, OrtuneError, UsageError
+from ortune.interpreter import PYTHON
 from ortune.naming import COMMAND, PACKAGE
 from ortune.record.files import write_atomically
+from ortune.secret_variables import inherit_environment
 
 HEAD = "# Written by ortune; SHA-256 of the lines below: "
 """Beginning of the first line. If the digest is not that of the lines below, someone else changed the file."""
@@ -177,11 +179,12 @@ def check_import(path: Path) -> None:
     Raises:
         UsageError: It does not.
     """
-    environment = {name: value for name, value in os.environ.items() if name != PLAN_VARIABLE}
+    environment = inherit_environment()
+    environment.pop(PLAN_VARIABLE, None)
     environment[CONFIG_VARIABLE] = os.fspath(path)  # read when a program imports onnxruntime, which this one does not
     try:
         child = subprocess.run(
-            [sys.executable, "-c", CHECK],
+            [*PYTHON, "-c", CHECK],
             capture_output=True,
             text=True,
             env=environment,

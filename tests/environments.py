@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
 import venv
 from pathlib import Path
 
+import pytest
+
 HERE = sysconfig.get_path("purelib")
+
+OLDER = ("2.7", "3.6", "3.8", "3.9")
+"""Versions of Python that programs may start, and that ortune does not run on."""
 
 VARIABLES = ("ORTUNE_APPLY", "ORTUNE_CONFIG", "PYTHONPATH")
 """Variables that would change what a new environment does."""
@@ -55,6 +61,18 @@ class Environment:
         command = [sys.executable, "-m", "pip", "--python", self.python, "install", "--quiet", "--no-input", *what]
         done = subprocess.run([str(each) for each in command], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
+
+
+def find_python(version: str) -> str:
+    """Return the path of an interpreter of a version, such as `3.8`, or skip the test."""
+    home = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
+    found = shutil.which(f"python{version}")
+    candidates = [*home.glob(f"versions/{version}.*/bin/python"), *([Path(found)] if found else [])]
+    for path in candidates:
+        # What is on the PATH may be a script that finds no interpreter of this version.
+        if subprocess.run([path, "-c", "pass"], capture_output=True, check=False).returncode == 0:
+            return str(path)
+    pytest.skip(f"there is no Python {version}")
 
 
 def build_wheel(project: Path, folder: Path) -> Path:

@@ -22,6 +22,7 @@ from ortune.knobs import Config, ThreadPool
 from ortune.record.schema import Tried
 from tests.applying import PROGRAM, TUNED, outputs, run, sessions, write_tuned
 from tests.conftest import TINY_CNN, TINY_ENCODER
+from tests.environments import OLDER, find_python
 from tests.records import ONE_THREAD, make_record, write
 
 
@@ -198,6 +199,32 @@ class TestProgram:
         done = run(sys.executable, "-c", "print(1)", record=tuned, environment={"PYTHONPATH": str(tmp_path)})
         assert done.stdout == "1\n"
         assert "No module named 'nowhere'" in done.stderr
+
+    @pytest.mark.parametrize("version", OLDER)
+    def test_an_older_python_keeps_its_own_sitecustomize(self, version: str, tuned: Path, tmp_path: Path) -> None:
+        """Such as a tool that the program starts."""
+        (tmp_path / "sitecustomize.py").write_text("import sys; sys.own = True\n")
+        code = "import sys; sys.stdout.write('%s %s' % (hasattr(sys, 'own'), hasattr(sys, '_ortune_plan')))"
+        own = {"PYTHONPATH": str(tmp_path)}
+        done = run(find_python(version), "-c", code, record=tuned, options=("-q",), environment=own)
+        assert (done.stdout, done.stderr) == ("True False", "")
+
+    def test_what_an_older_python_executes(self, tmp_path: Path) -> None:
+        """Where this Python says that it is older."""
+        (tmp_path / "sitecustomize.py").write_text("OWN = True\n")
+        code = (
+            f"import sys; sys.version_info = (3, 8); sys.path[:0] = [{str(STARTUP)!r}, {str(tmp_path)!r}]\n"
+            "import sitecustomize; print(sys.modules['sitecustomize'].OWN, hasattr(sys, '_ortune_plan'))"
+        )
+        done = run(sys.executable, "-S", "-c", code, environment={"ORTUNE_APPLY": "{}"})
+        assert (done.stdout, done.stderr) == ("True False\n", "")
+
+    def test_a_plan_that_cannot_be_activated_leaves_the_own_sitecustomize(self, tmp_path: Path) -> None:
+        (tmp_path / "sitecustomize.py").write_text("print('own')\n")
+        path = os.pathsep.join([str(STARTUP), str(tmp_path)])
+        done = run(sys.executable, "-c", "print(1)", environment={"PYTHONPATH": path, "ORTUNE_APPLY": '"observe"{'})
+        assert done.stdout == "own\n1\n"
+        assert "Error in sitecustomize" in done.stderr
 
     @pytest.mark.slow
     def test_python_without_ortune(self, tuned: Path) -> None:

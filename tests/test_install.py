@@ -314,6 +314,7 @@ def test_the_job_for_gitlab(tmp_path: Path) -> None:
     commit = run(["git", "rev-parse", "HEAD"], cwd=source).stdout.strip()
     script = "\n".join([*job["before_script"], *job["script"]]).replace("--inconclusive", "--budget 20s --inconclusive")
     variables = {"ORTUNE_URL": source.as_uri(), "ORTUNE_COMMIT": commit, "CI_MERGE_REQUEST_TARGET_BRANCH_NAME": "main"}
+    variables |= {"CI_PROJECT_NAME": builds.name, "CI_PROJECT_DIR": str(builds)}
     done = run(["bash", "-eo", "pipefail", "-c", script], cwd=builds, env=variables, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     (result,) = json.loads((builds / "gate.json").read_text())

@@ -120,7 +120,7 @@ def _read_entry_points() -> list[EntryPoint]:
     except Exception as error:
         raise UsageError(
             f"The entry points of the installed packages cannot be read: {_describe(error)}.",
-            "Look for a broken package with: python -m pip check.",
+            "Look for a broken package with: python -P -m pip check.",
         ) from error
 
 

@@ -15,8 +15,10 @@ import msgspec
 from ortune.compare.block_runner import BlockRunner
 from ortune.compare.open import ComparisonSetup, OpenComparison, Program, open_comparison
 from ortune.errors import InputsError, MeasureError, ModelError, UsageError
+from ortune.file_kinds import name_special
 from ortune.gates.results import Gate, GateSide
 from ortune.host import Host
+from ortune.interpreter import LEAVE_FOLDER, SAFE_PATH
 from ortune.knobs import DEFAULT, Config
 from ortune.model import ModelInfo
 from ortune.model.identity import ModelIdentity
@@ -122,11 +124,11 @@ def read_side(text: str, *, trust: bool = False, storage: str | None = None) -> 
         record, source = _read_config(config, model, trust=trust)
     model = model or (record.model.path if record else "")
     try:
-        is_folder, is_file = Path(model).is_dir(), Path(model).is_file()
+        special, is_file = name_special(Path(model)), Path(model).is_file()
     except OSError as error:
         raise UsageError(f"{shorten(text)}: cannot read {shorten(model)}: {error.strerror}.") from None
-    if is_folder:
-        raise UsageError(f"{text}: {model} is a folder.", "Pass the model: MODEL.onnx, or MODEL.onnx@CONFIG.json.")
+    if special:
+        raise UsageError(f"{text}: {model} is {special}.", "Pass the model: MODEL.onnx, or MODEL.onnx@CONFIG.json.")
     if not is_file:
         whose = f", the model of {config}" if not path and record else ""
         raise UsageError(
@@ -195,7 +197,7 @@ def check_python(python: str, option: str) -> None:
         raise UsageError(f"{python}: no such program.", "Pass the Python of the environment.", option=option)
     try:
         done = subprocess.run(
-            [program, "-c", PROBE],
+            [program, "-c", LEAVE_FOLDER + PROBE],
             capture_output=True,
             text=True,
             env={**make_environment(), **TELEMETRY_OFF},
@@ -224,7 +226,7 @@ def check_python(python: str, option: str) -> None:
             fault = found[f"{name}_fault"]
             raise UsageError(
                 f"{python}: {name} is not installed ({fault}).",
-                f"Install it there: {python} -m pip install {name}"
+                f"Install it there: {python} {SAFE_PATH} -m pip install {name}"
                 + (", or another package that contains it." if name == "onnxruntime" else ""),
                 option=option,
             )

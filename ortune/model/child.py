@@ -14,7 +14,8 @@ from typing import TypeVar
 import msgspec
 
 from ortune.errors import ModelError
-from ortune.file_kinds import advise_for, find_similar, name_kind
+from ortune.file_kinds import advise_for, find_similar, name_kind, name_special
+from ortune.interpreter import PYTHON
 from ortune.interrupts import name_signal
 from ortune.limited import explain_no_access
 from ortune.prctl import die_with_parent, name_parent
@@ -85,7 +86,7 @@ def read_in_child(module: str, path: str | Path, kind: type[Facts], options: Seq
             else f"Set PYTHONUTF8=1: the names of files are {sys.getfilesystemencoding()} here. Or rename it.",
         ) from None
     enter_step(f"reading {path.name}")
-    command = [sys.executable, "-P", "-m", module, str(path.resolve()), *options]
+    command = [*PYTHON, "-m", module, str(path.resolve()), *options]
     try:
         child = subprocess.run(
             command,
@@ -131,10 +132,12 @@ def check_file(path: Path) -> None:
     """
     if why := explain_no_access(path):
         raise ModelError(f"{path}: {why}.")
+    hint = "Pass the path of an .onnx file."
+    if special := name_special(path):
+        raise ModelError(f"{path} is {special}, not a file.", hint)
     if not path.is_file():
-        message = f"{path} is not a file." if path.exists() else f"There is no file {path}."
         similar = find_similar(path)
-        raise ModelError(message, f"Did you mean {similar}?" if similar else "Pass the path of an .onnx file.")
+        raise ModelError(f"There is no file {path}.", f"Did you mean {similar}?" if similar else hint)
 
 
 def explain_refusal(path: Path, error: ModelError) -> ModelError:

@@ -6,7 +6,6 @@ import contextlib
 import ipaddress
 import re
 import socket
-import sys
 import time
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ import msgspec
 
 from ortune.apply.placeholders import PORT
 from ortune.errors import UsageError
+from ortune.interpreter import PYTHON
 from ortune.prctl import name_parent
 from ortune.program import http_protocol
 from ortune.program.http_protocol import MOVED, collect_fields
@@ -28,7 +28,7 @@ from ortune.worker.clocks import Clocks
 from ortune.worker.exit_status import count_oom_kills, explain_closed_pipe
 from ortune.worker.failure import Failure
 
-COMMAND = (sys.executable, "-P", "-m", "ortune.program.http_worker")
+COMMAND = (*PYTHON, "-m", "ortune.program.http_worker")
 
 START_TIMEOUT_S = 60.0
 """Maximum time for the load generator to start, in addition to the first request."""

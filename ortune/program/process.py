@@ -8,7 +8,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,11 +16,12 @@ from typing import Any
 import msgspec
 
 from ortune.errors import HostError
+from ortune.interpreter import PYTHON
 from ortune.interrupts import uninterrupted
 from ortune.prctl import name_parent
 from ortune.secret_variables import inherit_environment
 
-SUPERVISOR_COMMAND = (sys.executable, "-P", "-m", "ortune.program.supervisor")
+SUPERVISOR_COMMAND = (*PYTHON, "-m", "ortune.program.supervisor")
 
 REPLY_TIMEOUT_S = 60.0
 """The supervisor answers at once. If it does not, it was suspended or the host does not work."""

@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import IO, Self
 
 from ortune.errors import BackgroundLoadError
+from ortune.interpreter import PYTHON
 from ortune.prctl import HAS_DEATH_SIGNAL, adopt_orphans, request_death_signal
 from ortune.secret_variables import inherit_environment
 
@@ -63,7 +64,7 @@ class BackgroundLoad:
                 option="beside",
             )
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "ortune.worker.background_load", *words],
+            [*PYTHON, "-m", "ortune.worker.background_load", *words],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=inherit_environment(),
@@ -179,6 +180,7 @@ def main() -> None:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
+            env=inherit_environment(),
             preexec_fn=request_death_signal if HAS_DEATH_SIGNAL else None,  # if this process is killed
         )
     except OSError as error:

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 import msgspec
 
+from ortune.interpreter import PYTHON
 from ortune.prctl import die_with_parent, name_parent
 from ortune.secret_variables import inherit_environment
 from ortune.worker.exit_status import count_oom_kills, explain_exit
@@ -98,7 +99,7 @@ def ask_child(
         with log_path.open("wb") as log:
             try:
                 child = subprocess.run(
-                    [sys.executable, "-P", "-m", module, str(path)],
+                    [*PYTHON, "-m", module, str(path)],
                     input=msgspec.json.encode(request),
                     stdout=log,
                     stderr=log,

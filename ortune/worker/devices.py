@@ -6,11 +6,11 @@ A child process loads the library of each plugin package, because it may crash.
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Sequence
 
 import msgspec
 
+from ortune.interpreter import PYTHON
 from ortune.knobs.config import PROVIDER_OF, PluginPackage
 from ortune.worker.child_process import make_environment
 from ortune.worker.plugins import Device, describe_device, find_plugin_versions, register_plugin
@@ -94,7 +94,7 @@ def read_devices() -> Devices:
 
 
 def _start_listing(package: PluginPackage | None) -> subprocess.Popen[str] | None:
-    command = [sys.executable, "-P", "-c", LIST_DEVICES, package or ""]
+    command = [*PYTHON, "-c", LIST_DEVICES, package or ""]
     try:
         return subprocess.Popen(
             command,

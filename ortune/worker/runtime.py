@@ -11,11 +11,11 @@ import contextlib
 import re
 import signal
 import subprocess
-import sys
 
 import msgspec
 
 from ortune.errors import HostError
+from ortune.interpreter import PYTHON
 from ortune.knobs.config import CUDA_BASED, PROVIDER_OF, Config
 from ortune.sanitize import printable
 from ortune.worker.child_process import TELEMETRY_OFF, make_environment
@@ -95,14 +95,14 @@ def require_installed_runtime() -> Runtime:
     if isinstance(found, str):
         raise HostError(
             f"A process that imports onnxruntime failed: {found}.",
-            f"Check what this prints: {sys.executable} -c 'import onnxruntime; print(onnxruntime.__version__)'",
+            f"Check what this prints: {' '.join(PYTHON)} -c 'import onnxruntime; print(onnxruntime.__version__)'",
         )
     return found
 
 
 def _ask_for_runtime() -> Runtime | str:
     """Return the result of `read_runtime` in a child process, or why there is none. Processes that die are repeated."""
-    command = [sys.executable, "-P", "-c", READ_RUNTIME]
+    command = [*PYTHON, "-c", READ_RUNTIME]
     fault = ""
     for _ in range(READ_RUNTIME_ATTEMPTS):
         try:
@@ -146,7 +146,7 @@ def find_provider_fault(config: Config) -> str:
             path = folder.path / "probe.onnx"
             path.write_bytes(base64.b64decode(PROBE_MODEL))
             child = subprocess.run(
-                [sys.executable, "-P", "-c", PROBE, str(path), msgspec.json.encode(config).decode()],
+                [*PYTHON, "-c", PROBE, str(path), msgspec.json.encode(config).decode()],
                 capture_output=True,
                 text=True,
                 errors="replace",  # libraries print what they like

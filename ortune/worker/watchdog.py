@@ -12,6 +12,7 @@ import subprocess
 import sys
 from typing import IO
 
+from ortune.interpreter import PYTHON
 from ortune.prctl import HAS_DEATH_SIGNAL
 from ortune.secret_variables import inherit_environment
 
@@ -27,7 +28,7 @@ class Watchdog:
         self._process: subprocess.Popen[bytes] | None = None
         if is_needed:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "ortune.worker.watchdog"],
+                [*PYTHON, "-m", "ortune.worker.watchdog"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 env=inherit_environment(),

@@ -95,7 +95,7 @@ def check_layout(facts: ModelFacts) -> DoctorFinding | None:
             f"{n_left} transposes between NHWC and NCHW are left around {plural(len(convolutions), 'convolution')}",
             "ONNX convolutions use NCHW. A model built in NHWC, as in TensorFlow, moves its data back and forth",
             "Convert the model with NCHW inputs and outputs; if that is not enough, train it in NCHW",
-            "python -m tf2onnx.convert --saved-model FOLDER --inputs-as-nchw INPUT --outputs-as-nchw OUTPUT "
+            "python -P -m tf2onnx.convert --saved-model FOLDER --inputs-as-nchw INPUT --outputs-as-nchw OUTPUT "
             "--output model.onnx",
         )
     reorders = facts.optimized.select("ReorderInput", "ReorderOutput")

@@ -67,7 +67,7 @@ def check_loading(facts: ModelFacts) -> DoctorFinding:
         "ONNX Runtime cannot load the model",
         f"ONNX Runtime reports: {shorten(message)}",
         fix or "Check the file with onnx.checker",
-        "" if fix else f"python -c {shlex.quote(program)}",
+        "" if fix else f"python -P -c {shlex.quote(program)}",
     )
 
 

@@ -63,4 +63,4 @@ def tool_command(
     source = shlex.quote(source or facts.path)
     target = shlex.quote(str(Path(facts.path).with_suffix(f".{suffix}.onnx")))
     files = f"--input {source} --output {target}" if named else f"{source} {target}"
-    return " ".join(["python -m", f"onnxruntime.{module}", *([files, *options] if named else [*options, files])])
+    return " ".join(["python -P -m", f"onnxruntime.{module}", *([files, *options] if named else [*options, files])])
