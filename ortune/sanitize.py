@@ -18,7 +18,14 @@ UNKNOWN = "\N{REPLACEMENT CHARACTER}"
 BREAK = "&#8203;"
 """A zero-width space as an HTML entity. In Markdown, it separates characters that would start a mention or a link."""
 
-_WORKFLOW_COMMAND = re.compile(r"(?<=:):|(?<=#)#(?=\w*\[)")
+LOG_COMMAND = re.compile(r"(?<=#)#(?=\w*\[)")
+"""The second `#` of `##[NAME ...]TEXT`, `##vso[...]` and `##teamcity[...]`: commands of GitHub Actions, Azure Pipelines
+and TeamCity, anywhere in a line of a log. Those of GitLab contain control characters.
+
+Source: `ActionCommand.cs` of https://github.com/actions/runner, `Command.cs` of
+https://github.com/microsoft/azure-pipelines-agent, https://www.jetbrains.com/help/teamcity/service-messages.html,
+https://docs.gitlab.com/ci/jobs/job_logs/#custom-collapsible-sections.
+"""
 
 
 def printable(text: str) -> str:
@@ -26,11 +33,12 @@ def printable(text: str) -> str:
 
     Line breaks and other whitespace become spaces. Control characters become their Unicode pictures, such as `␛`.
     Other characters without a glyph become `�`: those that change the direction of text or are invisible, surrogates,
-    and code points without a character. The length of the text does not change.
+    and code points without a character. What CI services take for a command in a log gets a wide number sign. The text
+    keeps its length.
     """
-    if text.isprintable():
-        return text
-    return "".join(each if each.isprintable() else _picture(each) for each in text)
+    if not text.isprintable():
+        text = "".join(each if each.isprintable() else _picture(each) for each in text)
+    return LOG_COMMAND.sub("\N{FULLWIDTH NUMBER SIGN}", text)
 
 
 def _picture(character: str) -> str:
@@ -48,15 +56,20 @@ def printable_lines(text: str) -> str:
     return "\n".join(map(printable, text.split("\n")))
 
 
-def escape_workflow_commands(text: str) -> str:
-    """Return a text that the runner of GitHub Actions does not take for a command, wherever its lines are broken.
+def printable_log(text: str) -> str:
+    """Return a text for a log that keeps its line breaks. None of its lines is a command of GitHub Actions."""
+    return re.sub(r"^(\s*:):", "\\1\N{RATIO}", printable_lines(text), flags=re.MULTILINE)
 
-    Commands are `::NAME ...::TEXT` at the start of a line, and `##[NAME ...]TEXT` anywhere. The length of the text does
-    not change.
+
+def escape_workflow_commands(text: str) -> str:
+    """Return a printable text that the runner of GitHub Actions does not take for a command, wherever it is wrapped.
+
+    Besides those that `printable` replaces, commands are `::NAME ...::TEXT` at the start of a line. The length of the
+    text does not change.
 
     Source: `ActionCommand.cs` of https://github.com/actions/runner.
     """
-    return _WORKFLOW_COMMAND.sub(lambda found: "\N{RATIO}" if found[0] == ":" else "\N{FULLWIDTH NUMBER SIGN}", text)
+    return re.sub("(?<=:):", "\N{RATIO}", text)
 
 
 def escape_annotation(text: str) -> str:
@@ -128,11 +141,12 @@ def _replace_surrogates(value: Any) -> Any:
 def escape_json(document: str) -> str:
     """Return a JSON document in which characters that are not printable are escaped.
 
-    JSON requires this of the ASCII control characters only. Terminals interpret others, too.
+    JSON requires this of the ASCII control characters only. Terminals interpret others, too. So do CI services, see
+    `LOG_COMMAND`.
     """
-    if document.replace("\n", "").isprintable():
-        return document
-    return "".join(each if each == "\n" or each.isprintable() else escape_utf16(each) for each in document)
+    if not document.replace("\n", "").isprintable():
+        document = "".join(each if each == "\n" or each.isprintable() else escape_utf16(each) for each in document)
+    return LOG_COMMAND.sub(lambda found: escape_utf16(found[0]), document)
 
 
 def escape_utf16(character: str) -> str:

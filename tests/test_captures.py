@@ -11,7 +11,8 @@ from ortune.apply.bench import prepare_bench
 from ortune.compare.captures import check_captures, check_space_captures
 from ortune.compare.open import prepare_comparison
 from ortune.errors import UsageError
-from ortune.gates.prepare import find_tolerance, prepare_gate
+from ortune.gates.acceptance import settle_tolerance
+from ortune.gates.prepare import prepare_gate
 from ortune.gates.results import Gate, GateSide
 from ortune.knobs import CPU, DEFAULT, Config, SpaceOptions, build_space
 from ortune.knobs.captures import captures_graphs
@@ -19,7 +20,7 @@ from ortune.knobs.config import CUDA
 from ortune.knobs.providers import chain_of
 from ortune.planning.prepare import check_no_captures
 from ortune.requests import BenchRequest, PlanRequest
-from ortune.workload import TF32_TOLERANCE, Goal, InputOptions
+from ortune.workload import TF32_TOLERANCE, Goal, InputOptions, Tolerance
 from ortune.workload.load import Load, make_load
 from tests.conftest import TINY_CNN
 from tests.records import make_record
@@ -100,8 +101,13 @@ class TestCaptures:
 
 def test_a_gate_allows_for_tf32_on_one_side_only() -> None:
     """The record's tolerance may be that of a search on the CPU."""
-    record = make_record(TINY_CNN, DEFAULT)
-    strict = record.workload.tolerance
-    sides = [GateSide(text="", model="", config=Config(providers=chain_of(name))) for name in (CPU, CUDA)]
-    assert find_tolerance(record, sides) == TF32_TOLERANCE
-    assert find_tolerance(record, sides[:1]) == find_tolerance(record, sides[1:]) == strict
+    strict = make_record(TINY_CNN, DEFAULT).workload.tolerance
+    on_cpu, on_gpu = (GateSide(text="", model="", config=Config(providers=chain_of(name))) for name in (CPU, CUDA))
+    model = prepare_comparison(str(TINY_CNN), Goal(), InputOptions()).model
+
+    def settle(base: GateSide, head: GateSide) -> Tolerance:
+        gate = Gate(base=base, head=head, goal=Goal(), slowdowns={"p50": 0.5}, budget_s=9.0, base_tolerance=strict)
+        return settle_tolerance(gate, model)
+
+    assert settle(on_cpu, on_gpu) == TF32_TOLERANCE
+    assert settle(on_cpu, on_cpu) == settle(on_gpu, on_gpu) == strict

@@ -55,6 +55,8 @@ MEASURING = ("search", "bench", "gate", "plan", "apply")
 MODELS = (
     "model.onnx",
     "main/model.onnx",
+    "base/model.onnx",
+    "head/model.onnx",
     "models/tiny_cnn.onnx",
     "squeezenet.onnx",
     "a.onnx",
@@ -112,6 +114,8 @@ def fill(folder: Path) -> None:
     evidence = msgspec.structs.replace(record.evidence, speedup=GAIN)
     for name in RECORDS:
         write(msgspec.structs.replace(record, evidence=evidence), folder / f"{name}.json")
+    for name in ("main", "base", "head"):
+        shutil.copy(folder / "tuned.json", folder / name / "tuned.json")
     for name in ("app.py", "server.py"):
         (folder / name).write_text(PROGRAM)
     plan = make_plan(DEPLOYMENTS["processes"], folder / "model.onnx")
@@ -122,7 +126,8 @@ def fill(folder: Path) -> None:
     write_plan(make_host_plan([folder / "a.onnx", folder / "b.onnx"]), folder / "host.json")
     write_metrics(folder / "metrics", *make_rollout(0.8, luck=0.01))
     (folder / "lengths.txt").write_text("8\n29\n256\n")
-    (folder / "ortune.toml").write_text(GATES)
+    for place in (folder, folder / "base"):
+        (place / "ortune.toml").write_text(GATES)
     shutil.copytree(ROOT / "examples", folder / "examples")
     (folder / "new" / "bin").mkdir(parents=True)
     python = folder / "new" / "bin" / "python"

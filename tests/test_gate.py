@@ -622,7 +622,7 @@ class TestBadInput:
 @pytest.mark.slow
 def test_inputs_of_a_record_are_fed(tmp_path: Path) -> None:
     record = write(make_record(TINY_CNN, ONE_THREAD), tmp_path / "c.json")
-    found = make_gate(GateRequest(base=str(TINY_CNN), head=f"{TINY_CNN}@{record}", budget=60))
+    found = make_gate(GateRequest(base=f"{TINY_CNN}@{record}", head=str(TINY_CNN), budget=60))
     assert found.inputs.shapes == {"image": (1, 3, 32, 32)}
     assert found.goal.load.scenario == "server"
     own = make_gate(

@@ -40,6 +40,7 @@ from ortune.doctor.checks.loading import check_loading
 from ortune.doctor.facts import ModelFacts
 from ortune.doctor.findings import Diagnosis, DoctorFinding, SkippedCheck
 from ortune.errors import InputsError, ModelError, UsageError
+from ortune.export import render
 from ortune.export.target import Export
 from ortune.gates.reporters.github import render_annotations
 from ortune.gates.reporters.history import HistoryEntry
@@ -47,6 +48,7 @@ from ortune.gates.reporters.junit import render_junit
 from ortune.gates.reporters.markdown import render_markdown
 from ortune.gates.results import GateError, GateResult
 from ortune.knobs import CPU, Candidate, Config
+from ortune.planning.files import encode_plan
 from ortune.record.schema import Bundle, Record
 from ortune.record.select import Sourced
 from ortune.sanitize import (
@@ -57,14 +59,19 @@ from ortune.sanitize import (
     escape_workflow_commands,
     printable,
     printable_lines,
+    printable_log,
 )
 from ortune.tuning.outcome import Progress
 from ortune.worker import Failure
 from tests.conftest import ROOT, TINY_CNN, run_ortune
 from tests.gate_results import make_interval, make_result
 from tests.hostile import ALL_TEXTS, CONFIGS, TEXTS, hostile_record
+from tests.plans import DEPLOYMENTS, make_plan
 from tests.records import make_record, write
 from tests.test_console import make_bench_result
+
+LOG_COMMANDS = re.compile(r"##\w*\[")
+"""Commands of CI services, anywhere in a line of their logs."""
 
 HOSTILE = "[/red]\x1b[31m\x9b2J\nforged: line\r\u202ereversed\u2066 [bold]x :smile:"
 """Closes markup that is not open, colors, clears the screen, forges a line, and reverses the rest."""
@@ -78,6 +85,9 @@ class TestPrintable:
             ("a\x1b[31mb", "a␛[31mb"),
             ("a\nb\r\nc\td", "a b  c d"),
             ("\x00\x07\x1f\x7f", "␀␇␟␡"),
+            ("##[error]x ##vso[task.x]y ##teamcity[z]", "#＃[error]x #＃vso[task.x]y #＃teamcity[z]"),
+            ("## [x] #[x] # ##", "## [x] #[x] # ##"),
+            ("\x1b[0Ksection_start:1:x\r\x1b[0K", "␛[0Ksection_start:1:x ␛[0K"),
             ("\x9b\u202e\u200b\ufeff\ud800\U000e0041\ufffe", "�" * 7),
             ("a\u2028b\u2029c\x85d\xa0e\u3000f", "a b c d e f"),
         ],
@@ -91,10 +101,13 @@ class TestPrintable:
         assert shown.isprintable() and len(shown) == len(text)
         assert printable(shown) == shown
         assert printable_lines(text).count("\n") == text.count("\n")
+        assert not LOG_COMMANDS.search(shown)
+        assert not any(line.lstrip().startswith("::") for line in printable_log(text).split("\n"))
 
     @given(text=ALL_TEXTS)
     def test_the_program_of_a_user_gets_the_same_protection(self, text: str) -> None:
         assert explain.printable(text).isprintable() and len(explain.printable(text)) == len(text)
+        assert not LOG_COMMANDS.search(explain.printable(text))
 
     def test_a_report_in_the_program_of_a_user(self, capsys: pytest.CaptureFixture[str]) -> None:
         settings = {HOSTILE: HOSTILE}
@@ -153,7 +166,7 @@ class TestConsole:
 
     def test_commands_of_github_actions(self, monkeypatch: pytest.MonkeyPatch) -> None:
         text = "a\n::stop-commands::x ##[add-mask]x"
-        assert self.show(text) == "a ::stop-commands::x ##[add-mask]x\n"
+        assert self.show(text) == "a ::stop-commands::x #＃[add-mask]x\n"
         monkeypatch.setenv("GITHUB_ACTIONS", "true")
         assert self.show(text) == "a :∶stop-commands:∶x #＃[add-mask]x\n"
 
@@ -377,11 +390,12 @@ class TestErrors:
         document = escape_json(json.dumps({"a": text}, ensure_ascii=False, indent=1))
         assert json.loads(document) == {"a": text}
         assert document.replace("\n", "").isprintable()
+        assert not LOG_COMMANDS.search(document)
 
     def test_the_command_of_a_finding_is_quoted(self) -> None:
         error = Failure(kind="exception", stage="load", message="odd")
         facts = ModelFacts(path='$(touch x)".onnx', original=None, load_error=error)  # type: ignore[arg-type]
-        assert check_loading(facts).command.startswith("python -c 'import onnx; ")
+        assert check_loading(facts).command.startswith("python -P -c 'import onnx; ")
 
 
 # Markdown.
@@ -473,5 +487,44 @@ def test_annotations_are_one_command(text: str) -> None:
 
 @given(text=TEXTS)
 def test_no_command_of_github_actions_is_left(text: str) -> None:
-    shown = escape_workflow_commands(text)
-    assert "::" not in shown and not re.search(r"##\w*\[", shown) and len(shown) == len(text)
+    shown = escape_workflow_commands(printable(text))
+    assert "::" not in shown and not LOG_COMMANDS.search(shown) and len(shown) == len(text)
+
+
+COMMANDS = "##[error]forged ##vso[task.setvariable variable=x]y ##teamcity[buildStatus text='x']"
+"""Commands of CI services, where a text of a record has them."""
+
+
+class TestLogs:
+    """What a CI service reads in its log."""
+
+    @pytest.mark.parametrize("how", [(), ("--json",), ("--markdown", "-"), ("--junit", "-")])
+    @pytest.mark.parametrize("service", [{"GITHUB_ACTIONS": "true"}, {"GITHUB_ACTIONS": None}])
+    def test_a_gate_on_a_hostile_record(
+        self, how: tuple[str, ...], service: dict[str, str | None], tmp_path: Path
+    ) -> None:
+        record = make_record(TINY_CNN, Config(), here=False)
+        model = msgspec.structs.replace(record.model, path=f"::error::{COMMANDS}.onnx")
+        path = write(msgspec.structs.replace(record, model=model), tmp_path / "r.json")
+        done = run_ortune("gate", path, path, *how, cwd=tmp_path, environment=service)
+        assert done.returncode == 2
+        page = f"{done.stdout}\n{done.stderr}"
+        assert "forged" in page
+        assert not LOG_COMMANDS.search(page)
+        # The annotation is a command. It is ortune's own.
+        commands = [line for line in page.splitlines() if line.lstrip().startswith("::")]
+        assert [line.startswith("::error title=ortune gate%3A gate::") for line in commands] == [True] * len(commands)
+        assert len(commands) == bool(service["GITHUB_ACTIONS"])
+
+    @pytest.mark.parametrize("target", ["python", "cpp", "java", "rust", "triton", "onnxruntime-web", "kubernetes"])
+    def test_an_export(self, target: str) -> None:
+        config = Config(session_options={"logid": COMMANDS}, run_options={"logid": COMMANDS})
+        record = make_record(TINY_CNN, config, here=False)
+        text = render(target, record, f"{COMMANDS}.onnx").text
+        assert not LOG_COMMANDS.search(text)
+
+    def test_a_plan(self) -> None:
+        plan = msgspec.structs.replace(make_plan(DEPLOYMENTS["default"]), reason=COMMANDS)
+        document = encode_plan(plan)
+        assert not LOG_COMMANDS.search(document.decode())
+        assert json.loads(document)["reason"] == COMMANDS

@@ -42,10 +42,10 @@ from ortune.cli.search_program import search_program
 from ortune.cli.space import space
 from ortune.cli.suggest import suggest
 from ortune.cli.verify_program import verify_program
-from ortune.errors import ExitCode, OrtuneError, UsageError, explain_lack, print_trust_warnings, spell_as_flag
+from ortune.errors import ExitCode, OrtuneError, UsageError, explain_lack, print_record_warnings, spell_as_flag
 from ortune.interrupts import is_interrupt, raise_interrupts
 from ortune.requests import GROUPS
-from ortune.sanitize import printable_lines
+from ortune.sanitize import printable_log
 from ortune.steps import end_steps
 
 
@@ -154,7 +154,7 @@ def main() -> None:
     sys.stdout = cast("TextIO", safe_stdout)
     # Messages and progress may be lost, but not the work that they are about.
     sys.stderr = cast("TextIO", SafeStream(sys.stderr))
-    print_trust_warnings()
+    print_record_warnings()
     try:
         try:
             os.environ.update(prepare_completion(os.environ))
@@ -206,7 +206,7 @@ def name_of(callback: Callable[..., Any] | None) -> str:
 
 def show_traceback() -> None:
     """Print the exception that is being handled. Its message may quote a file."""
-    sys.stderr.write(printable_lines(traceback.format_exc()))
+    sys.stderr.write(printable_log(traceback.format_exc()))
 
 
 def show_error(error: OrtuneError) -> None:

@@ -115,6 +115,7 @@ def run(
     """
     from ortune.console.gate import GateDisplay
     from ortune.console.widgets import make_console
+    from ortune.gates.acceptance import list_notes
     from ortune.gates.prepare import make_gate, prepare_gate
     from ortune.gates.run import run_gate, run_gates
 
@@ -122,7 +123,7 @@ def run(
     if len(requests) == 1:
         gate = make_gate(requests[0])
         setup = prepare_gate(gate)
-        with display.watch(gate, setup.feed) as observe:
+        with display.watch(gate, setup.feed, list_notes(gate, setup.tolerance)) as observe:
             result = run_gate(gate, observe, setup=setup)
         display.show(result)
         return (result,)

@@ -48,7 +48,7 @@ from ortune.workload import (
     make_feed,
 )
 from ortune.workload.goal import AT_TWO_SPEEDS
-from ortune.workload.workload import BackgroundProgram
+from ortune.workload.workload import BackgroundProgram, check_tolerance
 
 MOST_PROCESSES_PER_CPU = 4
 """Processes of a load for each usable CPU, at most. Web servers run one or two."""
@@ -208,8 +208,11 @@ def prepare_comparison(
     Raises:
         ModelError: The file is not a model.
         InputsError: The inputs do not fit the model.
-        UsageError: The processes of the load cannot run on this host, or the goal has batches and the model takes none.
+        UsageError: The tolerance is too large, the processes of the load cannot run on this host, or the goal has
+            batches and the model takes none.
     """
+    if tolerance:
+        check_tolerance(tolerance)
     host = read_host()
     check_processes(goal.load, host)
     model = read_model(path)

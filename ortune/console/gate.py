@@ -99,7 +99,7 @@ class GateDisplay:
             self._live.stop()
 
     @contextlib.contextmanager
-    def watch(self, gate: Gate, subject: Feed | TunedProgram) -> Iterator[Observe]:
+    def watch(self, gate: Gate, subject: Feed | TunedProgram, notes: Sequence[str] = ()) -> Iterator[Observe]:
         """Print what is compared, and yield a function that shows interim results.
 
         If the gate is interrupted, the last interim result stays on the screen.
@@ -107,6 +107,7 @@ class GateDisplay:
         Args:
             gate: The gate.
             subject: The inputs of both models, or the program.
+            notes: What a record says and has no effect.
         """
         if not self._quiet:
             self._console.print(make_header(gate, subject))
@@ -114,6 +115,8 @@ class GateDisplay:
                 show_guesses(self._console, subject)
             else:
                 show_tuned_warnings(self._console, subject)
+            for note in notes:
+                show_warning(self._console, note)
             self._console.print()
         show, results = self.observer(gate.name), list[InterimResult]()
 
@@ -155,12 +158,14 @@ class GateDisplay:
         if not self._console.is_terminal:
             # A line for each gate, for programs that search the output.
             self._console.print(Text.assemble(decision, f"  {text}"), soft_wrap=True)
-            return
-        grid = Table.grid(padding=(0, 2))
-        grid.add_column(no_wrap=True)
-        grid.add_column(overflow="fold")
-        grid.add_row(decision, text)
-        self._console.print(grid)
+        else:
+            grid = Table.grid(padding=(0, 2))
+            grid.add_column(no_wrap=True)
+            grid.add_column(overflow="fold")
+            grid.add_row(decision, text)
+            self._console.print(grid)
+        for note in result.notes if isinstance(result, GateResult) else ():
+            show_warning(self._console, f"{result.name}: {note}")
 
     def show(self, result: GateResult) -> None:
         """Show how a single gate ended."""
@@ -177,7 +182,7 @@ class GateDisplay:
         for check in result.limits:
             self._console.print(Text.assemble(("limit ", "dim"), check.limit, "  ", LIMIT_STATES[check.kept]))
         if result.noise.one_at_a_time:
-            show_warning(self._console, warn_one_at_a_time())
+            show_warning(self._console, warn_one_at_a_time(result.workload.program))
         decision = (result.decision, f"bold {STYLES[result.decision]}")
         self._console.print(Text.assemble(decision, f"  {result.reason}"))
         if self._explain:

@@ -1,7 +1,8 @@
 """How values are written in programming languages, YAML, JSON and the text format of protobuf.
 
 Strings come from records and models. A literal has one line, and only printable characters: all others are escaped by
-the rules of the language. Texts that no language can express do not get here; see `ortune.export.checks`.
+the rules of the language. So is what CI services take for a command where an export is printed to a log. Texts that no
+language can express do not get here; see `ortune.export.checks`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ortune.export.pending_settings import Value
-from ortune.sanitize import escape_json, escape_utf16
+from ortune.sanitize import LOG_COMMAND, escape_json, escape_utf16
 
 LEVEL_NUMBERS = {
     "ORT_DISABLE_ALL": 0,
@@ -59,7 +60,8 @@ class Language:
 
     def quote(self, text: str) -> str:
         """Return a string literal in double quotes."""
-        return f'"{"".join(map(self._write, text))}"'
+        literal = "".join(map(self._write, text))
+        return f'"{LOG_COMMAND.sub(lambda found: self._escape(found[0]), literal)}"'
 
     def _write(self, character: str) -> str:
         if character in SIMPLE_ESCAPES:
@@ -110,6 +112,7 @@ class _Systemd:
         if re.fullmatch(r"[A-Za-z0-9_@+=:,./-]+", text):
             return text
         escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+        escaped = LOG_COMMAND.sub(r"\\x23", escaped)
         return f'"{escaped}"'
 
 
@@ -141,4 +144,5 @@ def quote_protobuf(text: str) -> str:
     """Return a string of protobuf's text format. Characters other than ASCII are escaped."""
     from google.protobuf.text_encoding import CEscape
 
-    return f'"{CEscape(text, as_utf8=False)}"'
+    escaped = LOG_COMMAND.sub(r"\\043", CEscape(text, as_utf8=False))
+    return f'"{escaped}"'

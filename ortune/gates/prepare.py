@@ -10,20 +10,21 @@ import msgspec
 
 from ortune.apply.verify import HELD_SHARE, check_alone, recorded_inputs
 from ortune.compare.captures import check_captures
-from ortune.compare.open import ComparisonSetup, Program, allow_tf32, check_processes, choose_tolerance
+from ortune.compare.open import ComparisonSetup, Program, check_processes
 from ortune.errors import UsageError
+from ortune.gates.acceptance import choose_goal, find_further_limits, note_ignored, settle_tolerance
 from ortune.gates.results import LARGEST_SLOWDOWN, USUAL_SLOWDOWN, Gate, GateSide
 from ortune.gates.sides import NamedSide, check_inputs, check_outputs, make_side, read_side
 from ortune.host import read_host
-from ortune.knobs.providers import multiplies_in_tf32
+from ortune.knobs import DEFAULT
 from ortune.model import read_model
 from ortune.record.schema import Record
 from ortune.record.select import check_model, read_sourced
 from ortune.requests import GateRequest
 from ortune.worker.executor import FIRST_LOAD_DEADLINE_S
-from ortune.workload import Goal, InputOptions, Load, Objective, Tolerance, make_feed, make_goal
+from ortune.workload import Goal, InputOptions, Limit, Objective, make_feed
 from ortune.workload.batching import with_batches
-from ortune.workload.objectives import OF_PROGRAMS
+from ortune.workload.workload import check_tolerance
 
 MIN_LOAD_DEADLINE_S = 20.0
 """Time that creating a session may take even if the budget is smaller."""
@@ -32,50 +33,82 @@ N_SIDES = 4
 
 
 def make_gate(request: GateRequest) -> Gate:
-    """Read the records of both sides, and take missing options from them.
+    """Read the records of both sides, and take missing options from that of base.
 
     Raises:
         OrtuneError: An option is not valid, or a file cannot be read.
     """
-    if request.head is None and Path(request.base).suffix == ".json":
-        check_alone_in(request.base, trust=request.trust)
-    base = read_side(request.base, trust=request.trust, storage=request.storage)
-    head = base if request.head is None else read_side(request.head, trust=request.trust, storage=request.storage)
-    record = head.record or base.record
-    is_relative_to_base = request.head is None or (record is not None and base.config == record.base)
-    goal = _choose_goal(request, record, is_relative_to_base=is_relative_to_base)
-    # The gain of a config is the gain in its first objective, possibly at the expense of the others.
-    gated = goal.objectives if request.head is not None else goal.objectives[:1]
-    goal = msgspec.structs.replace(goal, objectives=tuple(dict.fromkeys((*gated, *request.also))))
-    slowdowns = parse_slowdowns(request.max_slowdown, goal)
+    if request.tolerance:
+        check_tolerance(request.tolerance)
     if request.head is None:
-        sides, slowdowns = _gate_gain(request, base, goal, slowdowns)
-    else:
-        sides = (
-            make_side(request.base, base, request.base_python, "base_python"),
-            make_side(request.head, head, request.head_python, "head_python"),
-        )
+        return _make_gain_gate(request)
+    base = read_side(request.base, trust=request.trust, storage=request.storage)
+    head = read_side(request.head, trust=request.trust, storage=request.storage)
+    goal = choose_goal(request, base.record, base.config)
+    notes: tuple[str, ...] = ()
+    further: tuple[Limit, ...] = ()
+    if head.record:
+        notes = note_ignored(request, head.record, base.record, goal)
+        further = find_further_limits(request, head.record, base.config, goal)
+    goal = msgspec.structs.replace(goal, limits=(*goal.limits, *further))
+    goal = _add_objectives(goal, request)
+    sides = (
+        make_side(request.base, base, request.base_python, "base_python"),
+        make_side(request.head, head, request.head_python, "head_python"),
+    )
+    return msgspec.structs.replace(
+        _fill_in(request, sides, goal, base.record),
+        slowdowns=parse_slowdowns(request.max_slowdown, goal),
+        base_tolerance=base.record.workload.tolerance if base.record else None,
+        head_tolerance=head.record.workload.tolerance if head.record else None,
+        n_further_limits=len(further),
+        notes=notes,
+    )
+
+
+def _make_gain_gate(request: GateRequest) -> Gate:
+    """Return a gate on the gain of a single config: on what its record claims, with outputs as close as without it."""
+    if Path(request.base).suffix == ".json":
+        check_alone_in(request.base, trust=request.trust)
+    named = read_side(request.base, trust=request.trust, storage=request.storage)
+    record = named.record
+    goal = choose_goal(request, record, record.base if record else DEFAULT)
+    # The gain of a config is the gain in its first objective, possibly at the expense of the others.
+    goal = _add_objectives(msgspec.structs.replace(goal, objectives=goal.objectives[:1]), request)
+    sides, slowdowns = _gate_gain(request, named, goal, parse_slowdowns(request.max_slowdown, goal))
+    return msgspec.structs.replace(
+        _fill_in(request, sides, goal, record),
+        slowdowns=slowdowns,
+        head_tolerance=record.workload.tolerance if record else None,
+    )
+
+
+def _add_objectives(goal: Goal, request: GateRequest) -> Goal:
+    return msgspec.structs.replace(goal, objectives=tuple(dict.fromkeys((*goal.objectives, *request.also))))
+
+
+def _fill_in(request: GateRequest, sides: tuple[GateSide, GateSide], goal: Goal, record: Record | None) -> Gate:
+    """Return a gate with what is the same for all kinds of gates.
+
+    Args:
+        request: The gate.
+        sides: Base and head.
+        goal: What is measured.
+        record: The record whose inputs are used if the command gives none, or None.
+    """
     return Gate(
         name=request.name,
         base=sides[0],
         head=sides[1],
         goal=with_batches(goal, *(each.config.batch for each in sides)),
-        slowdowns=slowdowns,
         budget_s=request.budget,
         inputs=request.given_inputs or (recorded_inputs(record, None, sides[0].model) if record else InputOptions()),
-        tolerance=request.tolerance or (find_tolerance(record, sides) if record else None),
+        tolerance=request.tolerance,
         same_outputs=not request.ignore_outputs,
         beside=request.beside,
         busy=request.busy,
         seed=request.seed,
     )
-
-
-def find_tolerance(record: Record, sides: Sequence[GateSide]) -> Tolerance:
-    """Return the tolerance of a record. It also allows for TF32 if only one side multiplies in it."""
-    chains = [each.config.providers for each in sides]
-    tolerance = record.workload.tolerance
-    return tolerance if all(map(multiplies_in_tf32, chains)) else allow_tf32(tolerance, chains)
 
 
 def check_alone_in(path: str, *, trust: bool) -> None:
@@ -86,36 +119,6 @@ def check_alone_in(path: str, *, trust: bool) -> None:
     """
     for each in read_sourced([path], trust=trust):
         check_alone(each.record, f"ortune gate {path} -- COMMAND")
-
-
-def _choose_goal(request: GateRequest, record: Record | None, *, is_relative_to_base: bool) -> Goal:
-    """Return load, objectives and limits. Missing options come from the record where they are compatible.
-
-    Args:
-        request: The gate.
-        record: The record, or None without one.
-        is_relative_to_base: Whether base has the settings that the record's relative limits refer to.
-    """
-    workload = record.workload if record else None
-    load = request.given_load or (workload.load if workload else Load())
-    goal = make_goal(load, request.objective, (), request.limit).on_host(throttled=read_host().limits.throttled)
-    if record is None or workload is None or load != workload.load:
-        return goal
-    if request.objective is None:
-        if found := OF_PROGRAMS.intersection(record.objectives):
-            raise UsageError(
-                f"The record's objective is the {min(found)} of a program, which sessions do not have.",
-                "Name another one with {objective=FIGURE}, or gate the program: ortune gate ... -- COMMAND.",
-                option="objective",
-            )
-        goal = msgspec.structs.replace(goal, objectives=record.objectives, why="")
-    # Under another load, the record's limits may be out of reach, or mean nothing.
-    limits = tuple(
-        limit
-        for limit in workload.limits
-        if limit.figure not in OF_PROGRAMS and (is_relative_to_base or not limit.relative)
-    )
-    return goal if request.limit else msgspec.structs.replace(goal, limits=limits)
 
 
 def _gate_gain(
@@ -236,13 +239,12 @@ def prepare_gate(gate: Gate) -> ComparisonSetup:
     check_inputs(base, head, gate.base.text, gate.head.text)
     if gate.same_outputs:
         check_outputs(base, head, gate.base.text, gate.head.text)
-    chains = [gate.base.config.providers, gate.head.config.providers]
     setup = ComparisonSetup(
         program=Program(model=base, path=gate.base.model),
         other=Program(model=head, path=gate.head.model),
         feed=make_feed(base, gate.inputs, gate.goal.batches),
         goal=gate.goal,
-        tolerance=gate.tolerance or allow_tf32(choose_tolerance(base), chains),
+        tolerance=settle_tolerance(gate, base),
         host=host,
         base=gate.base.config,
         beside=gate.beside,

@@ -58,11 +58,16 @@ class Gate(msgspec.Struct, frozen=True, kw_only=True):
         slowdowns: Allowed slowdown of head by objective, as a share; negative if head must be better.
         budget_s: Wall time after which the gate ends, decided or not.
         inputs: Input data of both sides.
-        tolerance: Allowed difference of head's outputs from base's, or None to choose it from the model.
+        tolerance: Allowed difference of head's outputs from base's that the command gives, or None.
+        base_tolerance: That of the record of base, or None to choose it from the model.
+        head_tolerance: That of the record of head, which counts where it is smaller; None without one.
         same_outputs: Whether outputs are compared at all.
         beside: Command of the background load, or None.
         busy: Whether to decide even on a busy host.
         seed: Random seed.
+        n_further_limits: How many of the limits, the last ones, only the record of head has. They do not count among
+            the claims of the gate, so that they make no other claim harder to prove.
+        notes: What the record of head says about the measurement and has no effect, as sentences.
     """
 
     name: str = "gate"
@@ -73,10 +78,14 @@ class Gate(msgspec.Struct, frozen=True, kw_only=True):
     budget_s: float = USUAL_BUDGET_S
     inputs: InputOptions = InputOptions()
     tolerance: Tolerance | None = None
+    base_tolerance: Tolerance | None = None
+    head_tolerance: Tolerance | None = None
     same_outputs: bool = True
     beside: str | None = None
     busy: bool = False
     seed: int = 0
+    n_further_limits: int = 0
+    notes: tuple[str, ...] = ()
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -196,6 +205,7 @@ class GateResult(msgspec.Struct, frozen=True, kw_only=True):
         max_error: Largest difference of head's outputs from base's, as a share of the output's largest value; None if
             they were not compared.
         outputs_compared: Whether outputs were compared. Those of some programs cannot be.
+        notes: What the record of head says about the measurement and had no effect, as sentences.
         noise: CPU use by other processes.
         workload: What was measured.
         host: Class of the host.
@@ -216,6 +226,7 @@ class GateResult(msgspec.Struct, frozen=True, kw_only=True):
     head: SideResult
     max_error: float | None = None
     outputs_compared: bool = True
+    notes: tuple[str, ...] = ()
     noise: Noise
     workload: Workload
     host: HostClass

@@ -13,6 +13,7 @@ from ortune.compare.evaluate import summarize
 from ortune.compare.open import ComparisonSetup
 from ortune.compare.providers import allow_for_providers
 from ortune.errors import OrtuneError, spell_in_toml
+from ortune.gates.acceptance import list_notes
 from ortune.gates.decision import holm
 from ortune.gates.prepare import N_SIDES, make_gate, prepare_gate
 from ortune.gates.programs import open_programs
@@ -104,6 +105,7 @@ def run_gate(
         head=head,
         max_error=sides.max_error,
         outputs_compared=gate.same_outputs and any(each.outputs_compared for each in run.loaded[HEAD]),
+        notes=list_notes(gate, sides.workload.tolerance),
         noise=noise,
         workload=sides.workload,
         host=HostClass.of(sides.host),
@@ -151,7 +153,7 @@ def _as_result(name: str, add: Callable[[GateError], None]) -> Iterator[None]:
 
 def count_claims(gate: Gate) -> int:
     """Return how many claims a gate makes: its objectives and its limits, each of which may fail it."""
-    return len(gate.slowdowns) + len(gate.goal.limits)
+    return len(gate.slowdowns) + len(gate.goal.limits) - gate.n_further_limits
 
 
 def judge_together(results: Sequence[GateResult | GateError]) -> tuple[GateResult | GateError, ...]:

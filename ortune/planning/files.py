@@ -11,8 +11,9 @@ from ortune.errors import RecordError, UsageError
 from ortune.planning.result import SCHEMA, Plan
 from ortune.record.check import check_configs, shorten
 from ortune.record.files import name_of_input, read_content, write_atomically
+from ortune.record.json_text import check_json_text
 from ortune.record.rescue import rescue
-from ortune.sanitize import encode_json
+from ortune.sanitize import encode_json, escape_json
 
 MOST_BYTES = 4 << 20
 """Largest size of a file that is read as a plan. A plan has some kilobytes."""
@@ -24,7 +25,8 @@ HINT = "Create one: ortune plan MODEL -o FILE."
 
 def encode_plan(plan: msgspec.Struct) -> bytes:
     """Return a plan of any kind as indented JSON."""
-    return msgspec.json.format(encode_json(plan), indent=2) + b"\n"
+    document = msgspec.json.format(encode_json(plan), indent=2)
+    return escape_json(document.decode()).encode() + b"\n"
 
 
 def write_plan(plan: msgspec.Struct, path: Path) -> None:
@@ -85,8 +87,9 @@ def decode_document(data: bytes, name: str, kind: type[Document], schema: int, h
     if len(data) > MOST_BYTES:
         raise RecordError(f"{name} is not a plan: it has more than {MOST_BYTES >> 20} MiB.", hint)
     try:
+        check_json_text(data)
         document: Any = msgspec.json.decode(data)
-    except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
+    except (ValueError, msgspec.DecodeError, RecursionError) as error:
         raise RecordError(f"{name} is not a plan: {shorten(str(error))}.", hint) from None
     version = document.get("schema") if isinstance(document, dict) else None
     if type(version) is not int or version < 1:

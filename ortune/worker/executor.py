@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import wait
@@ -13,6 +12,7 @@ from typing import Self
 import msgspec
 
 from ortune.errors import HostError, ModelError, UsageError, make_missing_error
+from ortune.interpreter import PYTHON
 from ortune.interrupts import uninterrupted
 from ortune.knobs.config import CPU, DEFAULT, Config
 from ortune.knobs.titles import describe
@@ -32,7 +32,7 @@ from ortune.worker.watchdog import Watchdog
 from ortune.worker.working_inputs import explain_failed_run
 from ortune.workload import Feed, Tolerance
 
-WORKER_COMMAND = (sys.executable, "-P", "-m", "ortune.worker.main")
+WORKER_COMMAND = (*PYTHON, "-m", "ortune.worker.main")
 
 REFERENCE_ATTEMPTS = 6
 REFERENCE_TIMEOUTS = 2
@@ -59,11 +59,14 @@ class ReferenceOutputs(msgspec.Struct, frozen=True, kw_only=True):
         path: The file that contains them.
         compare_values: Whether two runs of the reference agreed. If not, only types and shapes are compared.
         baseline_key: Key of the config that they come from; None if another program than the candidates' made them.
+        quanta: For each output that their model dequantizes at the end: the step between two adjacent values. A model
+            that is compared with them must not choose how much it may differ.
     """
 
     path: Path
     compare_values: bool
     baseline_key: str | None = None
+    quanta: Mapping[str, float] = {}
 
 
 class ProcessExecutor:
@@ -139,6 +142,7 @@ class ProcessExecutor:
         self._environment = dict(environment or {})
         self._compare_values = reference.compare_values if reference else True
         self._baseline_key = reference.baseline_key if reference else None
+        self._quanta = reference.quanta if reference else _list_quanta(model)
         self._live: set[WorkerProcess] = set()
         self._n_launched = 0
         feed.save(self._feed_path)
@@ -270,7 +274,10 @@ class ProcessExecutor:
     def reference(self) -> ReferenceOutputs:
         """The reference outputs, for use by another executor."""
         return ReferenceOutputs(
-            path=self._reference_path, compare_values=self._compare_values, baseline_key=self._baseline_key
+            path=self._reference_path,
+            compare_values=self._compare_values,
+            baseline_key=self._baseline_key,
+            quanta=self._quanta,
         )
 
     def _build(self, config: Config, *, is_reference: bool) -> Failure | None:
@@ -349,7 +356,7 @@ class ProcessExecutor:
             is_reference=is_reference,
             n_sessions=self._n_sessions,
             tolerance=self._tolerance,
-            quanta={output.name: output.quantum for output in self._model.outputs if output.quantum},
+            quanta=dict(self._quanta),
             compare_values=self._compare_values,
             repeats=self._count_repeats(config),
             is_baseline=config.key == self._baseline_key,
@@ -385,6 +392,11 @@ class ProcessExecutor:
         self._live.discard(worker)
         self._memory.remove(worker)
         self._watchdog.remove(worker.pid)
+
+
+def _list_quanta(model: ModelInfo) -> dict[str, float]:
+    """Return the step between two adjacent values of each output that a model dequantizes at the end."""
+    return {output.name: output.quantum for output in model.outputs if output.quantum}
 
 
 def launch_reference(
@@ -443,5 +455,5 @@ def launch_reference(
     raise ModelError(
         f"ONNX Runtime cannot {'run' if first.stage == 'check' else 'load'} {model.path} ({kind}): {first.message}",
         "Check whether ONNX Runtime loads it without ortune: "
-        "python -c 'import onnxruntime; onnxruntime.InferenceSession(PATH)'.",
+        "python -P -c 'import onnxruntime; onnxruntime.InferenceSession(PATH)'.",
     )

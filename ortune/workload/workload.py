@@ -6,15 +6,27 @@ import hashlib
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from typing import Annotated
 
 import msgspec
 
-from ortune.numbers import Count
+from ortune.errors import UsageError
+from ortune.numbers import FEW, MANY, Count
 from ortune.sanitize import printable
 from ortune.workload.goal import Limit
 from ortune.workload.load import Load
 from ortune.workload.objectives import Objective
 from ortune.workload.program import ProgramRun
+
+MOST_TOLERANCE = 0.1
+"""Largest relative and largest absolute tolerance. With both, a value may be off by a fifth of the largest one. With
+0.5 for both, outputs that are all zero would pass.
+
+Source: twice what `APPROXIMATE_TOLERANCE` allows, and six times the loosest default of a library that compares such
+outputs, 1.6e-2 for bfloat16 in https://docs.pytorch.org/docs/stable/testing.html.
+"""
+
+Share = Annotated[float, msgspec.Meta(ge=0, le=MOST_TOLERANCE)]
 
 
 class Tolerance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -25,8 +37,34 @@ class Tolerance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         absolute: Share of the largest value of the output, so that it means the same for all models.
     """
 
-    relative: float = 1e-3
-    absolute: float = 1e-4
+    relative: Share = 1e-3
+    absolute: Share = 1e-4
+
+    def allows_more_than(self, other: Tolerance) -> bool:
+        """Return whether it is larger than another one in either respect."""
+        return self.relative > other.relative or self.absolute > other.absolute
+
+    def limit_to(self, other: Tolerance) -> Tolerance:
+        """Return the smaller one of it and another one in each respect."""
+        return Tolerance(
+            relative=min(self.relative, other.relative),
+            absolute=min(self.absolute, other.absolute),
+        )
+
+
+def check_tolerance(tolerance: Tolerance) -> None:
+    """Check a tolerance that the user gives.
+
+    Raises:
+        UsageError: It is too large.
+    """
+    for option, value in (("rtol", tolerance.relative), ("atol", tolerance.absolute)):
+        if value > MOST_TOLERANCE:
+            raise UsageError(
+                f"{value:g}: with such a tolerance, wrong outputs could pass.",
+                f"Use at most {MOST_TOLERANCE:g}.",
+                option=option,
+            )
 
 
 QUANTIZED_TOLERANCE = Tolerance(relative=1e-3, absolute=1 / 127)
@@ -62,7 +100,7 @@ class InputData(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """
 
     dtype: str
-    shapes: tuple[tuple[Count, ...], ...]
+    shapes: tuple[Annotated[tuple[Count, ...], FEW], ...]
     origin: str
 
     def __post_init__(self) -> None:
@@ -123,14 +161,14 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """
 
     load: Load = Load()
-    objectives: tuple[Objective, ...] = ("p50",)
-    limits: tuple[Limit, ...] = ()
+    objectives: Annotated[tuple[Objective, ...], FEW] = ("p50",)
+    limits: Annotated[tuple[Limit, ...], FEW] = ()
     n_samples: Count = 1
-    inputs: dict[str, InputData]
+    inputs: Annotated[dict[str, InputData], MANY]
     tolerance: Tolerance = Tolerance()
     background_load: BackgroundProgram | None = None
     program: ProgramRun | None = None
-    batches: tuple[int, ...] = ()
+    batches: Annotated[tuple[int, ...], MANY] = ()
 
     def __post_init__(self) -> None:
         """Reject a workload without objectives, and numbers of items that no call has."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 import time
 from pathlib import Path
@@ -112,8 +113,12 @@ def _join(first: str, rows: dict[str, str]) -> str:
 
 
 def printable(text: str) -> str:
-    """Return a text as one line without characters that a terminal interprets."""
-    return "".join(each if each.isprintable() else " " if each.isspace() else "\ufffd" for each in text)
+    """Return a text as one line without what a terminal interprets, or a CI service in a log.
+
+    Source: `ortune.sanitize.LOG_COMMAND`.
+    """
+    text = "".join(each if each.isprintable() else " " if each.isspace() else "\ufffd" for each in text)
+    return re.sub(r"(?<=#)#(?=\w*\[)", "\N{FULLWIDTH NUMBER SIGN}", text)
 
 
 def _read_provider_options(session: Any) -> dict[str, str]:

@@ -22,6 +22,8 @@ def render_annotations(results: Sequence[GateResult | GateError]) -> str:
         parts = [result.reason]
         if isinstance(result, GateResult) and result.findings:
             parts.insert(0, "; ".join(map(describe_finding, result.findings)))
+        if isinstance(result, GateResult):
+            parts += [note.removesuffix(".") for note in result.notes]
         title = escape_annotation_property(f"ortune gate: {result.name}")
         lines.append(f"::{LEVELS[result.decision]} title={title}::{escape_annotation('. '.join(parts))}")
     return "\n".join(lines) + "\n"

@@ -25,7 +25,7 @@ def render_junit(results: Sequence[GateResult | GateError], *, inconclusive_fail
             case.result = [Error(printable(result.reason), "error")]
         else:
             case.time = round(result.wall_s, 3)
-            lines = (*describe_sides(result), *map(describe_finding, result.findings))
+            lines = (*describe_sides(result), *map(describe_finding, result.findings), *result.notes)
             case.system_out = "\n".join(map(printable, lines))
             if result.decision == "fail" or (result.decision == "inconclusive" and inconclusive_fails):
                 case.result = [Failure(printable(result.reason), result.decision)]

@@ -55,6 +55,7 @@ def _make_notes(results: Sequence[GateResult | GateError]) -> list[str]:
         if isinstance(result, GateResult):
             base, head = describe_sides(result)
             notes.append(f"**{name}**: base {escape_markdown(base)}; head {escape_markdown(head)}.")
+            notes += [f"{name}: {escape_markdown(note)}" for note in result.notes]
         notes.append(f"{SIGNS[result.decision]} {name}: {escape_markdown(result.reason)}")
     measured = [each for each in results if isinstance(each, GateResult)]
     if measured:

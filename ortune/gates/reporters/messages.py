@@ -5,7 +5,7 @@ from __future__ import annotations
 from ortune.compare.interval import Interval
 from ortune.gates.results import LARGEST_SLOWDOWN, Finding, GateResult
 from ortune.knobs import describe
-from ortune.numbers import format_digits
+from ortune.numbers import NO_UPPER_BOUND, format_digits, is_unbounded
 
 SIGNS = {"pass": "✅", "fail": "❌", "inconclusive": "❔", "error": "💥"}
 """Sign of each decision."""
@@ -22,8 +22,10 @@ def describe_failure(allowed: float) -> str:
 
 
 def describe_interval(interval: Interval) -> str:
-    """Return a slowdown in percent, such as `+1.2% [-0.3%, +2.8%]`."""
+    """Return a slowdown in percent, such as `+1.2% [-0.3%, +2.8%]`, or with `no upper bound` for the largest ends."""
     low, high = f"{100 * (interval.low - 1):+.1f}%", f"{100 * (interval.high - 1):+.1f}%"
+    if is_unbounded(interval.low, interval.high):
+        high = NO_UPPER_BOUND
     return f"{100 * (interval.estimate - 1):+.1f}% [{low}, {high}]"
 
 

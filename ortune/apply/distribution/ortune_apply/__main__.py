@@ -8,6 +8,7 @@ from ortune.apply.command import launch, make_parser
 from ortune.errors import ExitCode, OrtuneError, spell_as_flag
 from ortune.interrupts import end_at_once
 from ortune.naming import COMMAND, DISTRIBUTION
+from ortune.sanitize import printable_log
 
 
 def main() -> None:
@@ -27,12 +28,12 @@ def main() -> None:
         launch(arguments)
     except OrtuneError as error:
         message, hint = error.render(spell_as_flag)
-        sys.stderr.write(f"error: {message}\n{hint}\n" if hint else f"error: {message}\n")
+        sys.stderr.write(printable_log(f"error: {message}\n{hint}\n" if hint else f"error: {message}\n"))
         sys.exit(ExitCode.ERROR)
     except Exception:  # noqa: BLE001  (a fault of ortune's own: Python would end with 1, which programs use)
         import traceback
 
-        traceback.print_exc()
+        sys.stderr.write(printable_log(traceback.format_exc()))
         sys.exit(ExitCode.ERROR)
 
 
