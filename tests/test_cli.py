@@ -184,7 +184,7 @@ def test_several_clients_and_a_record_on_stdout(tmp_path: Path) -> None:
     done = run_ortune("search", TINY_CNN, *options, *FAST, cwd=tmp_path, simulate=True)
     assert done.returncode in {0, 3}, done.stderr
     assert list(tmp_path.iterdir()) == []
-    assert "screening" in done.stderr
+    assert "confirmation" in done.stderr
     assert "2 clients, back to back" in done.stderr
     assert "throughput" in done.stderr
     assert "memory<10GB" in done.stderr
@@ -204,7 +204,7 @@ def test_a_rate_and_a_limit_that_no_candidate_keeps(tmp_path: Path) -> None:
         simulate=True,
     )
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "No candidate stays within the limits" in done.stdout
+    assert "No candidate was found within the limits" in done.stdout
     assert "Closest" in done.stdout
     assert "between calls" in done.stdout
     assert "utilization" in done.stdout

@@ -16,10 +16,11 @@ import pytest
 from ortune.apply.fit import Mismatch
 from ortune.apply.verify import Answer, Verification
 from ortune.compare.bench import BenchResult
-from ortune.compare.comparison import Row, Speedup, Stage, TwoSpeeds
+from ortune.compare.comparison import FewCalls, Row, Speedup, Stage, TwoSpeeds
 from ortune.compare.interval import Interval
 from ortune.console.apply import show_config
-from ortune.console.bench import show_comparison
+from ortune.console.bench import show_changed_objective, show_comparison
+from ortune.console.explain import explain_search
 from ortune.console.gate import GateDisplay
 from ortune.console.plan import PlanProgress
 from ortune.console.progress import STAGES, ComparisonProgress, SearchProgress
@@ -34,22 +35,18 @@ from ortune.console.warnings import (
     warn_load_mismatch,
     warn_overload,
 )
-from ortune.console.widgets import (
-    format_bytes,
-    format_count,
-    format_duration,
-    format_number,
-    format_ratio,
-    format_reason,
-)
+from ortune.console.widgets import format_bytes, format_count, format_duration, format_number, format_reason
+from ortune.fleet.verify import SharedVerification
 from ortune.gates.results import InterimResult
 from ortune.knobs import CPU, DEFAULT, Candidate, Config, ThreadPool
-from ortune.numbers import format_digits
+from ortune.numbers import format_digits, format_interval, format_ratio
 from ortune.record.files import read_record
 from ortune.record.schema import FrontPoint, Record
 from ortune.steps import enter_measuring, enter_step, observe_steps
 from ortune.tuning.outcome import Progress
 from ortune.worker import Failure
+from ortune.workload import Goal
+from ortune.workload.program import ProgramRun
 from tests.conftest import ROOT
 from tests.records import ONE_THREAD
 
@@ -132,8 +129,8 @@ class TestVerdict:
                 f"Nothing better found among {SERVER.search.n_tried} of {SERVER.search.n_candidates - 1} candidates: ",
             ),
             ({"verdict": "within_limits"}, "Within the limits, unlike ONNX Runtime's default"),
-            ({"verdict": "infeasible"}, "No candidate stays within the limits: keep the default"),
-            ({"verdict": "overload"}, "Overload: no candidate can serve requests at this rate"),
+            ({"verdict": "infeasible"}, "No candidate was found within the limits: keep the default"),
+            ({"verdict": "overload"}, "Overload: no candidate was found that can serve requests at this rate"),
             ({"verdict": "inconclusive"}, "Inconclusive: nothing is proven, keep the default"),
         ],
     )
@@ -187,6 +184,95 @@ class TestVerdict:
         show_verdict(SafeConsole(file=file, width=width), SERVER, Path("c.json"))
         assert "…" not in file.getvalue()
         assert all(len(line) <= width for line in file.getvalue().splitlines())
+
+
+class TestFewCalls:
+    """A percentile that needs more calls: wherever its interval is stated, their number is."""
+
+    FEW = "209 calls of each config, where p99 needs 1522"
+
+    def make(self, **changes: Any) -> Record:
+        workload = msgspec.structs.replace(SERVER.workload, objectives=("p99",))
+        record = change_evidence(SERVER, objective="p99", **changes)
+        return msgspec.structs.replace(record, config=ONE_THREAD, workload=workload)
+
+    @pytest.mark.parametrize("verdict", ["faster", "within_limits", "default_is_best", "inconclusive"])
+    def test_evidence(self, verdict: str) -> None:
+        text = print_verdict(self.make(verdict=verdict))
+        assert f"from 14 paired blocks in 7 launches of each config, and {self.FEW}" in text
+
+    def test_a_record_that_is_applied(self) -> None:
+        file = io.StringIO()
+        show_config(SafeConsole(file=file, width=200), self.make(verdict="faster"))
+        assert f"in p99, from {self.FEW}, when the record was made" in " ".join(file.getvalue().split())
+
+    def test_a_gain_in_a_sentence(self) -> None:
+        text = print_verdict(self.make(verdict="faster"))
+        assert "58.0x faster (p99 over 209 calls) than" in text
+        assert "with 95% confidence. This rests on 209 calls of each, so rarer slow calls may be missing." in text
+
+    def test_explanations(self) -> None:
+        found = dict(explain_search(self.make(verdict="faster")))
+        assert f"It rests on {self.FEW}" in found["interval"]
+        assert "about 95 contain it" not in found["interval"]
+
+    def test_a_front(self) -> None:
+        baseline = SERVER.evidence.baseline
+        assert baseline
+        speedup = Speedup(estimate=1.3, low=1.2, high=1.4, confidence=0.95, n_pairs=8, n_launches=4)
+        point = FrontPoint(summary=baseline, speedups={"cpu": speedup, "p99": speedup})
+        record = self.make(verdict="trade_off", front=(point,), winner=None, speedup=None)
+        workload = msgspec.structs.replace(record.workload, objectives=("cpu", "p99"))
+        text = print_verdict(msgspec.structs.replace(record, workload=workload))
+        assert f"hold simultaneously with 95% confidence. They rest on {self.FEW}." in text
+
+    def test_enough_calls(self) -> None:
+        sides = (SERVER.evidence.baseline, SERVER.evidence.winner)
+        baseline, winner = (side and msgspec.structs.replace(side, n_calls=1522) for side in sides)
+        text = print_verdict(self.make(verdict="faster", baseline=baseline, winner=winner))
+        assert "1522" not in text and "58.0x faster (p99) than" in text
+
+
+class TestDifferingRatio:
+    """A headline of 1.58x beside figures of 135 and 75 µs."""
+
+    def show(self, p50_ns: float, two_speeds: TwoSpeeds | None = None) -> str:
+        baseline, winner = SERVER.evidence.baseline, SERVER.evidence.winner
+        assert baseline and winner
+        record = change_evidence(
+            SERVER,
+            verdict="faster",
+            objective="p50",
+            baseline=msgspec.structs.replace(baseline, p50_ns=135e3),
+            winner=msgspec.structs.replace(winner, p50_ns=p50_ns),
+            speedup=Speedup(estimate=1.58, low=1.5, high=1.66, confidence=0.95, n_pairs=80, n_launches=8),
+            noise=msgspec.structs.replace(SERVER.evidence.noise, two_speeds=two_speeds),
+        )
+        workload = msgspec.structs.replace(record.workload, objectives=("p50",))
+        return print_verdict(msgspec.structs.replace(record, workload=workload))
+
+    def test_two_speeds(self) -> None:
+        speeds = TwoSpeeds(side="the default", slow_share=0.4, factor=1.8)
+        text = self.show(75e3, speeds)
+        assert (
+            "The figures of both sides differ by 1.80x in p50 latency, and the ratio is 1.58x: it is the mean over "
+            "launches, and the default ran at two speeds." in text
+        )
+
+    def test_other_causes(self) -> None:
+        assert "the ratio is 1.58x: it is the mean over launches, which differ from each other." in self.show(75e3)
+
+    def test_figures_within_the_interval(self) -> None:
+        assert "The figures of both sides" not in self.show(135e3 / 1.6)
+
+    def test_a_bench(self) -> None:
+        default, tuned, _ = make_bench_result().rows
+        assert default.summary
+        summary = msgspec.structs.replace(default.summary, p50_ns=default.summary.p50_ns / 2)
+        file = io.StringIO()
+        rows = (default, msgspec.structs.replace(tuned, summary=summary))
+        show_comparison(SafeConsole(file=file, width=120), make_bench_result(rows=rows))
+        assert f"{SETTINGS}: The figures of both sides differ by 2.00x in p50" in " ".join(file.getvalue().split())
 
 
 class TestFront:
@@ -246,6 +332,7 @@ def make_bench_result(**changes: Any) -> BenchResult:
     baseline, winner = SERVER.evidence.baseline, SERVER.evidence.winner
     assert baseline and winner
     speedup = Speedup(estimate=1.1, low=1.08, high=1.12, confidence=0.95, n_pairs=60, n_launches=6)
+    winner = msgspec.structs.replace(winner, p50_ns=baseline.p50_ns / 1.1)
     failure = Failure(kind="not_applied", stage="load", message="the workers are not pinned")
     rows = (
         Row(name="default", config=DEFAULT, summary=baseline),
@@ -277,7 +364,7 @@ class TestBench:
     def test_one_table_where_there_is_room(self) -> None:
         lines = self.show(make_bench_result(), width=160)
         assert "config p50 p99 calls/s CPU memory p50 ratio" in lines
-        assert f"2 {SETTINGS} 205 µs 363 µs 93.4 181 µs 69.8 MB 1.10x [1.08, 1.12]" in lines
+        assert f"2 {SETTINGS} 180 µs 363 µs 93.4 181 µs 69.8 MB 1.10x [1.08, 1.12]" in lines
         assert "3 other.json failed" in lines
         assert "failed: other.json: not applied: the workers are not pinned" in lines
         assert not any(line.startswith("warning:") for line in lines)
@@ -287,7 +374,7 @@ class TestBench:
         lines = self.show(make_bench_result(), width)
         assert "config p50 ratio" in lines
         assert "p50 p99 calls/s CPU memory" in lines
-        assert "2 205 µs 363 µs 93.4 181 µs 69.8 MB" in lines
+        assert "2 180 µs 363 µs 93.4 181 µs 69.8 MB" in lines
 
     def test_warnings(self) -> None:
         noise = msgspec.structs.replace(SERVER.evidence.noise, regime="contended")
@@ -298,6 +385,39 @@ class TestBench:
         assert "p99 needs 1522 calls of each config, but only 209 were measured." in text
         assert "Other processes used the CPUs during most of the measurement" in text
         assert "default is overloaded: it can serve 50.0 of 100 requests per second." in text
+
+    def test_slow_calls_that_are_not_excluded(self) -> None:
+        default, tuned, _ = make_bench_result().rows
+        few = FewCalls(n_calls=344, supported="p95", speedup=tuned.speedup, slowest_ns=31.8e6, one_in=115)
+        result = make_bench_result(rows=(default, msgspec.structs.replace(tuned, few_calls=few)), objective="p99")
+        text = " ".join(self.show(result))
+        assert f"{SETTINGS}: p95 gains 1.10x [1.08, 1.12]; calls slower than 31.8 ms, if rarer than 1 in 115" in text
+
+    @pytest.mark.parametrize(
+        ("objective", "advice"),
+        [("p50", "--objective p99"), ("p99", "--objective p50"), ("mean", "--objective p99")],
+    )
+    def test_figures_that_disagree(self, objective: str, advice: str) -> None:
+        default, tuned, _ = make_bench_result().rows
+        assert default.summary and tuned.summary
+        slower = {"p99_ns": 2 * default.summary.p99_ns, "p50_ns": default.summary.p50_ns / 1.3, "n_calls": 2000}
+        summary = msgspec.structs.replace(tuned.summary, **slower)
+        baseline = msgspec.structs.replace(default.summary, n_calls=2000)
+        rows = (msgspec.structs.replace(default, summary=baseline), msgspec.structs.replace(tuned, summary=summary))
+        text = " ".join(self.show(make_bench_result(rows=rows, objective=objective)))
+        assert "The figures disagree: p50 from" in text
+        assert f"use {advice}." in text
+        few = msgspec.structs.replace(summary, n_calls=50)
+        rows = (rows[0], msgspec.structs.replace(tuned, summary=few))
+        assert "p99 from" not in " ".join(self.show(make_bench_result(rows=rows, objective=objective)))
+
+    def test_an_objective_that_two_speeds_changed(self) -> None:
+        file = io.StringIO()
+        console = SafeConsole(file=file, width=120)
+        show_changed_objective(console, Goal(), make_bench_result())
+        assert not file.getvalue()
+        show_changed_objective(console, Goal(), make_bench_result(objective="mean"))
+        assert file.getvalue().startswith("goal: mean latency: calls run at two speeds")
 
 
 class TestVerification:
@@ -312,6 +432,7 @@ class TestVerification:
             ("holds", "The recorded gain holds on this host Why. recorded 1.10x [1.08, 1.12] here 1.10x [1.08, 1.12]"),
             ("does_not_hold", "The recorded gain does not hold on this host Why."),
             ("inconclusive", "Inconclusive Why."),
+            ("nothing_to_verify", "Nothing to verify Why."),
         ],
     )
     def test_answers(self, answer: Answer, text: str) -> None:
@@ -321,8 +442,50 @@ class TestVerification:
 
     def test_mismatches(self) -> None:
         mismatch = Mismatch(what="physical cores", recorded="64", here="2", hint="Search again.")
-        shown = self.show(Verification(answer="holds", reason="why", mismatches=(mismatch,)))
+        gain = make_bench_result().rows[1].speedup
+        shown = self.show(Verification(answer="holds", reason="why", recorded=gain, mismatches=(mismatch,)))
         assert shown.startswith("mismatch: physical cores: 64 in the record, 2 on this host. The recorded gain holds")
+
+    @pytest.mark.parametrize(
+        ("answer", "claims_limits", "text"),
+        [
+            ("holds", True, "The config stays within the recorded limits on this host"),
+            ("does_not_hold", True, "The config does not stay within the recorded limits on this host"),
+            ("holds", False, "The config is better than the baseline on this host"),
+            ("does_not_hold", False, "The config is not better than the baseline on this host"),
+        ],
+    )
+    def test_a_record_without_a_gain(self, answer: Answer, claims_limits: bool, text: str) -> None:
+        assert self.show(Verification(answer=answer, reason="why", claims_limits=claims_limits)).startswith(text)
+
+    @pytest.mark.parametrize(
+        ("others", "text"),
+        [
+            ((), "No other host of this class has verified the record yet."),
+            (("b",), "1 other host of this class verified the record, but fewer than two hosts have a speedup"),
+        ],
+    )
+    def test_hosts_without_a_common_result(self, others: tuple[str, ...], text: str) -> None:
+        nodes = {f"{place:08x}": name for place, name in enumerate(("a", *others))}
+        assert text in self.show(SharedVerification(answer="inconclusive", reason="why", node="a", nodes=nodes))
+
+    @pytest.mark.parametrize(
+        ("measured", "why"),
+        [
+            ({}, "nothing was measured"),
+            ({"comparison": True}, "no speedup was measured"),
+            ({"comparison": True, "here": True}, "only measurements on this class of host"),
+        ],
+    )
+    def test_why_it_is_not_added(self, measured: dict[str, bool], why: str) -> None:
+        result = make_bench_result()
+        changes = {"comparison": result, "here": result.rows[1].speedup}
+        given = {name: value for name, value in changes.items() if name in measured}
+        file = io.StringIO()
+        show_verification(
+            SafeConsole(file=file, width=200), Verification(answer="inconclusive", reason="why", **given), "tuned.json"
+        )
+        assert f"not added {why}" in " ".join(file.getvalue().split())
 
 
 class TestApply:
@@ -356,7 +519,10 @@ class TestWarnings:
         ("noise", "text"),
         [
             ({"regime": "contended"}, "Other processes used the CPUs during most of confirmation"),
-            ({"n_contended": 30, "n_blocks": 71}, "during 30 of 71 blocks. They do not count toward the result."),
+            (
+                {"n_contended": 30, "n_blocks": 71},
+                "during 30 of 71 blocks. The confirmation leaves them out. Before it, they may have decided which",
+            ),
             ({"drift": 1.4}, "in racing was 1.4 times the speedup measured in confirmation"),
             ({"one_at_a_time": True}, "Configs were therefore launched and measured one at a time"),
             ({"n_throttled": 71}, "due to heat or power, in 71 of 71 blocks"),
@@ -378,6 +544,20 @@ class TestWarnings:
         text = print_verdict(change_evidence(SERVER, verdict=verdict, objective=objective, noise=noise))
         assert "The default ran at two speeds: in 40% of its blocks, calls took 2.8 times as long." in text
         assert ("--objective mean may prove more" in text) == expected
+
+    def test_a_server_with_one_port_is_not_said_to_lack_memory(self) -> None:
+        run = ProgramRun(program="server", kind="server", sha256="0" * 64, url="http://127.0.0.1/")
+        noise = msgspec.structs.replace(SERVER.evidence.noise, one_at_a_time=True)
+        record = change_evidence(SERVER, noise=noise)
+        workload = msgspec.structs.replace(record.workload, program=run)
+        text = print_verdict(msgspec.structs.replace(record, workload=workload))
+        assert "cannot run twice at the same time, as it has one port, or as there is too little memory." in text
+        assert "sessions of this model" not in text
+
+    def test_only_outputs_of_programs_are_said_not_to_be_compared(self) -> None:
+        """The candidates of a model may all have failed before their outputs could be."""
+        check = msgspec.structs.replace(SERVER.evidence.output_check, compared="nothing")
+        assert "The program's outputs" not in print_verdict(change_evidence(SERVER, output_check=check))
 
     def test_outputs_that_differ_from_run_to_run(self) -> None:
         check = msgspec.structs.replace(SERVER.evidence.output_check, compared="shapes")
@@ -677,6 +857,24 @@ class TestFormats:
     )
     def test_bytes(self, n: float, text: str) -> None:
         assert format_bytes(n) == text
+
+    @pytest.mark.parametrize(
+        ("low", "high", "text"),
+        [
+            (1.19, 1.36, "[1.19, 1.36]"),
+            (0.5, 12.34, "[0.50, 12.3]"),
+            (0.001, 11020910035.5, "[0, no upper bound]"),
+            (0.9, 1e300, "[0.90, no upper bound]"),
+            (1e-9, 2.0, "[0, 2.00]"),
+            (0.0, 0.0, "[0.00, 0.00]"),
+            (1.5, float("inf"), "[1.50, no upper bound]"),
+            (2000.0, 40_000.0, "[2000.0, 40000.0]"),
+            (1e299, 2e299, "[1e+299, 2e+299]"),
+        ],
+    )
+    def test_intervals(self, low: float, high: float, text: str) -> None:
+        """An end that says nothing is not shown as a number."""
+        assert format_interval(low, high) == text
 
     @pytest.mark.parametrize(("value", "text"), [(1.008, "1.008x"), (1.27, "1.27x"), (12.34, "12.3x"), (0.5, "0.50x")])
     def test_ratios(self, value: float, text: str) -> None:

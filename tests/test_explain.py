@@ -15,10 +15,10 @@ from ortune.compare.interval import share_error
 from ortune.console.explain import explain_bench, explain_gates, explain_noise, explain_search, explain_speedup
 from ortune.console.gate import describe_measurement
 from ortune.console.sentence import summarize
-from ortune.record.schema import Record, Verdict
+from ortune.record.schema import FrontPoint, Record, Verdict
 from tests.conftest import TINY_CNN, run_ortune
 from tests.gate_results import make_result, make_results
-from tests.records import ONE_THREAD, make_local_record
+from tests.records import ONE_THREAD, claim_limits, make_local_record
 from tests.test_console import make_bench_result
 
 pytestmark = pytest.mark.usefixtures("models_read_here")
@@ -73,6 +73,35 @@ class TestSentence:
         assert "at least 4.7%" in summarize(make(speedup=make_speedup(1.05, 1.06, 1.07)))
         assert "at least 0%" in summarize(make(speedup=make_speedup(1.0004, 1.06, 1.07)))
 
+    def test_what_is_known_of_others_is_stated_as_it_is(self) -> None:
+        """The default is best if others probably gain less than 5%, also where memory is optimized."""
+        text = summarize(make("default_is_best", "memory"))
+        assert text == "Keep the default settings: on this host, no others are likely to be better by more than 5%."
+        limited = claim_limits(make("default_is_best"))
+        evidence = msgspec.structs.replace(limited.evidence, verdict="default_is_best")
+        assert "no others within the limits" in summarize(msgspec.structs.replace(limited, evidence=evidence))
+        assert "none of those that were tried is proven to be better" in summarize(make("nothing_found"))
+        assert "No settings were found" in summarize(make("infeasible"))
+        assert "no settings were found" in summarize(make("overload"))
+
+    def test_a_front_of_one_config_is_no_choice(self) -> None:
+        record = make("trade_off", speedup=None)
+        assert record.evidence.winner
+        one = FrontPoint(summary=record.evidence.winner)
+        for front, text in (((one,), "better than the default"), ((one, one), "choose the point of the front")):
+            evidence = msgspec.structs.replace(record.evidence, front=front)
+            assert text in summarize(msgspec.structs.replace(record, evidence=evidence))
+
+    def test_a_gain_over_a_queue_without_bound_is_no_number(self) -> None:
+        record = make(objective="p99")
+        assert record.evidence.baseline
+        baseline = msgspec.structs.replace(record.evidence.baseline, utilization=1.3, utilization_low=1.2)
+        evidence = msgspec.structs.replace(record.evidence, baseline=baseline)
+        text = summarize(msgspec.structs.replace(record, evidence=evidence))
+        assert text == (
+            "With these settings, this host can serve the requests. With the default settings, requests pile up."
+        )
+
     def test_an_interrupted_search(self) -> None:
         record = make("inconclusive", speedup=None)
         stopped = msgspec.structs.replace(record, search=msgspec.structs.replace(record.search, interrupted=True))
@@ -117,13 +146,36 @@ class TestExplanations:
         without = dict(explain_search(make("nothing_found", speedup=None)))
         assert "there is no interval" in without["choice"]
         assert "interval" not in without
+        assert "quiet blocks only" not in without["other load"]
+
+    def test_what_is_not_recommended_is_not_verified_again(self) -> None:
+        """A verification of the baseline measures nothing."""
+        record = make("inconclusive")
+        found = dict(explain_search(msgspec.structs.replace(record, config=record.base)))
+        assert found["validity"].endswith("Other days may differ.")
+
+    def test_sides_that_were_measured_one_after_the_other(self) -> None:
+        found = dict(explain_speedup(make_speedup(1.5, 1.6, 1.7), "p50", one_at_a_time=True))
+        assert "right after the other" not in found["data"]
+        assert "The configs were launched and measured one after the other" in found["data"]
+
+    def test_a_front_of_the_baseline_alone(self) -> None:
+        record = make("default_is_best", speedup=None)
+        assert record.evidence.baseline
+        point = FrontPoint(summary=record.evidence.baseline)
+        evidence = msgspec.structs.replace(record.evidence, front=(point,))
+        found = dict(explain_search(msgspec.structs.replace(record, evidence=evidence)))
+        assert "not proven to be better in any objective" in found["choice"]
 
     @pytest.mark.parametrize(
         ("regime", "text"),
         [("quiet", "on the quiet blocks only"), ("contended", "holds for a busy host"), ("unknown", "not known")],
     )
     def test_noise(self, regime: Any, text: str) -> None:
-        assert text in explain_noise(Noise(n_blocks=40, n_contended=3, n_repeated=2, regime=regime))
+        noise = Noise(n_blocks=40, n_contended=3, n_repeated=2, regime=regime)
+        assert text in explain_noise(noise)
+        # A search used the others, too.
+        assert ("The confirmation" in explain_noise(noise, "confirmation")) == (regime != "unknown")
 
     def test_gates(self) -> None:
         one, several = dict(explain_gates([make_result()])), dict(explain_gates(make_results()))
@@ -159,7 +211,7 @@ class TestRareCalls:
 @pytest.mark.parametrize(
     ("words", "explained"),
     [
-        (("search", TINY_CNN, "-o", "tuned.json"), "the interval is from the confirmation"),
+        (("search", TINY_CNN, "-o", "tuned.json"), "the interval is from other launches"),
         (("bench", TINY_CNN, "--set", "intra_op_num_threads=1"), "A launch is a new process."),
         (("gate", TINY_CNN, TINY_CNN), "Checking early therefore does not cause more"),
     ],

@@ -292,7 +292,7 @@ class TestSharing:
         assert found.hosts.verdict == "faster"
         assert found.record.evidence.hosts == found.hosts
         text = render(show_verification, found)
-        assert "Faster over 8 hosts, and slower on none of them" in text
+        assert "Faster on average over 8 hosts, and not proven to be slower on any of them" in text
         assert "99.5%" in text
         assert "node-0, as the worst of 8" in text
 

@@ -22,7 +22,7 @@ from rich.console import Console
 import ortune
 from ortune.compare.open import open_comparison
 from ortune.console.plan import find_warnings
-from ortune.console.plan_lengths import show_lengths
+from ortune.console.plan_lengths import explain_grouping, show_lengths
 from ortune.console.widgets import format_number
 from ortune.errors import MeasureError, UsageError
 from ortune.host import place_processes
@@ -376,6 +376,16 @@ class TestPolicies:
         found, _ = plan_simulated_lengths(lambda job: "they differ" if len(job.groups) < len(LENGTHS) else "")
         assert found.choice.policy == "one at a time"
         assert found.policies[found.reference].problem == "they differ"
+
+    def test_what_is_said_of_the_choice(self) -> None:
+        """It is the simplest of those within 1% of the fastest, and others were only predicted."""
+        found, _ = plan_simulated_lengths()
+        assert explain_grouping(found).startswith(
+            "No other way with correct outputs that was measured is faster by more than 1%: "
+        )
+        wrong = msgspec.structs.replace(found.choice, problem="they differ")
+        policies = tuple(wrong if each is found.choice else each for each in found.policies)
+        assert "correct outputs" not in explain_grouping(msgspec.structs.replace(found, policies=policies))
 
     def test_no_call_takes_longer_than_the_target(self) -> None:
         found, _ = plan_simulated_lengths(slo=parse_limit("p99<5ms"))

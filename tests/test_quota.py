@@ -14,11 +14,12 @@ from ortune.host import Host
 from ortune.host.default_pool import find_default_pool
 from ortune.host.topology import Quota
 from ortune.knobs import DEFAULT, Config, SearchSpace, SpaceOptions, build_space
+from ortune.requests import ProgramSearchRequest
 from ortune.tuning.outcome import Outcome, Progress
 from ortune.tuning.stages import SearchSettings, run_search
 from ortune.worker import Block, Failure, Memory
 from ortune.workload import Goal, make_goal, make_load
-from ortune.workload.goal import AT_TWO_SPEEDS, UNDER_QUOTA
+from ortune.workload.goal import AT_TWO_SPEEDS, FEW_RUNS, UNDER_QUOTA
 from tests.records import ONE_THREAD
 from tests.simulation import SimulatedExecutor, is_one_thread, make_host, make_model, open_simulated
 
@@ -58,6 +59,14 @@ def search(
 
 
 class TestObjective:
+    def test_complete_runs_of_a_program_say_why_it_is_the_mean(self) -> None:
+        goal = ProgramSearchRequest(command=("python", "app.py")).goal
+        assert (goal.objectives, goal.why) == (("mean",), FEW_RUNS)
+        assert goal.on_host(throttled=True) == goal
+        named = ProgramSearchRequest(command=("python", "app.py"), objective="cpu").goal
+        assert (named.objectives, named.why) == (("cpu",), "")
+        assert ProgramSearchRequest(command=("python", "app.py"), call="app:run").goal.objectives == ("p50",)
+
     """What is optimized if the user does not say so."""
 
     def test_it_fits_the_load(self) -> None:

@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ortune.compare.bench import BenchResult
+from ortune.compare.comparison import FewCalls, Speedup
 from ortune.compare.interval import Interval
 from ortune.errors import RecordError, UsageError
 from ortune.gates.reporters.history import HistoryEntry, append_history
@@ -41,7 +42,7 @@ from ortune.report.host_map import draw_host
 from ortune.report.make import make_page
 from ortune.report.source import History, Records, read_source
 from ortune.sanitize import printable
-from ortune.worker import CpuPlace, SessionInfo
+from ortune.worker import CpuPlace, Failure, SessionInfo
 from ortune.worker.session_info import PoolThread
 from ortune.workload import APPROXIMATE_TOLERANCE, InputData
 from ortune.workload.workload import Tolerance
@@ -260,6 +261,30 @@ class TestPages:
             (command,) = (block.text for block in blocks_of(page, Code) if block.title == "Search again")
             assert (f" --rtol {relative:g} --atol {absolute:g} " in command) == is_own
 
+    def test_candidates_that_there_was_no_time_for_did_not_fail(self, tmp_path: Path) -> None:
+        record, trials = read_record(SEARCH), read_trials(SEARCH)
+        first, *others = trials.trials
+        skipped = Failure(kind="timeout", stage="skipped", message="there was no time")
+        crash = Failure(kind="crash", stage="load", message="it crashed")
+        for changes, n_crosses in (
+            ({"failure": skipped, "speedups": None}, 0),
+            ({"failure": None, "speedups": None}, 0),
+            ({"failure": crash, "speedups": None}, 1),
+        ):
+            changed = msgspec.structs.replace(others[0], **changes)
+            with_it = msgspec.structs.replace(trials, trials=(first, changed, *others[1:]))
+            write_both(record, tmp_path / "r.json", encode_trials(with_it))
+            (chart,) = (each for each in page_of(tmp_path / "r.json").charts if each.name == "candidates")
+            assert ("1 candidate failed" in chart.note) == bool(n_crosses)
+            marks = [each for each in chart.spec["layer"] if each["mark"].get("shape") == "cross"]
+            assert sum(len(each["data"]["values"]) for each in marks) == n_crosses
+
+    def test_a_fixed_base_is_to_be_set(self, tmp_path: Path) -> None:
+        """The search recommends it, and it is not ONNX Runtime's default."""
+        record = msgspec.structs.replace(make_local_record(TINY_CNN, ONE_THREAD), base=ONE_THREAD)
+        texts = [block.text for block in blocks_of(page_of(write_record(record, tmp_path / "r.json")), Text)]
+        assert "The recommended config is the default with intra threads=1: there is nothing else to set." in texts
+
     def test_a_front(self) -> None:
         page = page_of(FRONT)
         assert page.verdict.startswith("Pareto front of")
@@ -269,6 +294,64 @@ class TestPages:
         page = page_of(BENCH)
         assert [chart.name for chart in page.charts][:2] == ["ratios", "latencies"]
         assert any(block.text.startswith("ortune bench ") for block in blocks_of(page, Code))
+
+    @pytest.mark.parametrize(
+        ("speedups", "verdict"),
+        [
+            # The one with the largest estimate is uncertain, and another one is not.
+            (((0.9, 1.4, 1.9), (1.1, 1.2, 1.3)), "row-1: 1.20x faster than the default"),
+            (((0.9, 1.4, 1.9), (0.7, 0.8, 0.9)), "No config is clearly better than the default in p50 latency"),
+            (((0.8, 0.9, 0.95), (0.7, 0.8, 0.9)), "The default is the best in p50 latency"),
+            ((None, None), "No config could be compared with the default"),
+            ((), "Only the baseline was measured"),
+        ],
+    )
+    def test_the_verdict_of_a_bench(
+        self, speedups: tuple[tuple[float, float, float] | None, ...], verdict: str
+    ) -> None:
+        assert make_page(self.make_bench(speedups), "b.json").verdict == verdict
+
+    def make_bench(
+        self, speedups: tuple[tuple[float, float, float] | None, ...], few_calls: FewCalls | None = None, **changes: Any
+    ) -> BenchResult:
+        result = read_source(str(BENCH))
+        assert isinstance(result, BenchResult)
+        base, row, *_ = result.rows
+        rows = [base]
+        for number, each in enumerate(speedups):
+            known = dict(zip(("low", "estimate", "high"), each, strict=True)) if each else None
+            speedup = Speedup(**known, confidence=0.95, n_pairs=60, n_launches=6) if known else None
+            own = msgspec.structs.replace(row, name=f"row-{number}", speedup=speedup, few_calls=few_calls)
+            rows.append(own)
+        return msgspec.structs.replace(result, rows=tuple(rows), **changes)
+
+    def test_a_bench_of_few_calls(self) -> None:
+        """The headline names them, and a figure with enough of them must agree."""
+        better, unsure = (
+            Speedup(low=low, estimate=1.3, high=1.4, confidence=0.95, n_pairs=60, n_launches=6) for low in (1.2, 0.9)
+        )
+        for speedup, verdict in (
+            (better, "row-0: 1.50x faster (p99 over 344 calls) than the default"),
+            (unsure, "No config is clearly better than the default in p99 latency"),
+        ):
+            few = FewCalls(n_calls=344, supported="p90", speedup=speedup, slowest_ns=3e7, one_in=114)
+            page = make_page(self.make_bench(((1.3, 1.5, 1.7),), few, objective="p99", calls_needed=1522), "b.json")
+            assert page.verdict == verdict
+
+    @pytest.mark.parametrize(
+        ("objective", "in_turn", "ticks"),
+        [
+            ("p50", False, "pairs of blocks measured right after each other"),
+            ("p50", True, "pairs of blocks, measured one config after the other"),
+            ("p99", False, "launches: the figure needs all calls of one"),
+            ("mean", False, "launches: the figure needs all calls of one"),
+        ],
+    )
+    def test_what_the_ticks_of_a_bench_are(self, objective: Any, in_turn: bool, ticks: str) -> None:
+        result = self.make_bench(((1.1, 1.2, 1.3),), objective=objective)
+        result = msgspec.structs.replace(result, noise=msgspec.structs.replace(result.noise, one_at_a_time=in_turn))
+        (chart,) = (each for each in make_page(result, "b.json").charts if each.name == "ratios")
+        assert chart.note.startswith(f"Ticks are {ticks}.")
 
     def test_a_history(self) -> None:
         page = make_history_page(make_history(), "h.jsonl")
@@ -297,8 +380,43 @@ class TestPages:
         rows = trials_page.list_pairs(record, trials)
         ratios = [ratio for row in rows[1:] for ratio in row.ratios]
         speedup = record.evidence.speedup
-        assert speedup and len(ratios) >= speedup.n_pairs
+        assert speedup and len(ratios) == speedup.n_pairs
         assert speedup.low <= float(np.median(ratios)) <= speedup.high
+
+    @pytest.mark.parametrize(
+        ("regime", "n_contended", "n_counted", "n_dropped"),
+        [
+            ("quiet", 3, 7, 1),
+            ("contended", 7, 7, 1),
+            ("contended", 0, 10, 0),  # the host was busy throughout, without a single block that was contended
+            ("unknown", 0, 10, 0),
+        ],
+    )
+    def test_pairs_that_do_not_count_are_drawn_as_such(
+        self, tmp_path: Path, regime: Any, n_contended: int, n_counted: int, n_dropped: int
+    ) -> None:
+        """Launches that the evaluation left out were drawn like all others, under an interval over all launches."""
+        record, trials = read_record(SEARCH), read_trials(SEARCH)
+        of_confirmation = [place for place, each in enumerate(trials.rounds) if each.stage == "confirmation"]
+        busy = set(of_confirmation[:n_contended])
+        rounds = tuple(
+            msgspec.structs.replace(each, contended=(0,) if place in busy else ())
+            for place, each in enumerate(trials.rounds)
+        )
+        evidence = msgspec.structs.replace(
+            record.evidence, noise=msgspec.structs.replace(record.evidence.noise, regime=regime)
+        )
+        changed = msgspec.structs.replace(record, evidence=evidence)
+        all_trials = msgspec.structs.replace(trials, rounds=rounds)
+        rows = trials_page.list_pairs(changed, all_trials)
+        assert sum(len(row.ratios) for row in rows) == n_counted
+        assert sum(len(row.left_out) for row in rows) == len(of_confirmation) - n_counted
+        assert sum("(left out)" in row.label for row in rows) == n_dropped
+        write_both(changed, tmp_path / "r.json", encode_trials(all_trials))
+        (chart,) = (each for each in page_of(tmp_path / "r.json").charts if each.name == "pairs")
+        assert ("do not count" in chart.note) == ("over the pairs that count" in chart.note) == (n_counted < 10)
+        (ticks,) = (layer["data"]["values"] for layer in chart.spec["layer"] if "state" in str(layer["encoding"]))
+        assert sum(each["state"] == "left out" for each in ticks) == len(of_confirmation) - n_counted
 
     def test_latencies_agree_with_the_figures(self) -> None:
         record, trials = read_record(SEARCH), read_trials(SEARCH)
@@ -335,6 +453,34 @@ class TestEffects:
         assert pattern.low < 1 < pattern.high
         ((_, pair),) = effects.pairs
         assert pair.low <= math.exp(0.15) <= pair.high
+
+    def test_a_setting_that_only_undoes_the_harm_of_another_one_is_no_gain(self) -> None:
+        """The number of threads between operators matters only if these run in parallel, which takes twice as long."""
+        rng = np.random.default_rng(0)
+        trials = [(DEFAULT, 1.0)]
+        for number in range(40):
+            is_parallel = number % 2 == 0
+            is_undone = number % 4 == 0
+            options: dict[str, int | bool | str] = {"execution_mode": "ORT_PARALLEL"} if is_parallel else {}
+            options |= {"inter_op_num_threads": 1} if is_undone else {}
+            options |= {"enable_mem_pattern": False} if number % 3 == 0 else {}
+            value = -0.7 * is_parallel + 0.68 * is_undone + rng.normal(0, 0.01)
+            trials.append((Config(session_options=options), math.exp(value)))
+        effects = estimate_effects(trials)
+        assert effects
+        found = dict(effects.settings)
+        assert all(each.low <= 1 for each in found.values())
+        undone = found["inter threads=1 and execution mode=parallel"]
+        assert undone.low <= math.exp(-0.02) <= undone.high
+        assert found["execution mode=parallel"].high < 0.6
+
+    def test_settings_that_were_always_tried_together_are_one(self) -> None:
+        both = Config(session_options={"intra_op_num_threads": 1, "enable_mem_pattern": False})
+        effects = estimate_effects([*[(DEFAULT, 1.0), (both, 1.2)] * 8])
+        assert effects
+        ((name, each),) = effects.settings
+        assert sorted(name.split(" and ")) == ["intra threads=1", "memory pattern=false"]
+        assert each.low <= 1.2 <= each.high
 
     def test_too_few_trials_say_nothing(self) -> None:
         assert estimate_effects([(ONE_THREAD, 1.1)] * 5) is None
@@ -572,6 +718,22 @@ class TestCommand:
         assert {each.name for each in (tmp_path / "charts").iterdir()} >= {"latencies.png", "ratios.png"}
         assert all(each.read_bytes().startswith(b"\x89PNG") for each in (tmp_path / "charts").iterdir())
         assert "written: x.html" in done.stdout
+
+    @pytest.mark.parametrize("name", ["var(--x)", "var(--ink)", "a var(--bad) b", "var(--"])
+    def test_texts_that_look_like_colors(self, name: str, tmp_path: Path) -> None:
+        """Only colors of the chart are replaced on paper."""
+        document = json.loads(BENCH.read_text())
+        for row in document["rows"]:
+            row["name"] = f"{row['name']} {name}" if row is not document["rows"][1] else name
+        path = tmp_path / "b.json"
+        path.write_text(json.dumps(document))
+        done = run_ortune("report", path, "-o", "x.html", "--png", "charts", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert (tmp_path / "charts" / "latencies.png").is_file()
+        for chart in page_of(path).charts:
+            before, after = json.dumps(chart.spec), json.dumps(write.use_print_colors(chart.spec))
+            assert (name in after) == (name in before)
+            assert after.replace(name, "").count("var(--") == 0
 
     def test_the_default_output(self, tmp_path: Path) -> None:
         append_history(tmp_path / "h.jsonl", [make_result()])

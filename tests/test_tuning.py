@@ -23,7 +23,7 @@ from ortune.compare.paired_run import PairedRun
 from ortune.errors import BackgroundLoadError, HostError, MeasureError, UsageError
 from ortune.knobs import DEFAULT, Config, SearchSpace, SpaceOptions, build_space, ids
 from ortune.record.trials import Trial, summarize_trials
-from ortune.tuning.conclude import count_tried
+from ortune.tuning.conclude import count_tried, weaken
 from ortune.tuning.confirmation import start_run
 from ortune.tuning.outcome import Outcome, Progress
 from ortune.tuning.pareto import find_front, find_knee
@@ -817,6 +817,60 @@ def test_a_front_has_the_configs_that_no_other_dominates() -> None:
     assert knee.speedups["p50"].estimate == pytest.approx(1 / 1.6, rel=0.03)
 
 
+def test_a_front_on_few_calls_names_them() -> None:
+    """All candidates take a third of the time."""
+    executor = SimulatedExecutor(lambda config: 5e6 if config.is_default else 1.5e6)
+    outcome = search(executor, seconds=20, goal=goal(pareto=("p99", "cpu")), only=("intra_op_num_threads",))
+    assert outcome.evidence.verdict == "trade_off"
+    assert len(outcome.evidence.front) == 1
+    n_calls = min(point.summary.n_calls for point in outcome.evidence.front)
+    assert n_calls < 1522
+    assert outcome.evidence.reason.startswith(
+        "this config is better than the baseline in at least one objective, and worse in none; p99 needs 1522 calls of "
+        "each side, and there were "
+    )
+
+
+def test_a_baseline_that_cannot_serve_all_requests_exceeds_no_limit() -> None:
+    executor = SimulatedExecutor(latency_of_one_thread(0.4))
+    both = goal(Load(scenario="server", rate_per_s=250), pareto=("p50", "cpu"))
+    outcome = search(executor, seconds=40, goal=both, only=("intra_op_num_threads",))
+    assert outcome.evidence.verdict == "trade_off"
+    assert outcome.evidence.reason == "the baseline cannot serve all requests, and these configs can"
+
+
+def test_what_is_ruled_out_is_so_for_the_last_candidate_that_was_confirmed() -> None:
+    """Of two that were confirmed one after the other, the figures are those of the second."""
+    outcome = search(SimulatedExecutor(all_alike), seconds=20, only=(LEVEL,))
+    assert ": the confirmed one gains" in outcome.evidence.reason or "confirmed one is not" in outcome.evidence.reason
+    baseline, *others = outcome.trials
+    confirmed = tuple(msgspec.structs.replace(trial, stage="confirmation") for trial in others[:2])
+    twice = msgspec.structs.replace(outcome, trials=(baseline, *confirmed, *others[2:]))
+    _, reason = weaken(twice, "the confirmed one gains at most 1.0%, if anything")
+    assert ": the last one that was confirmed gains at most 1.0%, if anything" in reason
+
+
+def test_only_racing_is_compared_with_the_confirmation() -> None:
+    """The figures that screening has of a candidate are of a few blocks."""
+    outcomes = [
+        search(SimulatedExecutor(one_thread_wins), seconds=20, n_trials=n_trials, only=("intra_op_num_threads",))
+        for n_trials in (1, None)
+    ]
+    for outcome, is_raced in zip(outcomes, (False, True), strict=True):
+        assert outcome.evidence.speedup is not None
+        assert any(each.stage == "racing" for each in outcome.stages) == is_raced
+        assert (outcome.evidence.noise.drift is not None) == is_raced
+
+
+def test_a_confirmation_of_a_single_launch_says_so() -> None:
+    """Not only its budget may be to blame: on a busy host, launches do not count."""
+    outcome = search(SimulatedExecutor(one_thread_wins), seconds=1.0, only=("intra_op_num_threads",))
+    assert outcome.evidence.verdict == "inconclusive"
+    assert outcome.evidence.reason == (
+        "fewer than two launches of the confirmation count, so it proves nothing: use a larger budget or a quieter host"
+    )
+
+
 @pytest.mark.slow
 def test_a_front_of_the_baseline_alone() -> None:
     outcome = search(
@@ -946,7 +1000,7 @@ def test_a_front_with_nothing_to_compare() -> None:
         goal=goal(pareto=("p50", "cpu")),
     )
     assert outcome.evidence.verdict in NOTHING_BETTER
-    assert "none of them works on this host" in outcome.evidence.reason
+    assert "candidates were tried: all of them failed; nothing is known of the other" in outcome.evidence.reason
 
 
 def test_a_candidate_that_cannot_serve_the_rate_does_not_win() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import pytest
@@ -10,7 +11,7 @@ from ortune.compare.comparison import Comparison, FewCalls, LimitCheck, Noise, R
 from ortune.knobs import DEFAULT, Config
 from ortune.record.schema import Verdict
 from ortune.tuning.verdict import (
-    BEST_OF_THEM,
+    CONFIRMED_ONE,
     TimeSpent,
     advise_budget,
     judge_confirmation,
@@ -106,7 +107,7 @@ def judge(
             4,
             0.2,
             "nothing_found",
-            "4 of 340 candidates were tried; the other 336 may gain up to 22%: use a larger budget",
+            "4 of 340 candidates were tried; the other 336 may gain up to 23%: use a larger budget",
         ),
         (
             4,
@@ -128,7 +129,7 @@ def test_candidates_that_failed_for_other_reasons_are_not_said_to_gain_little() 
     assert judge_untried(58, 60, 0.0, n_lost=2) == ("default_is_best", lost)
     assert judge_untried(58, 60, 0.0, 0.2, n_lost=2)[0] == "nothing_found"
     assert judge_untried(30, 60, 0.0, n_lost=30)[0] == "nothing_found"
-    assert judge_untried(57, 60, 0.0, n_lost=2)[1].endswith("the other 3 probably gain less than 0.0%")
+    assert judge_untried(57, 60, 0.0, n_lost=2)[1].endswith("the other 3 probably gain less than 0.1%")
 
 
 def test_what_stays_within_the_limits_must_serve_all_requests() -> None:
@@ -140,12 +141,12 @@ def test_what_stays_within_the_limits_must_serve_all_requests() -> None:
 
 def test_the_baseline_is_not_best_if_those_that_were_tried_may_be_better() -> None:
     assert judge_untried(340, 340, None, 0.04) == ("default_is_best", "all 340 candidates were tried")
-    ruled_out = f"{BEST_OF_THEM} gains at most 0.5%, if anything"
+    ruled_out = f"{CONFIRMED_ONE} gains at most 0.5%, if anything"
     one = "the only candidate was tried: it gains at most 0.5%, if anything"
     assert judge_untried(1, 1, None, ruled_out=ruled_out) == ("default_is_best", one)
     assert judge_untried(340, 340, None, 0.2) == (
         "nothing_found",
-        "all 340 candidates were tried; by the few blocks of each, another one may gain up to 22%: use a larger budget",
+        "all 340 candidates were tried; by the few blocks of each, another one may gain up to 23%: use a larger budget",
     )
 
 
@@ -154,20 +155,20 @@ def test_those_that_were_tried_may_be_better_also_if_a_few_were_not() -> None:
     few = "97 of 100 candidates were tried"
     assert judge_untried(97, 100, 0.01, 0.25) == (
         "nothing_found",
-        f"{few}; by the few blocks of each, another one may gain up to 28%: use a larger budget",
+        f"{few}; by the few blocks of each, another one may gain up to 29%: use a larger budget",
     )
     assert judge_untried(97, 100, 0.01, 0.04) == (
         "default_is_best",
-        f"{few}; the other 3 probably gain less than 1.0%",
+        f"{few}; the other 3 probably gain less than 1.1%",
     )
 
 
 @pytest.mark.parametrize(
     ("low", "high", "ruled_out"),
     [
-        (0.6, 0.62, "the best of them is not better than the baseline"),
-        (0.6, 1.013, "the best of them gains at most 1.3%, if anything"),
-        (1.002, 1.013, "the best of them gains only 0.2% to 1.3%"),
+        (0.6, 0.62, "the confirmed one is not better than the baseline"),
+        (0.6, 1.013, "the confirmed one gains at most 1.3%, if anything"),
+        (1.002, 1.013, "the confirmed one gains only 0.2% to 1.3%"),
     ],
 )
 def test_a_gain_is_ruled_out_only_for_the_candidates_that_were_tried(low: float, high: float, ruled_out: str) -> None:
@@ -216,8 +217,8 @@ def test_limits_of_a_faster_candidate(kept: Kept, baseline_kept: Kept, verdict: 
     ("check", "advice"),
     [
         # The distance to the limit is 0.105. The interval ends 0.211 above the value, so it takes four times as long.
-        ((0.8e6, 0.9e6, 1.111e6), "use a budget of 450 s, which would probably decide it"),
-        ((0.9e6, 1.1e6, 1.2e6), "use a budget of 500 s, which would probably decide it"),
+        ((0.8e6, 0.9e6, 1.111e6), "use a budget of 450 s, which may decide it"),
+        ((0.9e6, 1.1e6, 1.2e6), "use a budget of 500 s, which may decide it"),
         ((0.8e6, 0.99e6, 1.2e6), "p99 is too close to the limit to be decided, so use a different limit"),
         ((0.5e6, 0.95e6, 1.5e6), "p99 would take too long to decide on this host"),
         ((0.5e6, 0.9e6, None), "use a larger budget"),
@@ -246,7 +247,7 @@ def test_the_end_beyond_a_limit_from_below_decides_the_advice(low: float, value:
     row = Row(name="candidate", config=DEFAULT, limits=(check,))
     spent = TimeSpent(budget_s=150, confirmation_s=90)
     advice = advise_budget(make_goal(make_load(clients=2), limits=(limit,)), row, spent)
-    assert advice == "use a budget of 450 s, which would probably decide it"
+    assert advice == "use a budget of 450 s, which may decide it"
 
 
 @pytest.mark.parametrize(
@@ -280,6 +281,43 @@ def test_a_candidate_that_is_overloaded_does_not_end_the_search_if_others_are_le
     )
 
 
+def test_a_bound_of_a_gain_is_rounded_up() -> None:
+    """What is said to bound it must do so."""
+    speedup = Speedup(low=0.99, estimate=1.0, high=1.0141, confidence=0.95, n_pairs=7, n_launches=5)
+    assert judge_interval(speedup)[1] == "the confirmed one gains at most 1.5%, if anything"
+    speedup = Speedup(low=1.0019, estimate=1.005, high=1.0141, confidence=0.95, n_pairs=7, n_launches=5)
+    assert judge_interval(speedup)[1] == "the confirmed one gains only 0.1% to 1.5%"
+    assert judge_untried(340, 340, None, math.log(1.101))[1].endswith("may gain up to 11%: use a larger budget")
+    assert judge_untried(200, 340, math.log(1.0301))[1].endswith(
+        "probably gain less than 3.1%, unless one of them is better than its settings suggest"
+    )
+
+
+@pytest.mark.parametrize(
+    ("utilization", "reason"),
+    [
+        (0.5, "the confirmed candidate gains at most 1.0%, if anything, and the baseline may exceed p99<1ms"),
+        ((1.1, 1.2, 1.3), "the baseline may exceed p99<1ms, and the best candidate can serve only 83.3 of 100"),
+    ],
+)
+def test_what_is_said_to_be_no_better_is_the_confirmed_candidate(
+    utilization: float | tuple[float, float, float], reason: str
+) -> None:
+    """Nothing is known of the others."""
+    verdict, found = judge(SAME, baseline_kept="unsure", utilization=utilization)
+    assert verdict == "inconclusive"
+    assert found.startswith(reason)
+
+
+def test_advice_names_only_what_is_undecided() -> None:
+    limits = (parse_limit("p99<1ms"), parse_limit("cpu<1ms"))
+    unsure = LimitCheck(limit="p99<1ms", figure="p99", bound=1e6, value=9.5e5, low=5e5, high=1.5e6, kept="unsure")
+    met = LimitCheck(limit="cpu<1ms", figure="cpu", bound=1e6, value=5e5, low=4e5, high=6e5, kept="yes")
+    row = Row(name="candidate", config=DEFAULT, limits=(unsure, met))
+    advice = advise_budget(make_goal(make_load(), limits=limits), row, TimeSpent(budget_s=150, confirmation_s=90))
+    assert advice == "p99 would take too long to decide on this host"
+
+
 def few_calls(interval: tuple[float, float, float]) -> FewCalls:
     low, estimate, high = interval
     speedup = Speedup(low=low, estimate=estimate, high=high, confidence=0.95, n_pairs=60, n_launches=6)
@@ -296,6 +334,13 @@ def test_few_calls_prove_what_a_lower_percentile_shows_too() -> None:
     assert judge(few_calls=few_calls((1.2, 1.3, 1.4))) == ("faster", WHAT_FEW_CALLS_SHOW)
 
 
+def test_few_calls_that_show_a_loss_are_named() -> None:
+    assert judge((0.7, 0.8, 0.9), few_calls=few_calls((0.7, 0.8, 0.9))) == (
+        "default_is_best",
+        "the confirmed one is not better than the baseline over 344 calls, where p99 needs 1522",
+    )
+
+
 @pytest.mark.parametrize("interval", [(0.9, 1.1, 1.3), (0.7, 0.8, 0.9)])
 def test_few_calls_prove_nothing_if_a_lower_percentile_does_not_agree(interval: tuple[float, float, float]) -> None:
     verdict, reason = judge(few_calls=few_calls(interval))
@@ -306,7 +351,7 @@ def test_few_calls_prove_nothing_if_a_lower_percentile_does_not_agree(interval: 
 def test_few_calls_prove_nothing_if_the_percentile_itself_is_uncertain() -> None:
     spent = TimeSpent(budget_s=60, confirmation_s=20)
     verdict, reason = judge((0.9, 1.5, 2.1), few_calls=few_calls((1.2, 1.3, 1.4)), spent=spent)
-    assert (verdict, reason) == ("inconclusive", f"{WHAT_FEW_CALLS_SHOW}: use a budget of 140 s, or a lower percentile")
+    assert (verdict, reason) == ("inconclusive", f"{WHAT_FEW_CALLS_SHOW}: use a budget of 300 s, or a lower percentile")
 
 
 def test_few_calls_do_not_exceed_a_limit() -> None:
@@ -316,8 +361,8 @@ def test_few_calls_do_not_exceed_a_limit() -> None:
 @pytest.mark.parametrize(
     ("baseline_utilization", "utilization", "verdict", "reason"),
     [
-        (1.25, 2.0, "overload", "the baseline can serve 80, and the best candidate 50 of 100 requests per second"),
-        (0.5, 2.0, "default_is_best", "the best of them can serve only 50 of 100 requests per second"),
+        (1.25, 2.0, "overload", "the baseline can serve 80, and the confirmed candidate 50 of 100 requests per second"),
+        (0.5, 2.0, "default_is_best", "the confirmed one can serve only 50 of 100 requests per second"),
         (1.25, 0.5, "faster", "the baseline can serve only 80 of 100 requests per second"),
         ((1.1, 1.25, 1.4), 0.5, "faster", "the baseline can serve only 80 of 100 requests per second"),
         # Where the interval includes 1, neither is certain.
@@ -341,8 +386,8 @@ def test_overload(
 @pytest.mark.parametrize(
     ("baseline_utilization", "utilization", "reason"),
     [
-        (1.25, 2.0, "the baseline can serve 1260, and the best candidate 788 of 1575 requests per second"),
-        (0.5, 2.0, "the best of them can serve only 788 of 1575 requests per second"),
+        (1.25, 2.0, "the baseline can serve 1260, and the confirmed candidate 788 of 1575 requests per second"),
+        (0.5, 2.0, "the confirmed one can serve only 788 of 1575 requests per second"),
         (1.25, 0.5, "the baseline can serve only 1260 of 1575 requests per second"),
     ],
 )

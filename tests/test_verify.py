@@ -153,7 +153,7 @@ def test_all_recorded_sizes_are_fed() -> None:
 def test_a_default_has_no_gain_to_verify() -> None:
     record = here(DEFAULT)
     found = verify(record, prepare_verification(record, REQUEST))
-    assert found.answer == "holds"
+    assert found.answer == "nothing_to_verify"
     assert "no gain to verify" in found.reason
     assert found.comparison is None
 
@@ -217,6 +217,20 @@ class TestVerdict:
     def test_limits_count(self, kept: Kept, answer: str, reason: str) -> None:
         assert self.judge(here(), kept=kept) == (answer, reason)
 
+    def test_only_limits_that_are_surely_exceeded_are_said_to_be(self) -> None:
+        one, other = (
+            LimitCheck(limit=text, figure="p99", bound=1.0, value=1.0, low=1.0, high=1.0, kept=kept)
+            for text, kept in (("p99<1ms", "no"), ("p99<2ms", "unsure"))
+        )
+        record = here()
+        summary = record.evidence.winner
+        rows = (
+            Row(name="default", config=DEFAULT, summary=summary),
+            Row(name="tuned", config=record.config, summary=summary, speedup=SLIGHTLY_FASTER, limits=(one, other)),
+        )
+        comparison = Comparison(objective="p50", rows=rows, calls_needed=1, noise=record.evidence.noise)
+        assert judge_comparison(record, comparison, record.gain) == ("does_not_hold", "the config exceeds p99<1ms")
+
     def test_a_limit_in_doubt_does_not_hide_a_lost_gain(self) -> None:
         assert self.judge(here(gain=2.0), kept="unsure")[0] == "does_not_hold"
 
@@ -227,6 +241,8 @@ class TestVerdict:
             assert self.judge(record, kept="yes", speedup_here=worse) == ("holds", "the config stays within all limits")
             assert self.judge(record, kept="unsure", speedup_here=speedup(0.9, 1.0, 1.1))[0] == "inconclusive"
             assert self.judge(record, kept="no")[0] == "does_not_hold"
+            overloaded = self.judge(record, kept="yes", speedup_here=worse, utilization=1.2)
+            assert overloaded == ("inconclusive", "requests may arrive faster than they are served")
 
     def test_a_point_of_a_front_with_a_gain_claims_it(self) -> None:
         record = claim_limits(here(), p50=speedup(0.85, 0.9, 0.95), cpu=speedup(1.4, 1.5, 1.6))
@@ -249,7 +265,10 @@ class TestVerdict:
         )
 
     def test_a_single_launch_is_inconclusive(self) -> None:
-        assert self.judge(here(), speedup_here=None) == ("inconclusive", "there were too few pairs")
+        assert self.judge(here(), speedup_here=None) == (
+            "inconclusive",
+            "fewer than two launches count: use a larger budget or a quieter host",
+        )
 
 
 class TestChanged:
@@ -390,6 +409,17 @@ class TestCommand:
         done = run_ortune("apply", path, TINY_CNN, "--verify", cwd=tmp_path)
         assert done.returncode == 0
         assert "no gain to verify" in " ".join(done.stdout.split())
+
+    @pytest.mark.slow
+    def test_an_inconclusive_record_has_no_gain_that_holds(self, tmp_path: Path) -> None:
+        record = here(DEFAULT)
+        evidence = msgspec.structs.replace(record.evidence, verdict="inconclusive")
+        path = write(msgspec.structs.replace(record, evidence=evidence), tmp_path / "r.json")
+        done = run_ortune("apply", path, TINY_CNN, "--verify", "--update", cwd=tmp_path)
+        text = " ".join(done.stdout.split())
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "Nothing to verify" in text and "not added nothing was measured" in text
+        assert "holds" not in text
 
 
 @pytest.mark.slow

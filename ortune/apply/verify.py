@@ -26,7 +26,7 @@ from ortune.workload import Goal, InputOptions
 from ortune.workload.batching import with_batches
 from ortune.workload.workload import list_cases
 
-Answer = Literal["holds", "does_not_hold", "inconclusive"]
+Answer = Literal["holds", "does_not_hold", "inconclusive", "nothing_to_verify"]
 
 FEWEST_OCCASIONS = 3
 """Occasions that are pooled at least. How much two differ says almost nothing about how much others will."""
@@ -37,13 +37,16 @@ HELD_SHARE = 0.5
 A gain varies somewhat with the conditions on a host. A recorded speedup of 3.7x holds at 3.5x, but not at 1.05x.
 """
 
+NOT_SERVED = "requests may arrive faster than they are served"
+
 
 class Verification(msgspec.Struct, frozen=True, kw_only=True):
     """Result of a verification.
 
     Attributes:
-        answer: Whether the recorded gain holds.
+        answer: Whether the recorded gain holds; "nothing_to_verify" for a record that recommends the baseline.
         reason: Why, as a sentence without its full stop.
+        claims_limits: Whether the record claims only that the config stays within the limits, unlike the baseline.
         recorded: The recorded speedup, or None if the record claims none.
         here: The speedup on this host, or None if nothing was measured.
         mismatches: Differences between the recorded host, software and background load and these.
@@ -58,6 +61,7 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
 
     answer: Answer
     reason: str
+    claims_limits: bool = False
     recorded: Speedup | None = None
     here: Speedup | None = None
     mismatches: tuple[Mismatch, ...] = ()
@@ -158,7 +162,8 @@ def verify(
         OrtuneError: The model does not run, or the baseline cannot be measured.
     """
     if record.config == record.base:
-        return Verification(answer="holds", reason="the record recommends the baseline, so there is no gain to verify")
+        reason = "the record recommends the baseline, so there is no gain to verify"
+        return Verification(answer="nothing_to_verify", reason=reason)
     started = datetime.now().astimezone().isoformat(timespec="seconds")
     comparison = bench(setup, [Side(name="tuned", config=record.config)], observe, budget_s=budget_s)
     recorded = record.gain
@@ -169,6 +174,7 @@ def verify(
     return Verification(
         answer=answer,
         reason=reason,
+        claims_limits=record.claims_limits,
         recorded=recorded,
         here=here,
         mismatches=mismatches,
@@ -211,12 +217,14 @@ def judge_comparison(record: Record, comparison: Comparison, recorded: Speedup |
         return "does_not_hold", f"the config fails on this host: {row.failure.message}"
     kept = kept_all(row.limits)
     if kept == "no":
-        return "does_not_hold", f"the config exceeds {name_limits(row.limits, 'no', 'unsure')}"
+        return "does_not_hold", f"the config exceeds {name_limits(row.limits, 'no')}"
     answer, reason = judge_gain(row, comparison, recorded)
     if kept == "unsure":
         if answer == "holds":
-            return "inconclusive", f"the config may exceed {name_limits(row.limits, 'no', 'unsure')}"
+            return "inconclusive", f"the config may exceed {name_limits(row.limits, 'unsure')}"
     elif record.claims_limits:
+        if row.summary and may_be_overloaded(row.summary):
+            return "inconclusive", NOT_SERVED
         return "holds", "the config stays within all limits"
     return answer, reason
 
@@ -225,9 +233,9 @@ def judge_gain(row: Row, comparison: Comparison, recorded: Speedup | None) -> tu
     """Return whether the gain holds, apart from limits."""
     sides = [each.summary for each in comparison.rows if each.summary]
     if any(map(may_be_overloaded, sides)):
-        return "inconclusive", "requests may arrive faster than they are served"
+        return "inconclusive", NOT_SERVED
     if row.speedup is None:
-        return "inconclusive", "there were too few pairs"
+        return "inconclusive", "fewer than two launches count: use a larger budget or a quieter host"
     answer, reason = judge_speedup(row.speedup, recorded)
     if (few := row.few_calls) is None:
         return answer, reason

@@ -42,7 +42,8 @@ def apply(values: Values) -> None:
         require_runtime()
     from ortune.record.select import Wanted
 
-    wanted = Wanted(load=request.given_load, pick=request.pick, any_host=request.any_host)
+    elsewhere = bool(request.to)
+    wanted = Wanted(load=request.given_load, pick=request.pick, any_host=request.any_host, elsewhere=elsewhere)
     config = find_config(request, configs, model, wanted)
     if request.to:
         from ortune.export.selection import list_selection
@@ -317,8 +318,8 @@ def open_shared(request: ApplyRequest, record: Record) -> OpenClaim | None:
 
 def exit_with_answer(answer: Answer) -> None:
     """Exit with the code of a verification."""
-    codes = {"holds": ExitCode.DONE, "does_not_hold": ExitCode.FAILED, "inconclusive": ExitCode.INCONCLUSIVE}
-    if answer != "holds":
+    codes = {"does_not_hold": ExitCode.FAILED, "inconclusive": ExitCode.INCONCLUSIVE}
+    if answer in codes:
         raise typer.Exit(codes[answer])
 
 

@@ -16,7 +16,7 @@ def bench(values: Values, console_options: ExplainOptions) -> None:
     """Compare ONNX Runtime's default with records and settings in interleaved measurements, under any load."""
     from ortune.apply.bench import prepare_bench
     from ortune.compare.bench import bench as run
-    from ortune.console.bench import show_bench, show_comparison
+    from ortune.console.bench import show_bench, show_changed_objective, show_comparison
     from ortune.console.explain import explain_bench, show_explanations
     from ortune.console.progress import ComparisonProgress
     from ortune.console.widgets import make_console
@@ -31,6 +31,7 @@ def bench(values: Values, console_options: ExplainOptions) -> None:
     if console_options.json:
         print_json(comparison)
     if not console_options.quiet:
+        show_changed_objective(console, setup.goal, comparison)
         show_comparison(console, comparison)
         if console_options.explain:
             show_explanations(console, explain_bench(comparison))

@@ -11,13 +11,14 @@ from rich.text import Text
 
 from ortune.compare.bench import BenchResult
 from ortune.compare.comparison import Row, Summary
-from ortune.compare.interval import DEFAULT_CONFIDENCE
+from ortune.compare.interval import DEFAULT_CONFIDENCE, format_speedup
 from ortune.compare.limits import capacity_per_s, is_overloaded
 from ortune.compare.open import ComparisonSetup
 from ortune.compare.paired_run import Side
 from ortune.console.header import add_goal, add_subject, show_header
 from ortune.console.warnings import (
     warn_busy_host,
+    warn_differing_ratio,
     warn_few_calls,
     warn_one_at_a_time,
     warn_opposed_figures,
@@ -33,7 +34,6 @@ from ortune.console.widgets import (
     format_figure,
     format_number,
     format_pairs,
-    format_speedup,
     make_grid,
     make_table,
     show_note,
@@ -41,7 +41,8 @@ from ortune.console.widgets import (
 )
 from ortune.knobs import describe
 from ortune.worker.session_log import collect_warnings
-from ortune.workload import FIGURES
+from ortune.workload import FIGURES, Goal
+from ortune.workload.goal import AT_TWO_SPEEDS
 
 SHOWN_AS_OBJECTIVE = frozenset({"mean", "load-time", "metric", "score"})
 """Figures other than percentiles that have a column where they are the objective. The rest always has one."""
@@ -88,6 +89,12 @@ def show_comparison(console: Console, comparison: BenchResult) -> None:
         )
     for warning in find_warnings(comparison):
         show_warning(console, warning)
+
+
+def show_changed_objective(console: Console, goal: Goal, comparison: BenchResult) -> None:
+    """Print that the objective is not the one that was announced, as calls run at two speeds."""
+    if comparison.objective != goal.objective:
+        show_note(console, "goal", f"{FIGURES[comparison.objective].title}: {AT_TWO_SPEEDS}")
 
 
 def show_tables(console: Console, comparison: BenchResult) -> None:
@@ -140,7 +147,7 @@ def find_warnings(comparison: BenchResult) -> list[str]:
     if comparison.noise.regime == "contended":
         warnings.append(warn_busy_host())
     if comparison.noise.one_at_a_time:
-        warnings.append(warn_one_at_a_time())
+        warnings.append(warn_one_at_a_time(comparison.workload.program))
     if comparison.noise.two_speeds:
         warnings.append(warn_two_speeds(comparison.noise.two_speeds))
     load = comparison.workload.load
@@ -151,8 +158,13 @@ def find_warnings(comparison: BenchResult) -> list[str]:
     baseline = comparison.rows[0].summary
     for row in comparison.rows[1:]:
         if baseline and row.summary:
-            opposed = warn_opposed_figures(baseline, row.summary, comparison.objective)
-            warnings += [f"{row.name}: {text}" for text in opposed]
+            found = warn_opposed_figures(baseline, row.summary, comparison.objective)
+            if row.speedup:
+                speeds = comparison.noise.two_speeds
+                found += warn_differing_ratio(baseline, row.summary, comparison.objective, row.speedup, speeds)
+            warnings += [f"{row.name}: {text}" for text in found]
+        if row.few_calls:
+            warnings.append(f"{row.name}: {row.few_calls}.")
     logs = [row.session.log for row in comparison.rows if row.session]
     return [*warnings, *warn_sessions(collect_warnings(logs), len(logs))]
 

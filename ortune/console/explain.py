@@ -11,17 +11,11 @@ from ortune.compare.bench import BenchResult
 from ortune.compare.comparison import Noise, Speedup
 from ortune.compare.host_speedup import HostsEvidence
 from ortune.compare.interval import DEFAULT_CONFIDENCE, Interval
+from ortune.console.few_calls import describe_few_calls, spell_few_calls
 from ortune.console.hosts import describe_hosts, format_confidence
-from ortune.console.widgets import (
-    format_count,
-    format_duration,
-    format_interval,
-    format_pairs,
-    format_ratio,
-    make_grid,
-)
+from ortune.console.widgets import format_count, format_duration, format_pairs, make_grid
 from ortune.gates.results import GateError, GateResult
-from ortune.numbers import format_digits
+from ortune.numbers import format_digits, format_interval, format_ratio
 from ortune.record.schema import Record
 from ortune.tuning.verdict import NEGLIGIBLE_GAIN
 from ortune.workload import FIGURES
@@ -42,26 +36,29 @@ def show_explanations(console: Console, explanations: Sequence[Explanation]) -> 
 def explain_search(record: Record) -> list[Explanation]:
     """Return what the result of a search rests on."""
     evidence = record.evidence
-    found = explain_speedup(evidence.speedup, evidence.objective) if evidence.speedup else []
+    found: list[Explanation] = []
+    if evidence.speedup:
+        few = describe_few_calls(record)
+        in_turn = evidence.noise.one_at_a_time
+        found = explain_speedup(evidence.speedup, evidence.objective, few_calls=few, one_at_a_time=in_turn)
     found.append(("choice", explain_choice(record)))
     if evidence.limits:
         text = "A limit counts as met or violated only if the whole interval of the figure is on one side of it."
         found.append(("limits", text))
-    found.append(("other load", explain_noise(evidence.noise)))
+    is_confirmed = evidence.speedup is not None or bool(evidence.front)
+    found.append(("other load", explain_noise(evidence.noise, "confirmation" if is_confirmed else "")))
     error = evidence.output_check.max_error
     if error is not None:
         same = (
             f"differ from the default's by at most {error:.2g} of the largest value" if error else "equal the default's"
         )
-        found.append(("outputs", f"The winner's outputs {same}."))
+        found.append(("outputs", f"On these inputs, the confirmed candidate's outputs {same}."))
     if evidence.hosts:
         found += explain_hosts(evidence.hosts)
-    elif evidence.speedup or evidence.front:
-        text = (
-            "The interval holds for this host, this load and these inputs, within hours. Other days may differ: "
-            "ortune apply --verify --update measures again, and adds the result to the record."
-        )
-        found.append(("validity", text))
+    elif is_confirmed:
+        text = "The interval holds for this host, this load and these inputs, within hours. Other days may differ"
+        again = ": ortune apply --verify --update measures again, and adds the result to the record."
+        found.append(("validity", f"{text}{'.' if record.config == record.base else again}"))
     return found
 
 
@@ -97,22 +94,30 @@ def explain_choice(record: Record) -> str:
     tried = f"{search.n_tried} of {format_count(n_all, 'candidate')} {'was' if search.n_tried == 1 else 'were'} tried."
     if evidence.speedup:
         return (
-            f"{tried} The best of many noisy figures looks better than it is. The figures that chose the winner "
-            "therefore do not count: the interval is from the confirmation, which measured the winner and the default "
-            "again, in new processes."
+            f"{tried} The best of many noisy figures looks better than it is. The figures that chose a candidate "
+            "therefore do not count: the interval is from other launches of this candidate and the default, in new "
+            "processes."
         )
-    if evidence.front:
+    if any(point.speedups for point in evidence.front):
         return (
             f"{tried} No config of the front is better than another one in all objectives. The intervals of all "
             "configs and objectives hold simultaneously. They are from the confirmation, in new processes."
         )
+    if evidence.front:
+        return f"{tried} Those that were confirmed in new processes are not proven to be better in any objective."
     return f"{tried} None was confirmed against the default, so there is no interval."
 
 
 def explain_bench(comparison: BenchResult) -> list[Explanation]:
     """Return what the ratios of a comparison rest on."""
-    speedups = [row.speedup for row in comparison.rows if row.speedup]
-    found = explain_speedup(speedups[0], comparison.objective) if len(speedups) == 1 else []
+    measured = [(row, row.speedup) for row in comparison.rows if row.speedup]
+    speedups = [speedup for _, speedup in measured]
+    in_turn = comparison.noise.one_at_a_time
+    found: list[Explanation] = []
+    if len(speedups) == 1:
+        few, name = measured[0][0].few_calls, comparison.objective
+        calls = spell_few_calls(name, few.n_calls) if few else ""
+        found = explain_speedup(speedups[0], name, few_calls=calls, one_at_a_time=in_turn)
     if len(speedups) > 1:
         found = [
             (
@@ -120,7 +125,7 @@ def explain_bench(comparison: BenchResult) -> list[Explanation]:
                 f"With {DEFAULT_CONFIDENCE:.0%} confidence, all {len(speedups)} intervals contain their true "
                 "ratios at the same time. They are therefore wider than the interval of a single config would be.",
             ),
-            explain_data(speedups[0]),
+            explain_data(speedups[0], one_at_a_time=in_turn),
         ]
     return [*found, ("other load", explain_noise(comparison.noise))]
 
@@ -130,8 +135,9 @@ def explain_gates(results: Sequence[GateResult | GateError]) -> list[Explanation
     found: list[Explanation] = [
         (
             "decision",
-            "A gate fails if the whole interval of a slowdown is above what is allowed, and passes if it is below. "
-            "Otherwise it continues until its budget is spent, and is then inconclusive.",
+            "A gate fails if the whole interval of a slowdown is above what is allowed, or head exceeds a limit. It "
+            "passes if all intervals are below, and head stays within all limits. Otherwise it continues until its "
+            "budget is spent or all checks are done, and is then inconclusive.",
         )
     ]
     measured = [each for each in results if isinstance(each, GateResult)]
@@ -173,14 +179,23 @@ def _explain_figures(result: GateResult) -> list[Explanation]:
                 "self-check",
                 "A second copy of base was measured, too. It differs from base by "
                 f"{_as_slowdown(result.self_check)}, due to the noise of this host alone. If this difference were "
-                "proven, the gate would not decide.",
+                "proven, and more than half of what is allowed, the gate would not decide.",
             )
         )
     return [*found, ("other load", explain_noise(result.noise))]
 
 
-def explain_speedup(speedup: Speedup, objective: str) -> list[Explanation]:
-    """Return what a ratio and its interval mean."""
+def explain_speedup(
+    speedup: Speedup, objective: str, *, few_calls: str = "", one_at_a_time: bool = False
+) -> list[Explanation]:
+    """Return what a ratio and its interval mean.
+
+    Args:
+        speedup: The ratio.
+        objective: What it is about.
+        few_calls: On how many calls it rests, if it is a percentile that needs more; else empty.
+        one_at_a_time: Whether sides were launched and measured one after the other.
+    """
     name = objective.partition(",")[0]
     title = FIGURES[name].title if name in FIGURES else name
     ratio = format_ratio(speedup.estimate)
@@ -200,40 +215,60 @@ def explain_speedup(speedup: Speedup, objective: str) -> list[Explanation]:
     else:
         proven = "It contains 1: neither a gain nor a loss is proven."
     often = round(100 * speedup.confidence)
+    coverage = f"of 100 such intervals, about {often} contain it"
+    if few_calls:
+        # It also needs the agreement of a figure that has enough calls, which the reason states.
+        proven = f"It rests on {few_calls}: slow calls that are too rare to be among them may move it."
+        coverage = "fewer of such intervals contain it if rare calls are slow"
     return [
         ("ratio", meaning),
         (
             "interval",
             f"The true ratio is in {format_interval(speedup.low, speedup.high)} with {speedup.confidence:.0%} "
-            f"confidence: of 100 such intervals, about {often} contain it. {proven}",
+            f"confidence: {coverage}. {proven}",
         ),
-        explain_data(speedup),
+        explain_data(speedup, one_at_a_time=one_at_a_time),
     ]
 
 
-def explain_data(speedup: Speedup) -> Explanation:
-    """Return what an interval was computed from."""
+def explain_data(speedup: Speedup, *, one_at_a_time: bool) -> Explanation:
+    """Return what an interval was computed from.
+
+    Args:
+        speedup: The ratio with the interval.
+        one_at_a_time: Whether sides were launched and measured one after the other.
+    """
     span = "" if speedup.span_s is None else f" within {format_duration(1e9 * speedup.span_s)}"
+    pair = "A pair measures both configs one right after the other, so changes of the host affect both."
+    if one_at_a_time:
+        pair = "The configs were launched and measured one after the other, so changes of the host widen the interval."
     return (
         "data",
-        f"{format_pairs(speedup.n_pairs, speedup.n_launches)} of each config{span}. A pair measures both configs one "
-        "right after the other, so changes of the host affect both. A launch is a new process. Processes with the same "
-        "settings differ. The interval covers these differences: it is bootstrapped over the launches.",
+        f"{format_pairs(speedup.n_pairs, speedup.n_launches)} of each config{span}. {pair} A launch is a new process. "
+        "Processes with the same settings differ. The interval covers these differences: it is bootstrapped over the "
+        "launches.",
     )
 
 
-def explain_noise(noise: Noise) -> str:
-    """Return how quiet the host was, and what that means for the result."""
+def explain_noise(noise: Noise, counted: str = "result") -> str:
+    """Return how quiet the host was, and what that means for the result.
+
+    Args:
+        noise: CPU use by other processes.
+        counted: What leaves out the blocks of a quiet or of a busy host, in a word; empty if there is nothing.
+    """
     if noise.regime == "unknown":
         return "This system does not report CPU use, so it is not known whether other processes disturbed the blocks."
     share = "" if noise.foreign_share_mean is None else f", {noise.foreign_share_mean:.1%} of the CPUs on average"
     text = (
         f"Other processes used the CPUs during {noise.n_contended} of {format_count(noise.n_blocks, 'block')}{share}."
     )
-    if noise.regime == "contended":
-        return f"{text} The result includes such blocks, and holds for a busy host."
     repeated = f" {noise.n_repeated} were repeated." if noise.n_repeated else ""
-    return f"{text}{repeated} The result is based on the quiet blocks only."
+    if not counted:
+        return f"{text}{repeated}"
+    if noise.regime == "contended":
+        return f"{text}{repeated} The {counted} includes such blocks, and holds for a busy host."
+    return f"{text}{repeated} The {counted} is based on the quiet blocks only."
 
 
 def _as_slowdown(interval: Interval) -> str:

@@ -9,7 +9,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ortune.console.widgets import LIMIT_STATES, find_figure, format_figure, format_speedup, make_table
+from ortune.compare.interval import format_speedup
+from ortune.console.few_calls import describe_few_calls
+from ortune.console.widgets import LIMIT_STATES, find_figure, format_figure, make_table
 from ortune.errors import spell_as_flag
 from ortune.knobs import describe
 from ortune.record.schema import FrontPoint, Record
@@ -34,14 +36,20 @@ def show_front(console: Console, record: Record) -> None:
         for line in lines:
             console.print(Text(line, "cyan"))
         console.print()
-    text = "Ratios above 1 are better than the default. All intervals hold simultaneously with 95% confidence."
+    text = ""
+    if any(point.speedups for point in front):
+        text = "Ratios above 1 are better than the default. All intervals hold simultaneously with 95% confidence."
+        if few := describe_few_calls(record):
+            text += f" They rest on {few}."
     if len(front) > 1 and any(point.recommended for point in front):
+        others = "another" if len(names) == 2 else "the others together"
         text += (
-            " → marks the knee of the front: beyond it, improving one objective by 1% costs more than 1% of another. "
+            f" → marks the knee of the front: beyond it, improving one objective by 1% costs more than 1% of {others}. "
             f"To choose another point: ortune apply FILE {spell_as_flag('pick', 'N')}"
         )
-    console.print(Text(text, "dim"))
-    console.print()
+    if text:
+        console.print(Text(text.strip(), "dim"))
+        console.print()
 
 
 def make_front_table(front: Sequence[FrontPoint], names: Sequence[str]) -> Table:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from rich.table import Table
 
 from ortune.compare.host_speedup import HostsEvidence
-from ortune.compare.interval import Interval
-from ortune.console.widgets import add_note, format_count, format_speedup
+from ortune.compare.interval import Interval, format_speedup
+from ortune.console.widgets import add_note, format_count
 
 MOST_SHOWN = 8
 """Hosts that are named."""
@@ -21,7 +21,7 @@ def describe_hosts(hosts: HostsEvidence) -> str:
     worse += [f"not working on {format_count(hosts.n_failed, 'more host')}"] if hosts.n_failed else []
     match hosts.verdict:
         case "faster":
-            return f"Faster over {n} hosts, and slower on none of them"
+            return f"Faster on average over {n} hosts, and not proven to be slower on any of them"
         case "faster_on_average":
             return f"Faster on average, {' and '.join(worse)}"
         case "slower":

@@ -8,13 +8,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ortune.console.widgets import (
-    format_interval,
-    format_number,
-    format_ratio,
-    make_table,
-    show_note,
-)
+from ortune.console.widgets import format_number, make_table, show_note
+from ortune.numbers import format_interval, format_ratio
+from ortune.planning.length_policies import TIE
 from ortune.planning.result import Estimate, LengthPlan, LengthPolicy
 from ortune.queueing.cost import price_of_million
 
@@ -109,10 +105,12 @@ def format_policy_ratio(ratio: Estimate | None, *, with_intervals: bool) -> str:
 def explain_grouping(lengths: LengthPlan, price_per_hour: float | None = None) -> str:
     """Return why the policy is recommended, and the price of its items if that of the host is known, in sentences."""
     choice, reference = lengths.choice, lengths.policies[lengths.reference]
+    right = "" if choice.problem else " with correct outputs"
+    text = f"No other way{right} that was measured is faster by more than {TIE:.0%}"
     if choice.to_reference is None:
-        text = "No other way to group these items is faster."
+        text += "."
     else:
-        text = f"It is the fastest policy with correct outputs: {format_number(choice.items_per_s.estimate)} items/s"
+        text += f": {format_number(choice.items_per_s.estimate)} items/s"
         text += f", {format_ratio(choice.to_reference.estimate)} that of {reference.title}."
     if price_per_hour:
         price = price_of_million(price_per_hour, choice.items_per_s.estimate)

@@ -28,7 +28,6 @@ from ortune.console.widgets import (
     format_duration,
     format_figure,
     format_rate,
-    format_ratio,
     format_reason,
     make_grid,
     make_table,
@@ -36,6 +35,7 @@ from ortune.console.widgets import (
 )
 from ortune.host import HostClass
 from ortune.knobs import describe
+from ortune.numbers import format_ratio
 from ortune.program.prepare import PreparedProgram
 from ortune.program.search import ProgramResult
 from ortune.record.schema import Record
@@ -104,7 +104,7 @@ def show_program_verdict(console: Console, result: ProgramResult, output: Path |
         console.print(Text(f"{text}  {best}" if best else text))
     if evidence.speedup:
         subject = "" if is_recommended(record) else f"{find_winner(result)}: "
-        console.print(Text(f"{subject}{format_evidence(evidence.speedup)}"))
+        console.print(Text(f"{subject}{format_evidence(record, evidence.speedup)}"))
     console.print()
     if is_recommended(record):
         console.print(Text(f"change  {describe(result.outcome.config)}"))
@@ -150,9 +150,11 @@ def show_program_figures(console: Console, record: Record) -> None:
     if all(side.metric is not None for side in sides):
         objective = record.workload.objectives[0]
         table.add_row(objective, *(format_figure(objective, side.metric or 0.0) for side in sides))
-    percentiles = (("p50", "p50_ns"), ("p90", "p90_ns"), ("p99", "p99_ns"), ("mean", "mean_ns"))
-    for name, field in percentiles if kind in {"call", "server"} else percentiles[:1]:
-        label = "median time" if kind not in {"call", "server"} else name
+    latencies = {"p50": "p50_ns", "p90": "p90_ns", "p99": "p99_ns", "mean": "mean_ns"}
+    if kind not in {"call", "server"}:
+        # Of a few runs, a percentile beyond the median says nothing.
+        latencies = {"median time": "p50_ns", "mean time": "mean_ns"}
+    for label, field in latencies.items():
         table.add_row(label, *(format_duration(getattr(side, field)) for side in sides))
     if kind == "server":
         table.add_row("throughput", *(format_rate(side.calls_per_s) for side in sides))

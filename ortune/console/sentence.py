@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 
+from ortune.compare.limits import is_overloaded
+from ortune.console.few_calls import find_few_calls
 from ortune.console.hosts import describe_hosts
-from ortune.console.widgets import format_ratio
-from ortune.numbers import format_digits
+from ortune.numbers import format_digits, format_ratio
 from ortune.record.schema import Record
+from ortune.tuning.verdict import SMALL_GAIN
 
 LESS = {
     "cpu": "Each call uses {share}% less CPU time",
@@ -33,16 +35,22 @@ def summarize_search(record: Record) -> str:
         case "faster":
             return _describe_gain(record)
         case "default_is_best":
-            return "Keep the default settings: on this host, no others are faster by a relevant amount."
+            within = " within the limits" if record.workload.limits else ""
+            return (
+                f"Keep the default settings: on this host, no others{within} are likely to be better by more than "
+                f"{SMALL_GAIN:.0%}."
+            )
         case "nothing_found":
-            return "Keep the default settings: none of those that were tried is faster by a relevant amount."
+            return "Keep the default settings: none of those that were tried is proven to be better."
         case "within_limits":
             return "These settings satisfy the limits. The default settings do not."
         case "infeasible":
-            return "No settings that were tried satisfy the limits on this host: relax them, or use a faster host."
+            return "No settings were found that satisfy the limits on this host: relax them, or use a faster host."
         case "overload":
-            return "This host is too slow for this rate: with all settings that were tried, requests pile up."
+            return "This host seems too slow for this rate: no settings were found with which requests do not pile up."
         case "trade_off":
+            if len(evidence.front) == 1:
+                return "These settings are better than the default in at least one respect."
             return "No settings are best in every respect: choose the point of the front that suits you best."
         case "inconclusive":
             if record.search.interrupted:
@@ -51,7 +59,9 @@ def summarize_search(record: Record) -> str:
 
 
 def _describe_gain(record: Record) -> str:
-    speedup, program = record.evidence.speedup, record.workload.program
+    speedup, baseline, program = record.evidence.speedup, record.evidence.baseline, record.workload.program
+    if baseline and is_overloaded(baseline):
+        return "With these settings, this host can serve the requests. With the default settings, requests pile up."
     if speedup is None:
         return "These settings are proven to be better."
     objective = record.evidence.objective
@@ -68,7 +78,9 @@ def _describe_gain(record: Record) -> str:
     share, least = 100 * (1 - 1 / speedup.estimate), _round_down(100 * (1 - 1 / speedup.low))
     subject = "The program takes" if program and program.kind == "run" else f"{_unit(record).capitalize()}s take"
     text = LESS.get(objective, f"{subject} {{share}}% less time")
-    return f"{text.format(share=f'{share:.2g}')} than before: at least {least}% less, {certain}."
+    few = find_few_calls(record)
+    calls = f" This rests on {few[1]} calls of each, so rarer slow calls may be missing." if few else ""
+    return f"{text.format(share=f'{share:.2g}')} than before: at least {least}% less, {certain}.{calls}"
 
 
 def _unit(record: Record) -> str:

@@ -11,8 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from ortune.compare.comparison import LimitCheck, Speedup, Summary
-from ortune.compare.figures import is_pooled, required_calls
+from ortune.compare.interval import format_speedup
 from ortune.compare.limits import is_overloaded
+from ortune.console.few_calls import describe_few_calls, find_few_calls
 from ortune.console.front import show_front
 from ortune.console.sentence import summarize
 from ortune.console.warnings import (
@@ -22,6 +23,7 @@ from ortune.console.warnings import (
     warn_busy_host,
     warn_compilation,
     warn_contended_blocks,
+    warn_differing_ratio,
     warn_disagreement,
     warn_failures,
     warn_jumps,
@@ -48,9 +50,7 @@ from ortune.console.widgets import (
     format_figure,
     format_pairs,
     format_rate,
-    format_ratio,
     format_reason,
-    format_speedup,
     make_grid,
     make_settings_table,
     make_table,
@@ -58,6 +58,7 @@ from ortune.console.widgets import (
 )
 from ortune.knobs import KNOBS, describe
 from ortune.knobs.providers import multiplies_in_tf32
+from ortune.numbers import format_ratio
 from ortune.record.schema import Record
 from ortune.workload import Tolerance, Workload
 
@@ -95,14 +96,14 @@ def show_verdict(
     if evidence.speedup:
         tried = evidence.winner and not is_recommended(record)
         subject = f"{describe(evidence.winner.config)}: " if tried and evidence.winner else ""
-        console.print(Text(f"{subject}{format_evidence(evidence.speedup)}"))
+        console.print(Text(f"{subject}{format_evidence(record, evidence.speedup)}"))
     console.print()
     if evidence.front:
         show_front(console, record)
     elif evidence.winner and evidence.baseline:
         show_figures(console, record, evidence.baseline, evidence.winner)
     if evidence.closest:
-        console.print(Text(f"Closest to the limits: {describe(evidence.closest.config)}"))
+        console.print(Text(f"Closest to the limits in the confirmation: {describe(evidence.closest.config)}"))
     warnings = [*find_warnings(record), *session_warnings]
     for warning in warnings:
         show_warning(console, warning)
@@ -154,9 +155,8 @@ def format_headline(record: Record) -> Text:
     match evidence.verdict:
         case "faster":
             estimate = evidence.speedup.estimate if evidence.speedup else 1.0
-            gain = format_gain(
-                record.workload.objectives[0], estimate, unit_of(record.workload), count_few_calls(record)
-            )
+            _, n_calls = find_few_calls(record) or ("", 0)
+            gain = format_gain(record.workload.objectives[0], estimate, unit_of(record.workload), n_calls)
             parts = (gain, "green", f" {base}")
         case "default_is_best":
             parts = (f"{base[0].upper()}{base[1:]} is best", "green", " on this host: keep it")
@@ -166,9 +166,9 @@ def format_headline(record: Record) -> Text:
         case "within_limits":
             parts = ("Within the limits", "green", f", unlike {base}")
         case "infeasible":
-            parts = ("No candidate stays within the limits", "red", ": keep the default")
+            parts = ("No candidate was found within the limits", "red", ": keep the default")
         case "overload":
-            parts = ("Overload", "red", ": no candidate can serve requests at this rate")
+            parts = ("Overload", "red", ": no candidate was found that can serve requests at this rate")
         case "trade_off":
             parts = (f"Pareto front of {format_count(len(evidence.front), 'config')}", "green", "")
         case "inconclusive":
@@ -181,17 +181,10 @@ def format_headline(record: Record) -> Text:
 def needs_reason(record: Record) -> bool:
     """Return whether the headline does not say why the verdict is what it is."""
     evidence = record.evidence
-    if evidence.verdict in {"faster", "trade_off"}:
-        return evidence.baseline is not None and (is_overloaded(evidence.baseline) or count_few_calls(record) > 0)
+    if evidence.verdict == "faster":
+        is_unbounded = evidence.baseline is not None and is_overloaded(evidence.baseline)
+        return is_unbounded or find_few_calls(record) is not None
     return not (evidence.verdict == "inconclusive" and record.search.interrupted)
-
-
-def count_few_calls(record: Record) -> int:
-    """Return the calls of each side if the objective is a percentile that needs more; 0 if it has enough."""
-    evidence = record.evidence
-    n_calls = min((side.n_calls for side in (evidence.baseline, evidence.winner) if side), default=0)
-    objective = record.objectives[0]
-    return n_calls if is_pooled(objective) and n_calls < required_calls(objective) else 0
 
 
 def is_recommended(record: Record) -> bool:
@@ -224,11 +217,13 @@ def format_gain(objective: str, estimate: float, unit: str = "call", n_calls: in
     }.get(objective, f"{format_ratio(estimate)} faster{'' if objective == 'p50' else f' ({objective}{calls})'} than")
 
 
-def format_evidence(speedup: Speedup) -> str:
-    """Return a speedup with what it rests on."""
+def format_evidence(record: Record, speedup: Speedup) -> str:
+    """Return the speedup of a record with what it rests on."""
+    few = describe_few_calls(record)
+    calls = f", and {few}" if few else ""
     return (
         f"{format_speedup(speedup)} with {speedup.confidence:.0%} confidence, "
-        f"from {format_pairs(speedup.n_pairs, speedup.n_launches)} of each config{format_span(speedup)}"
+        f"from {format_pairs(speedup.n_pairs, speedup.n_launches)} of each config{format_span(speedup)}{calls}"
     )
 
 
@@ -301,10 +296,10 @@ def find_warnings(record: Record) -> list[str]:
     if noise.regime == "contended":
         warnings.append(warn_busy_host("confirmation"))
     elif noise.n_contended > NOTABLE_SHARE * noise.n_blocks:
-        excluded = bool(evidence.winner or evidence.front)
-        warnings.append(warn_contended_blocks(noise.n_contended, noise.n_blocks, excluded=excluded))
+        confirmed = bool(evidence.winner or evidence.front)
+        warnings.append(warn_contended_blocks(noise.n_contended, noise.n_blocks, confirmed=confirmed))
     if noise.one_at_a_time:
-        warnings.append(warn_one_at_a_time())
+        warnings.append(warn_one_at_a_time(record.workload.program))
     if noise.n_jumps:
         warnings.append(warn_jumps(noise.n_jumps))
     if noise.n_relaunched:
@@ -314,11 +309,12 @@ def find_warnings(record: Record) -> list[str]:
         warnings.append(warn_two_speeds(noise.two_speeds, median_is_unsure=is_unsure))
     if noise.n_throttled > NOTABLE_SHARE * noise.n_blocks:
         warnings.append(warn_slow_gpu(noise.n_throttled, noise.n_blocks))
+    warnings += find_differing_ratios(record)
     warnings += find_opposed_figures(record)
     warnings += find_config_warnings(record)
     if evidence.output_check.compared == "shapes":
         warnings.append(warn_unstable_outputs())
-    elif evidence.output_check.compared == "nothing":
+    elif evidence.output_check.compared == "nothing" and record.workload.program:
         warnings.append(warn_not_compared())
     if noise.drift is not None and not 1 / NOTABLE_DRIFT < noise.drift < NOTABLE_DRIFT:
         warnings.append(warn_disagreement(noise.drift))
@@ -326,6 +322,16 @@ def find_warnings(record: Record) -> list[str]:
         trials = record.search.trials.file if record.search.trials else ""
         warnings.append(warn_failures(sum(failed.values()), record.search.n_tried, failed, trials))
     return warnings
+
+
+def find_differing_ratios(record: Record) -> list[str]:
+    """Return where the figures of both sides have another ratio than the one that is stated, if they do."""
+    evidence = record.evidence
+    if not evidence.baseline or not evidence.winner or not evidence.speedup:
+        return []
+    return warn_differing_ratio(
+        evidence.baseline, evidence.winner, record.objectives[0], evidence.speedup, evidence.noise.two_speeds
+    )
 
 
 def find_opposed_figures(record: Record) -> list[str]:

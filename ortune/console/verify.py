@@ -8,6 +8,7 @@ from rich.text import Text
 from ortune.apply.fit import find_load_mismatch
 from ortune.apply.verify import Answer, Verification
 from ortune.compare.host_speedup import HostsVerdict
+from ortune.compare.interval import format_speedup
 from ortune.compare.open import ComparisonSetup
 from ortune.console.bench import show_comparison
 from ortune.console.header import add_subject, show_header
@@ -18,17 +19,20 @@ from ortune.console.warnings import (
     warn_mismatch,
     warn_other_data,
 )
-from ortune.console.widgets import add_note, format_reason, format_speedup, make_grid, show_note, show_warning
+from ortune.console.widgets import add_note, format_count, format_reason, make_grid, show_note, show_warning
 from ortune.fleet.verify import SharedVerification
 from ortune.record.schema import Record
 
-HEADLINES: dict[Answer, tuple[str, str]] = {
-    "holds": ("The recorded gain holds on this host", "bold green"),
-    "does_not_hold": ("The recorded gain does not hold on this host", "bold red"),
-    "inconclusive": ("Inconclusive", "bold yellow"),
+STYLES: dict[Answer, str] = {
+    "holds": "bold green",
+    "does_not_hold": "bold red",
+    "inconclusive": "bold yellow",
+    "nothing_to_verify": "bold",
 }
-"""Text and style of each answer."""
+"""Style of each answer."""
 
+UNDECIDED: dict[Answer, str] = {"inconclusive": "Inconclusive", "nothing_to_verify": "Nothing to verify"}
+"""Headline of the answers that say nothing about the record's claim."""
 
 HOSTS_STYLES: dict[HostsVerdict, str] = {
     "faster": "bold green",
@@ -74,9 +78,8 @@ def show_verification(
         show_comparison(console, verification.comparison)
     for mismatch in verification.mismatches:
         show_note(console, "mismatch", warn_mismatch(mismatch.what, mismatch.recorded, mismatch.here))
-    text, style = HEADLINES[verification.answer]
     console.print()
-    console.print(Text(text, style))
+    console.print(Text(format_answer(verification), STYLES[verification.answer]))
     console.print(Text(format_reason(verification.reason), "dim"))
     grid = make_grid()
     for name, speedup in (("recorded", verification.recorded), ("here", verification.here)):
@@ -89,10 +92,31 @@ def show_verification(
         if is_added:
             grid.add_row("added to", path)
         else:
-            grid.add_row("not added", "only measurements on this class of host with this software and load are added")
+            grid.add_row("not added", explain_not_added(verification))
     console.print(grid)
     if isinstance(verification, SharedVerification):
         show_shared(console, verification)
+
+
+def format_answer(verification: Verification) -> str:
+    """Return the answer in a line: whether what the record claims holds on this host."""
+    if verification.answer in UNDECIDED:
+        return UNDECIDED[verification.answer]
+    holds, recorded = verification.answer == "holds", verification.recorded
+    if verification.claims_limits:
+        return f"The config {'stays' if holds else 'does not stay'} within the recorded limits on this host"
+    if recorded is None or recorded.estimate <= 1:
+        return f"The config is {'' if holds else 'not '}better than the baseline on this host"
+    return f"The recorded gain {'holds' if holds else 'does not hold'} on this host"
+
+
+def explain_not_added(verification: Verification) -> str:
+    """Return why a verification is not added to the record."""
+    if verification.comparison is None:
+        return "nothing was measured"
+    if verification.here is None:
+        return "no speedup was measured"
+    return "only measurements on this class of host with this software and load are added"
 
 
 def show_shared(console: Console, verification: SharedVerification) -> None:
@@ -106,7 +130,14 @@ def show_shared(console: Console, verification: SharedVerification) -> None:
         console.print(grid)
     elif not verification.fault:
         console.print()
-        console.print(Text("No other host of this class has verified the record yet.", "dim"))
+        others = set(verification.nodes.values()) - {verification.node}
+        text = (
+            f"{format_count(len(others), 'other host')} of this class verified the record, but fewer than two hosts "
+            "have a speedup that can be compared."
+            if others
+            else "No other host of this class has verified the record yet."
+        )
+        console.print(Text(text, "dim"))
     if verification.fault:
         show_warning(
             console,

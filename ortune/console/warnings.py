@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 
 from ortune.compare.comparison import Summary, TwoSpeeds
+from ortune.compare.interval import Interval
 from ortune.console.widgets import find_figure, format_count, format_figure, format_number
 from ortune.errors import spell_as_flag
 from ortune.host.host_class import COARSE_NOTE
@@ -13,10 +14,13 @@ from ortune.knobs import Config
 from ortune.knobs.config import CUDA
 from ortune.knobs.environment import variables_of
 from ortune.knobs.providers import multiplies_in_tf32
+from ortune.numbers import format_ratio
 from ortune.record.trials import Trial
 from ortune.worker import Failure
 from ortune.worker.installed import RuntimePackage
 from ortune.worker.session_log import SessionWarning
+from ortune.workload import FIGURES
+from ortune.workload.program import ProgramRun
 
 NOTABLE_SHARE = 0.1
 """Minimum share of disturbed blocks for a warning."""
@@ -26,6 +30,9 @@ MOST_SESSION_WARNINGS = 5
 
 OPPOSED = 1.1
 """Minimum speedup in one figure, and slowdown in another one, for a warning: they then differ by more than a fifth."""
+
+NOTABLE_DIFFERENCE = 1.02
+"""Minimum ratio of a stated ratio and that of the figures that are shown, beyond the interval, for a warning."""
 
 FEWEST_FOR_P99 = 100
 """Calls from which on p99 is not the slowest one."""
@@ -101,6 +108,32 @@ def warn_two_speeds(speeds: TwoSpeeds, *, median_is_unsure: bool = False) -> str
     )
 
 
+def warn_differing_ratio(
+    baseline: Summary, candidate: Summary, objective: str, speedup: Interval, two_speeds: TwoSpeeds | None
+) -> list[str]:
+    """Warn that the figures of both sides have another ratio than the one that was found, and say why.
+
+    Args:
+        baseline: Figures of the baseline.
+        candidate: Those of the other side.
+        objective: What the ratio is about.
+        speedup: The ratio, with its interval.
+        two_speeds: The side that ran at two speeds, if any did.
+    """
+    base, own = find_figure(baseline, objective), find_figure(candidate, objective)
+    if min(base, own, speedup.estimate) <= 0:  # it is not known, or a file says so
+        return []
+    shown = own / base if FIGURES[objective].larger_is_better else base / own
+    is_notable = max(shown / speedup.estimate, speedup.estimate / shown) > NOTABLE_DIFFERENCE
+    if speedup.low <= shown <= speedup.high or not is_notable:
+        return []
+    why = f"and {two_speeds.side} ran at two speeds" if two_speeds else "which differ from each other"
+    return [
+        f"The figures of both sides differ by {format_ratio(shown)} in {FIGURES[objective].title}, and the ratio is "
+        f"{format_ratio(speedup.estimate)}: it is the mean over launches, {why}."
+    ]
+
+
 def warn_opposed_figures(baseline: Summary, candidate: Summary, objective: str) -> list[str]:
     """Warn that the median, the mean and p99 disagree about which side is better, by more than a fifth.
 
@@ -129,11 +162,19 @@ def warn_opposed_figures(baseline: Summary, candidate: Summary, objective: str) 
     return [f"The figures disagree: {shown[0]} is better, {shown[1]} is worse.{choose}"]
 
 
-def warn_one_at_a_time() -> str:
-    """Warn that the configs were measured one after the other."""
+def warn_one_at_a_time(program: ProgramRun | None = None) -> str:
+    """Warn that the configs were measured one after the other.
+
+    Args:
+        program: The program that was measured; None for a model alone.
+    """
+    why = "Several sessions of this model do not fit into memory, or it is unknown whether they do."
+    if program and program.kind == "server":
+        # One without {port} in its command always has the same port.
+        why = "The program cannot run twice at the same time, as it has one port, or as there is too little memory."
     return (
-        "Several sessions of this model do not fit into memory, or it is unknown whether they do. Configs were "
-        "therefore launched and measured one at a time, which takes longer, and drift of the host affects them more."
+        f"{why} Configs were therefore launched and measured one at a time, which takes longer, and drift of the host "
+        "affects them more."
     )
 
 
@@ -149,15 +190,20 @@ def warn_relaunched(n_relaunched: int) -> str:
     return f"{n_relaunched} {were} launched again. If nothing on this host ends processes, a setting may be unstable."
 
 
-def warn_contended_blocks(n_contended: int, n_blocks: int, *, excluded: bool) -> str:
-    """Warn that some blocks were measured while other processes used the CPUs.
+def warn_contended_blocks(n_contended: int, n_blocks: int, *, confirmed: bool) -> str:
+    """Warn that some blocks of a search were measured while other processes used the CPUs.
 
     Args:
         n_contended: Number of such blocks.
         n_blocks: Number of all blocks.
-        excluded: Whether the result leaves them out.
+        confirmed: Whether there was a confirmation, which leaves them out.
     """
-    effect = " They do not count toward the result." if excluded else ""
+    effect = ""
+    if confirmed:
+        effect = (
+            " The confirmation leaves them out. Before it, they may have decided which candidate was confirmed: to "
+            "compare more of them, search on a quieter host."
+        )
     return f"Other processes used the CPUs during {n_contended} of {n_blocks} blocks.{effect}"
 
 

@@ -341,7 +341,7 @@ def _find_doubts(processes: Sequence[_Process], row: ComparisonRow) -> list[str]
     found = []
     if row.n_left_out:
         found.append(
-            f"{row.n_left_out} of {len(processes)} processes made fewer than {CALLS_NEEDED[row.metric]} calls of each "
+            f"{row.n_left_out} of {len(processes)} processes made fewer than {CALLS_NEEDED[row.metric]} calls of a "
             f"model, which {row.metric} needs, and do not count."
         )
     for model in {key_of(m): m for process in canaries for p in process.parts for m in p.models if m.n_own}.values():

@@ -34,7 +34,7 @@ class ProgramVerification(Verification, frozen=True, kw_only=True):
 
 
 NOTHING_TO_VERIFY = ProgramVerification(
-    answer="holds", reason="the records leave the program as it is, so there is no gain to verify"
+    answer="nothing_to_verify", reason="the records leave the program as it is, so there is no gain to verify"
 )
 
 
@@ -78,6 +78,7 @@ def verify_program(
     return ProgramVerification(
         answer=answer,
         reason=reason,
+        claims_limits=record.claims_limits,
         recorded=record.gain,
         here=here,
         mismatches=mismatches,

@@ -7,9 +7,11 @@ from pathlib import Path
 
 from ortune.compare.bench import BenchResult
 from ortune.compare.comparison import Row
+from ortune.compare.figures import is_pooled, is_total
+from ortune.compare.interval import format_speedup
 from ortune.console.bench import find_warnings
 from ortune.console.verdict import format_gain
-from ortune.console.widgets import format_pairs, format_speedup
+from ortune.console.widgets import format_pairs
 from ortune.knobs import describe
 from ortune.report.blocks import Block, Cell, Chart, Code, Facts, Page, Section, Table, Text, Tone
 from ortune.report.charts.ratios import Pairs, draw_pairs
@@ -54,14 +56,20 @@ def make_page(result: BenchResult) -> Page:
 def conclude(result: BenchResult) -> tuple[str, Tone]:
     """Return the result in a line, and how it is to be taken."""
     known = [(row, row.speedup) for row in result.rows if row.speedup]
-    if not known:
+    if len(result.rows) == 1:
         return "Only the baseline was measured", "plain"
+    if not known:
+        return f"No config could be compared with the {result.rows[0].name}", "unsure"
     title = FIGURES[result.objective].title
-    row, best = max(known, key=lambda each: each[1].estimate)
-    if best.low > 1:
-        gain = format_gain(result.objective, best.estimate, "item" if result.workload.batches else "call")
+    # With few calls, slow ones may be missing: a figure that has enough of them must agree.
+    sure = [(row, speedup) for row, speedup in known if row.few_calls is None or row.few_calls.agrees(speedup)]
+    better = [each for each in sure if each[1].low > 1]
+    if better:
+        row, best = max(better, key=lambda each: each[1].estimate)
+        n_calls = row.few_calls.n_calls if row.few_calls else 0
+        gain = format_gain(result.objective, best.estimate, "item" if result.workload.batches else "call", n_calls)
         return f"{row.name}: {gain} the {result.rows[0].name}", "good"
-    if all(speedup.high < 1 for _, speedup in known):
+    if len(sure) == len(known) and all(speedup.high < 1 for _, speedup in known):
         return f"The {result.rows[0].name} is the best in {title}", "good"
     return f"No config is clearly better than the {result.rows[0].name} in {title}", "unsure"
 
@@ -90,12 +98,20 @@ def show_result(result: BenchResult) -> tuple[Block, ...]:
                 name="ratios",
                 title=f"Ratio to the {result.rows[0].name}: {FIGURES[result.objective].title}",
                 spec=draw_pairs(pairs, RATIO),
-                note="Ticks are pairs of blocks measured right after each other. Points and lines are estimates and "
-                "their intervals.",
+                note=f"Ticks are {describe_ticks(result)}. Points and lines are estimates and their intervals.",
             )
         )
     blocks.append(tabulate_rows(result))
     return tuple(blocks)
+
+
+def describe_ticks(result: BenchResult) -> str:
+    """Return what the ratios of single measurements are of."""
+    if is_pooled(result.objective) or is_total(result.objective):
+        return "launches: the figure needs all calls of one"
+    if result.noise.one_at_a_time:
+        return "pairs of blocks, measured one config after the other"
+    return "pairs of blocks measured right after each other"
 
 
 def tabulate_rows(result: BenchResult) -> Table:

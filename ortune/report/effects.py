@@ -26,6 +26,9 @@ Array = NDArray[np.float64]
 FEWEST_TRIALS = 8
 """Trials without which nothing is said about effects."""
 
+TOGETHER = " and "
+"""Between the names of settings whose effect is that of all of them together."""
+
 FEWEST_TOGETHER = 2
 """Candidates with both settings without which nothing is said about a pair."""
 
@@ -48,7 +51,8 @@ class Effects(msgspec.Struct, frozen=True, kw_only=True):
     """Effects as factors, those that are the farthest from 1 in relation to their uncertainty first.
 
     Attributes:
-        settings: The effect of each setting on its own, with its name and value.
+        settings: The effect of each setting, with its name and value. One that was tried only together with others has
+            the effect of all of them, and their names.
         pairs: By how much two settings together are better than the product of their effects.
     """
 
@@ -70,10 +74,16 @@ def estimate_effects(trials: Sequence[tuple[Config, float]]) -> Effects | None:
     main = choose_columns(labels)
     if not main:
         return None
-    features = {name: np.array([name in each for each in labels], dtype=float) for name in main}
-    pairs = choose_pairs(features)
+    features = merge_twins({name: np.array([name in each for each in labels], dtype=float) for name in main})
+    main, pairs = list(features), choose_pairs(features)
     x = np.stack([*features.values(), *(features[one] * features[other] for one, other in pairs)], axis=1)
-    mean, sigma = fit(x, y, len(main))
+    fitted, root = fit(x, y, len(main))
+    needed = find_needed(features)
+    sums = np.eye(x.shape[1])
+    for place, name in enumerate(main):
+        together = {name, *needed[name]}
+        sums[place] = [*(one in together for one in main), *(together.issuperset(pair) for pair in pairs)]
+    mean, sigma = sums @ fitted, np.linalg.norm(sums @ root, axis=1)
     intervals = [
         Interval(
             estimate=math.exp(middle),
@@ -85,7 +95,8 @@ def estimate_effects(trials: Sequence[tuple[Config, float]]) -> Effects | None:
     ]
     certainty = np.abs(mean) / sigma
     order = np.argsort(-certainty, kind="stable").tolist()
-    names = [*main, *(f"{one} with {other}" for one, other in pairs)]
+    names = [TOGETHER.join((name, *needed[name])) for name in main]
+    names += [f"{one} with {other}" for one, other in pairs]
     return Effects(
         settings=tuple((names[place], intervals[place]) for place in order if place < len(main)),
         pairs=tuple((names[place], intervals[place]) for place in order if place >= len(main) and certainty[place] > Z),
@@ -95,6 +106,26 @@ def estimate_effects(trials: Sequence[tuple[Config, float]]) -> Effects | None:
 def name_setting(name: str, value: int | bool | str) -> str:
     """Return a setting as a label, such as `intra-op threads=2`."""
     return f"{KNOBS[name].title if name in KNOBS else name}={str(value).removeprefix('ORT_').lower()}"
+
+
+def merge_twins(features: dict[str, Array]) -> dict[str, Array]:
+    """Return the columns that differ. Settings that were always tried together are one, with the names of both."""
+    twins: dict[bytes, list[str]] = {}
+    for name, column in features.items():
+        twins.setdefault(column.tobytes(), []).append(name)
+    return {TOGETHER.join(names): features[names[0]] for names in twins.values()}
+
+
+def find_needed(features: dict[str, Array]) -> dict[str, list[str]]:
+    """Return for each setting: the others that all candidates with it have, too.
+
+    Alone, it was never tried. Its column says how candidates with it differ from those with the others alone: it may
+    only undo the harm of these. What is known is the effect of all of them together.
+    """
+    return {
+        name: [other for other, one in features.items() if other != name and bool((one >= column).all())]
+        for name, column in features.items()
+    }
 
 
 def choose_columns(labels: Sequence[set[str]]) -> list[str]:
@@ -118,7 +149,9 @@ def choose_pairs(features: dict[str, Array]) -> list[tuple[str, str]]:
 
 
 def fit(x: Array, y: Array, n_main: int) -> tuple[Array, Array]:
-    """Return the means and the standard deviations of the effects, with the scales that maximize the likelihood.
+    """Return the means of the effects and a root of their covariance, with the scales that maximize the likelihood.
+
+    The root is a matrix R whose product with its transpose is the covariance.
 
     Args:
         x: A row for each trial, and a column for each effect.
@@ -141,6 +174,6 @@ def fit(x: Array, y: Array, n_main: int) -> tuple[Array, Array]:
             misfit = (float(y @ y) - float(moments @ means)) / noise**2
             likelihood = -0.5 * (misfit + log_determinant + 2 * len(y) * math.log(noise))
             if best is None or likelihood > best[0]:
-                best = likelihood, units * (vectors @ means), units * np.sqrt((vectors**2) @ (1 / precisions))
+                best = likelihood, units * (vectors @ means), units[:, None] * vectors / np.sqrt(precisions)
     assert best
     return best[1], best[2]

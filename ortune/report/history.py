@@ -69,6 +69,8 @@ def show_gate(gate: str, number: int, entries: Sequence[HistoryEntry]) -> tuple[
     for objective in objectives:
         measured = [entry for entry in own if objective in entry.slowdowns]
         allowed = measured[-1].allowed[objective]
+        is_same = len({entry.allowed[objective] for entry in measured}) == 1
+        of_run = "" if is_same else " in the latest run"
         marks = [
             GateMark(
                 time=to_utc(entry.time),
@@ -84,12 +86,13 @@ def show_gate(gate: str, number: int, entries: Sequence[HistoryEntry]) -> tuple[
                 name=f"gate-{number}-{objective}" if objective.isidentifier() else f"gate-{number}-{len(blocks) + 1}",
                 title=describe_cost(objective),
                 spec=draw_gates(marks, allowed, [marks[change.first].time for change in changes]),
-                note=f"Cost of head relative to base with its interval. Dashed: allowed {describe_allowed(allowed)}.",
+                note="Cost of head relative to base with its interval. Dashed: allowed "
+                f"{describe_allowed(allowed)}{of_run}.",
             )
         )
         blocks += [describe_change(change, measured) for change in changes]
     if not objectives:
-        blocks.append(Text(text=f"Nothing was measured. {own[-1].reason}", tone="unsure"))
+        blocks.append(Text(text=f"No run of it has figures. {own[-1].reason}", tone="unsure"))
     return tuple(blocks)
 
 

@@ -6,6 +6,8 @@ import shlex
 from pathlib import Path
 
 from ortune.compare.comparison import Speedup
+from ortune.compare.interval import format_speedup
+from ortune.console.few_calls import describe_few_calls
 from ortune.console.verdict import (
     PROGRAM_AS_IT_IS,
     find_warnings,
@@ -22,14 +24,13 @@ from ortune.console.widgets import (
     format_default,
     format_duration,
     format_figure,
-    format_ratio,
     format_reason,
-    format_speedup,
 )
 from ortune.errors import OrtuneError
 from ortune.export import TARGETS, render
 from ortune.knobs import KNOBS, Config, describe
 from ortune.knobs.ids import BATCH
+from ortune.numbers import format_ratio
 from ortune.record.schema import Record
 from ortune.record.trials import Trials
 from ortune.report.blocks import Block, Cell, Chart, Code, Facts, Page, Section, Table, Text, Tone
@@ -99,7 +100,7 @@ def list_lead(record: Record) -> tuple[str, ...]:
     if evidence.speedup:
         tried = evidence.winner if not is_recommended(record) else None
         subject = f"{describe(tried.config)}: " if tried else ""
-        lines.append(f"{subject}{format_evidence(evidence.speedup)}.")
+        lines.append(f"{subject}{format_evidence(record, evidence.speedup)}.")
     if evidence.best_so_far:
         best = evidence.best_so_far
         lines.append(f"Best so far, not proven: {format_ratio(best.speedup)} with {describe(best.config)}.")
@@ -148,7 +149,9 @@ def show_settings(record: Record) -> tuple[Block, ...]:
     """Return the recommended settings."""
     if record.config == record.base:
         base = PROGRAM_AS_IT_IS if record.workload.program else format_baseline(record.base, record.workload.batches)
-        return (Text(text=f"The recommended config is {base}: there is nothing to set."),)
+        if record.workload.program or record.config.is_default:
+            return (Text(text=f"The recommended config is {base}: there is nothing to set."),)
+        return (Text(text=f"The recommended config is {base}: there is nothing else to set."),)
     rows = []
     for setting, value in record.config.settings.items():
         knob = KNOBS.get(setting)
@@ -202,14 +205,18 @@ def show_front(record: Record, prefix: str) -> tuple[Block, ...]:
             cells += [tell_ratio(speedup)]
         cells.append(Cell(describe(point.summary.config)))
         rows.append(tuple(cells))
+    note = ""
+    if any(point.speedups for point in front):
+        note = "Ratios above 1 are better than the default. All intervals hold simultaneously with 95% confidence."
+        if few := describe_few_calls(record):
+            note += f" They rest on {few}."
     columns = ["point", *(heading for name in names for heading in (name, "ratio")), "settings"]
     blocks.append(
         Table(
             columns=tuple(columns),
             rows=tuple(rows),
             numeric=tuple(range(1, 1 + 2 * len(names))),
-            note="Ratios above 1 are better than the default. All intervals hold simultaneously with 95% "
-            "confidence. To choose a point: ortune apply FILE --pick N.",
+            note=f"{note} To choose a point: ortune apply FILE --pick N.".strip(),
         )
     )
     return tuple(blocks)

@@ -14,8 +14,8 @@ from ortune.console.widgets import (
     format_duration,
     format_figure,
     format_rate,
-    format_ratio,
 )
+from ortune.numbers import format_ratio
 from ortune.report.blocks import Cell, Chart, Facts, Table, Tone
 from ortune.report.charts.latencies import draw_latencies, draw_tails
 from ortune.workload import APPROXIMATE_TOLERANCE, FIGURES, Load, Workload
@@ -109,13 +109,20 @@ def _format_check(check: LimitCheck) -> str:
     return f"{value} {LIMIT_STATES[check.kept][0]}"
 
 
-def describe_noise(noise: Noise) -> Facts:
-    """Return how quiet the host was."""
+def describe_noise(noise: Noise, counted: str = "result") -> Facts:
+    """Return how quiet the host was.
+
+    Args:
+        noise: CPU use by other processes.
+        counted: What rests on the blocks of a quiet or of a busy host, in a word; empty if there is nothing.
+    """
     facts = [
         ("blocks", f"{noise.n_blocks}, of which {noise.n_contended} while other processes used the CPUs"),
         ("measured again", format_count(noise.n_repeated, "block")),
-        ("the result rests on", {"unknown": "all blocks"}.get(noise.regime, f"{noise.regime} blocks")),
     ]
+    if counted:
+        blocks = {"unknown": "all blocks"}.get(noise.regime, f"{noise.regime} blocks")
+        facts.append((f"the {counted} rests on", blocks))
     if noise.foreign_share_mean is not None and noise.foreign_share_p90 is not None:
         facts.append(
             (

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 
+from ortune.compare.block_runner import select_regime
 from ortune.compare.comparison import PROOF, Latencies
+from ortune.compare.figures import is_pooled
 from ortune.compare.host_speedup import HostsEvidence
+from ortune.compare.paired_run import ENOUGH_QUIET
 from ortune.console.hosts import describe_hosts, format_confidence
 from ortune.console.verdict import (
     is_recommended,
 )
-from ortune.console.widgets import (
-    format_count,
-    format_ratio,
-)
+from ortune.console.widgets import format_count
 from ortune.knobs import describe
+from ortune.numbers import format_ratio
 from ortune.record.schema import Record
 from ortune.record.trials import Trial, TrialRound, Trials
 from ortune.report.blocks import Block, Cell, Chart, Table, Text, Tone
 from ortune.report.charts.ratios import Pairs, draw_effects, draw_pairs
 from ortune.report.charts.search import Attempt, draw_attempts, draw_foreign_use, draw_noise
-from ortune.report.effects import estimate_effects
+from ortune.report.effects import TOGETHER, estimate_effects
 from ortune.report.shared import (
     describe_noise,
     show_distributions,
@@ -52,8 +54,7 @@ def show_confirmation(record: Record, trials: Trials | None, prefix: str) -> tup
                 name=f"{prefix}pairs",
                 title=f"Pairs of blocks: {title}",
                 spec=draw_pairs(rows, RATIO),
-                note="Each tick is a pair of blocks of both sides, measured right after each other. The point and the "
-                f"line are the estimate and its {confidences[0]:.0%} interval over all launches.",
+                note=describe_pairs(record, rows, confidences[0]),
             )
         )
     blocks += show_distributions(dict(select_latencies(record, trials)), prefix)
@@ -65,6 +66,27 @@ def show_confirmation(record: Record, trials: Trials | None, prefix: str) -> tup
     if record.evidence.hosts:
         blocks.append(draw_hosts(record.evidence.hosts, prefix))
     return tuple(blocks)
+
+
+def describe_pairs(record: Record, rows: Sequence[Pairs], confidence: float) -> str:
+    """Return how to read the chart of pairs.
+
+    Args:
+        record: The record.
+        rows: The rows of the chart.
+        confidence: Confidence of the intervals.
+    """
+    name, noise = record.workload.objectives[0], record.evidence.noise
+    how = "launched and measured one after the other" if noise.one_at_a_time else "measured right after each other"
+    text = f"Each tick is a pair of blocks of both sides, {how}."
+    if is_pooled(name):
+        text += f" It is about the highest percentile up to {name} for which a block has enough calls."
+    counted = "over all launches"
+    if any(row.left_out for row in rows):
+        used = "did not use" if noise.regime == "contended" else "used"
+        text += f" Ticks in another color do not count: other processes {used} the CPUs then, unlike in the others."
+        counted = "over the pairs that count"
+    return f"{text} The point and the line are the estimate and its {confidence:.0%} interval {counted}."
 
 
 def draw_hosts(hosts: HostsEvidence, prefix: str) -> Chart:
@@ -87,48 +109,71 @@ def draw_hosts(hosts: HostsEvidence, prefix: str) -> Chart:
 
 def list_pairs(record: Record, trials: Trials | None) -> list[Pairs]:
     """Return the pairs of each launch of the confirmation, and their interval; for a front, those of each point."""
-    evidence = record.evidence
+    evidence, name = record.evidence, record.workload.objectives[0]
     numbers = {trial.config.key: trial.number for trial in trials.trials} if trials else {}
+    rounds = [each for each in (trials.rounds if trials else ()) if each.stage in PROOF]
+    rows = []
     if evidence.front:
-        name = record.workload.objectives[0]
-        return [
-            Pairs(
-                label=f"{number}: {describe(point.summary.config)}",
-                ratios=tuple(
-                    ratio
-                    for launch in find_ratios(trials, name, numbers.get(point.summary.config.key, -1)).values()
-                    for ratio in launch
-                ),
-                interval=point.speedups.get(name),
-            )
-            for number, point in enumerate(evidence.front, 1)
-            if name in point.speedups
-        ]
+        counted = find_counted(rounds, evidence.noise.regime)
+        for number, point in enumerate(evidence.front, 1):
+            if name not in point.speedups:
+                continue
+            ratios = find_ratios(trials, rounds, name, numbers.get(point.summary.config.key, -1))
+            own, left_out = split_ratios(ratios, counted)
+            label = f"{number}: {describe(point.summary.config)}"
+            rows.append(Pairs(label=label, ratios=own, left_out=left_out, interval=point.speedups[name]))
+        return rows
     if not evidence.speedup or not evidence.winner:
         return []
-    launches = find_ratios(trials, record.workload.objectives[0], numbers.get(evidence.winner.config.key, -1))
-    rows = [Pairs(label="all launches", interval=evidence.speedup)]
-    return [
-        *rows,
-        *(
-            Pairs(label=f"launch {place}", ratios=tuple(launches[each]))
-            for place, each in enumerate(sorted(launches), 1)
-        ),
-    ]
+    number = numbers.get(evidence.winner.config.key, -1)
+    # Other candidates may have been confirmed before, in other runs.
+    rounds = [each for each in rounds if number in each.values]
+    counted = find_counted(rounds, evidence.noise.regime)
+    ratios = find_ratios(trials, rounds, name, number)
+    for launch, each in enumerate(sorted({launch for launch, _, _ in ratios}), 1):
+        own, left_out = split_ratios([ratio for ratio in ratios if ratio[0] == each], counted)
+        label = f"launch {launch}" if own else f"launch {launch} (left out)"
+        rows.append(Pairs(label=label, ratios=own, left_out=left_out))
+    label = "all that count" if any(row.left_out for row in rows) else "all launches"
+    return [Pairs(label=label, interval=evidence.speedup), *rows]
 
 
-def find_ratios(trials: Trials | None, name: str, number: int) -> dict[int, list[float]]:
-    """Return how many times better than the baseline a trial was in each round that counts as proof, by launch."""
-    found: dict[int, list[float]] = {}
+Ratio = tuple[int, int, float]
+"""How many times better than the baseline a trial was: number of the launch, place of the round, and the ratio."""
+
+
+def find_ratios(trials: Trials | None, rounds: Sequence[TrialRound], name: str, number: int) -> list[Ratio]:
+    """Return how many times better than the baseline a trial was in each of some rounds.
+
+    Args:
+        trials: All trials.
+        rounds: The rounds.
+        name: The figure.
+        number: Number of the trial.
+    """
     if trials is None or trials.header is None or name not in trials.header.figures:
-        return found
-    place = trials.header.figures.index(name)
-    for each in trials.rounds:
-        values = [each.values.get(one, ())[place : place + 1] for one in (0, number)]
-        if each.stage in PROOF and all(values) and all(value[0] > 0 for value in values):
+        return []
+    found, figure = [], trials.header.figures.index(name)
+    for place, each in enumerate(rounds):
+        values = [each.values.get(one, ())[figure : figure + 1] for one in (0, number)]
+        if all(values) and all(value[0] > 0 for value in values):
             ratio = values[0][0] / values[1][0]
-            found.setdefault(each.launch or 0, []).append(1 / ratio if FIGURES[name].larger_is_better else ratio)
+            found.append((each.launch or 0, place, 1 / ratio if FIGURES[name].larger_is_better else ratio))
     return found
+
+
+def find_counted(rounds: Sequence[TrialRound], regime: str) -> set[int]:
+    """Return the places of the rounds of a run that count: those of one regime, as in `PairedRun.in_one_regime`."""
+    states = [(place, bool(each.contended)) for place, each in enumerate(rounds)]
+    kept, contended = select_regime(states, n_quiet=math.ceil(ENOUGH_QUIET * len(rounds)))
+    # Where no single block was contended, but all together were, all count.
+    return set(kept) if contended or regime != "contended" else set(range(len(rounds)))
+
+
+def split_ratios(ratios: Sequence[Ratio], counted: set[int]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return the ratios that count, and those that do not."""
+    own = tuple(ratio for _, place, ratio in ratios if place in counted)
+    return own, tuple(ratio for _, place, ratio in ratios if place not in counted)
 
 
 def select_latencies(record: Record, trials: Trials | None) -> list[tuple[str, Latencies]]:
@@ -154,7 +199,8 @@ def show_candidates(record: Record, trials: Trials | None, prefix: str) -> tuple
     if trials is None or len(trials.trials) < 2:
         return ()
     first = find_first_rounds(trials.rounds)
-    others = [trial for trial in trials.trials if trial.number != 0]
+    # Without a failure or a figure, a candidate was launched, and there was no time to measure it.
+    others = [trial for trial in trials.trials if trial.number != 0 and (has_failed(trial) or trial.speedups)]
     timed = bool(first) and all(each.at_s is not None for each in trials.rounds)
     attempts = []
     latest = 0.0
@@ -165,9 +211,7 @@ def show_candidates(record: Record, trials: Trials | None, prefix: str) -> tuple
             Attempt(at=latest, speedup=speedup_of(trial), stage=trial.stage, settings=describe(trial.config))
         )
     n_failed = sum(1 for trial in others if trial.failure)
-    note = (
-        "The line is the best so far. Ratios are medians of a few blocks and prove nothing: only the confirmation does."
-    )
+    note = "The line is the best so far. Ratios are of a few blocks and prove nothing: only the confirmation does."
     note += f" Crosses: {format_count(n_failed, 'candidate')} failed." if n_failed else ""
     chart = Chart(
         name=f"{prefix}candidates",
@@ -176,6 +220,11 @@ def show_candidates(record: Record, trials: Trials | None, prefix: str) -> tuple
         note=note,
     )
     return (chart, tabulate_trials(trials.trials, record))
+
+
+def has_failed(trial: Trial) -> bool:
+    """Return whether a candidate failed. One that was skipped for lack of time did not."""
+    return trial.failure is not None and trial.failure.stage != "skipped"
 
 
 def find_first_rounds(rounds: Sequence[TrialRound]) -> dict[int, float]:
@@ -244,6 +293,8 @@ def show_effects(record: Record, trials: Trials | None, prefix: str) -> tuple[Bl
     shown = effects.settings[:MOST_EFFECTS]
     if left := len(effects.settings) - len(shown):
         note += f" {left} settings with less certain effects are left out."
+    if any(TOGETHER in label for label, _ in shown):
+        note += " A setting that was tried only with another one is shown with it: what it does alone is unknown."
     blocks: list[Block] = [
         Chart(name=f"{prefix}effects", title="Effect of each setting", spec=draw_effects(shown), note=note)
     ]
@@ -254,17 +305,18 @@ def show_effects(record: Record, trials: Trials | None, prefix: str) -> tuple[Bl
                 title="Pairs of settings that interact",
                 spec=draw_effects(effects.pairs[:MOST_PAIRS]),
                 note="By which factor two settings together differ from the product of their effects. Pairs whose "
-                "interval contains 1 are left out.",
+                f"interval contains 1 are left out, and so are all but the {MOST_PAIRS} most certain ones.",
             )
         )
     else:
-        blocks.append(Text(text="No pair of settings clearly interacts."))
+        blocks.append(Text(text="No pair of settings that was tried together often enough clearly interacts."))
     return tuple(blocks)
 
 
 def show_noise(record: Record, trials: Trials | None, prefix: str) -> tuple[Block, ...]:
     """Return how quiet the host was, over time."""
-    blocks: list[Block] = [describe_noise(record.evidence.noise)]
+    is_confirmed = bool(record.evidence.speedup or record.evidence.front)
+    blocks: list[Block] = [describe_noise(record.evidence.noise, "confirmation" if is_confirmed else "")]
     rounds = [each for each in (trials.rounds if trials else ()) if each.values.get(0)]
     values = [each.values[0][0] for each in rounds]
     if len(values) < 2 or min(values) <= 0:
@@ -272,14 +324,17 @@ def show_noise(record: Record, trials: Trials | None, prefix: str) -> tuple[Bloc
     timed = all(each.at_s is not None for each in rounds)
     times = [each.at_s or 0.0 if timed else float(place) for place, each in enumerate(rounds, 1)]
     middle = statistics.median(values)
+    objective = record.workload.objectives[0]
+    per_block = f"A block has few calls for {objective}: a lower percentile is shown. " if is_pooled(objective) else ""
     states = [(at, value / middle, 0 in each.contended) for at, value, each in zip(times, values, rounds, strict=True)]
-    name = FIGURES[record.workload.objectives[0]].title
+    name = FIGURES[objective].title
     blocks.append(
         Chart(
             name=f"{prefix}noise",
             title="The default over time",
             spec=draw_noise(states, timed=timed),
-            note=f"{name} of the default in each round. On a quiet host, it stays near 1.",
+            note=f"{name} of the default in each round, relative to its median. {per_block}On a quiet host, it stays "
+            "near 1.",
         )
     )
     shares = [

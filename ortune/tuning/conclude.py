@@ -12,14 +12,21 @@ from ortune.compare.limits import kept_all, worst_excess
 from ortune.compare.paired_run import PairedRun
 from ortune.record.schema import BestSoFar, Closest, Compared, Evidence, OutputCheck, Verdict
 from ortune.record.trials import Trial, TrialSession
-from ortune.tuning.front import judge_front
+from ortune.tuning.front import judge_front, name_few_calls
 from ortune.tuning.outcome import Outcome
 from ortune.tuning.racing import rank_finalists
 from ortune.tuning.results import CandidateResult
 from ortune.tuning.screening import ALL_PAIRS_TRIED
 from ortune.tuning.state import SearchState
 from ortune.tuning.tried import bound_tried_gain
-from ortune.tuning.verdict import TimeSpent, judge_confirmation, judge_untried
+from ortune.tuning.verdict import (
+    CONFIRMED_ONE,
+    LAST_CONFIRMED_ONE,
+    TOO_FEW_LAUNCHES,
+    TimeSpent,
+    judge_confirmation,
+    judge_untried,
+)
 from ortune.workload import Goal
 
 
@@ -126,7 +133,9 @@ def conclude(
             has_failed=comparison.rows[1].failure.stage != "skipped",
         )
     if comparison.rows[1].speedup is None:
-        return outcome
+        return msgspec.structs.replace(
+            outcome, evidence=msgspec.structs.replace(evidence, verdict="inconclusive", reason=TOO_FEW_LAUNCHES)
+        )
     return conclude_winner(outcome, state.goal, comparison, others_left=others_left)
 
 
@@ -165,6 +174,8 @@ def conclude_front(
 ) -> Outcome:
     """Return the outcome of several candidates that were compared with the baseline in several objectives."""
     verdict, reason, front = judge_front(goal, run, comparison)
+    if verdict in {"trade_off", "default_is_best"} and (few := name_few_calls(goal, run)):
+        reason = f"{reason}; {few}"
     if verdict == "infeasible" and others_left:
         verdict, reason = "inconclusive", f"{reason}, but others that seem to were not confirmed: use a larger budget"
     if verdict == "default_is_best":
@@ -187,6 +198,8 @@ def conclude_front(
 
 def weaken(outcome: Outcome, reason: str) -> tuple[Verdict, str]:
     """Return that the baseline is best, or a weaker verdict if too little is known of the untried candidates."""
+    if sum(1 for trial in outcome.trials[1:] if trial.stage == "confirmation") > 1:
+        reason = reason.replace(CONFIRMED_ONE, LAST_CONFIRMED_ONE)
     n_tried, n_lost = count_tried(outcome.trials)
     return judge_untried(
         n_tried,
@@ -224,11 +237,11 @@ def explain_no_confirmation(state: SearchState) -> tuple[Verdict, str]:
     if len(state.candidates) == 1:
         # It was compared with nothing, so it is not called best.
         return "nothing_found", "there is nothing else to try on this host"
-    tried = [result for result in state.results if result is not state.baseline]
+    others = [result for result in state.results if result is not state.baseline]
+    tried = [result for result in others if not (result.failure and result.failure.stage == "skipped")]
     if tried and all(result.failure for result in tried):
-        none = "none of them works on this host"
-        n_tried = sum(1 for result in tried if result.failure and result.failure.stage != "skipped")
-        _, reason = judge_untried(n_tried, len(state.candidates) - 1, None, ruled_out=none)
+        failed = "it failed" if len(tried) == 1 else "all of them failed"
+        _, reason = judge_untried(len(tried), len(state.candidates) - 1, None, ruled_out=failed)
         return "nothing_found", reason
     return "inconclusive", "the budget is too small for a confirmation that could prove anything: use a larger one"
 

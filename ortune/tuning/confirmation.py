@@ -84,6 +84,8 @@ def confirm(
     with state.time_stage("confirmation"):
         reports.report()
         measure_launches(state, run, [finalist], plan, is_done, reports.report)
+        if not plan.rounds:  # there is no time for any
+            return judge(DEFAULT_CONFIDENCE)
         launch_s = (state.now_s() - start_s) / max(len(run.launches) - n_before, 1)
         if not is_excluded:
             add_counted_launches(state, run, finalist, rest, is_done, reports.report, launch_s)
@@ -284,10 +286,15 @@ def measure_launches(
     if end_s is None:
         end_s = max(state.now_s() + LONGEST_CONFIRMATION * state.plan.confirmation_s, state.end_s)
 
+    n_added = len(run.launches)
+
     def add_rounds() -> bool:
+        nonlocal n_added
         state.n_launches += 1
-        for each in run.launches[-1]:
-            state.results.add_round([state.baseline, *finalists], each, stage, launch=state.n_launches)
+        for rounds in run.launches[n_added:]:  # none if the launch has no round that counts
+            for measured in rounds:
+                state.results.add_round([state.baseline, *finalists], measured, stage, launch=state.n_launches)
+        n_added = len(run.launches)
         return is_done(run)
 
     latest_s = find_latest_s(state, run)

@@ -12,8 +12,9 @@ import msgspec
 from scipy.special import ndtri
 
 from ortune.compare.block_plan import MIN_LAUNCHES, plan_paired_run, shortest_run_s
-from ortune.compare.comparison import Comparison, Speedup, describe_ratio
+from ortune.compare.comparison import Comparison, Speedup
 from ortune.compare.evaluate import compute_speedup, evaluate
+from ortune.compare.interval import format_speedup
 from ortune.compare.paired_run import PairedRun
 from ortune.compare.stats import SMALLEST_ERROR
 from ortune.tuning.confirmation import (
@@ -93,7 +94,7 @@ def report_fitting(state: SearchState, run: PairedRun, result: CandidateResult) 
     speedup = compute_speedup(run.in_one_regime(), FINALIST_POSITION, state.goal.objective)
     if speedup is None:
         return
-    label, ratio = result.candidate.label, describe_ratio(speedup)
+    label, ratio = result.candidate.label, format_speedup(speedup)
     state.add_note(f"{label} against the default: {ratio}. Other candidates follow.")
     if speedup.estimate > 1 + NEGLIGIBLE_GAIN:
         time_s = plan_proof_s(state, speedup)

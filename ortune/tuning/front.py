@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
 from ortune.compare.block_plan import fewest_rounds
 from ortune.compare.comparison import Comparison, LimitCheck, Speedup, Summary
 from ortune.compare.evaluate import compute_speedup, evaluate, find_few_calls
-from ortune.compare.figures import required_calls
+from ortune.compare.figures import count_calls, is_pooled, required_calls
 from ortune.compare.interval import share_error
 from ortune.compare.limits import is_overloaded, kept_all, may_be_overloaded, name_limits
 from ortune.compare.paired_run import BASELINE_POSITION, PairedRun
@@ -20,7 +20,7 @@ from ortune.tuning.pareto import TIE, find_front, find_knee
 from ortune.tuning.plan import MAX_FRONT_CANDIDATES
 from ortune.tuning.results import CandidateResult
 from ortune.tuning.state import SearchState
-from ortune.tuning.verdict import NEGLIGIBLE_GAIN
+from ortune.tuning.verdict import CONFIRMED_ONE, NEGLIGIBLE_GAIN, TOO_FEW_LAUNCHES
 from ortune.workload import Goal, Objective
 
 
@@ -89,16 +89,17 @@ def judge_front(goal: Goal, run: PairedRun, comparison: Comparison) -> tuple[Ver
     if len(run.failures) == len(rows) - 1:
         return "inconclusive", "all candidates failed in confirmation", ()
     if len(run.launches) < 2:
-        return "inconclusive", "the budget is too small to prove anything: use a larger one", ()
+        return "inconclusive", TOO_FEW_LAUNCHES, ()
     positions = [position for position in range(len(rows)) if position not in run.failures]
     summaries = {position: summary for position in positions if (summary := rows[position].summary)}
     kept = {position: judge_keeping(summaries[position], rows[position].limits) for position in positions}
     proven = [BASELINE_POSITION, *find_better(goal, run, positions)]
     if all(is_overloaded(summary) for summary in summaries.values()):
-        reason = "requests arrive faster than the baseline or any candidate can serve them"
+        reason = "requests arrive faster than the baseline or any candidate in confirmation can serve them"
         return "overload", reason, make_front(goal, run, comparison, proven, recommend=False)
     if all(each == "no" for each in kept.values()):
-        reason = "no candidate in confirmation stays within all limits"
+        serves = " and serves all requests" if goal.load.rate_per_s else ""
+        reason = f"no candidate in confirmation stays within all limits{serves}"
         return "infeasible", reason, make_front(goal, run, comparison, proven, recommend=False)
     keeping = [position for position in positions if kept[position] == "yes"]
     n_calls = min(summary.n_calls for summary in summaries.values())
@@ -108,28 +109,32 @@ def judge_front(goal: Goal, run: PairedRun, comparison: Comparison) -> tuple[Ver
         if not all(rests_on_enough_calls(run, position, name) for position in summaries if position)
     ]
     if lacking or not keeping:
+        doubtful = (rows[position].limits for position in positions if kept[position] == "unsure")
         reason = (
             f"{lacking[0]} needs {required_calls(lacking[0])} calls of each side, the confirmation had {n_calls}"
             if lacking
-            else "it is uncertain whether any candidate stays within the limits"
+            else f"it is uncertain whether any config {name_doubt(doubtful)}"
         )
         front = make_front(goal, run, comparison, proven, recommend=False)
         return "inconclusive", f"{reason}: use a larger budget", front
     if kept[BASELINE_POSITION] == "no":
         # Any config that stays within the limits is better than one that does not.
-        reason = "the baseline exceeds a limit, and these configs stay within all limits"
+        exceeds = kept_all(rows[BASELINE_POSITION].limits) == "no"
+        reason = (
+            "the baseline exceeds a limit, and these configs stay within all limits"
+            if exceeds
+            else "the baseline cannot serve all requests, and these configs can"
+        )
         return "trade_off", reason, make_front(goal, run, comparison, keeping, recommend=True)
     offered = [position for position in proven if kept[position] == "yes" or position == BASELINE_POSITION]
     if kept[BASELINE_POSITION] == "unsure":
-        keeps = kept_all(rows[BASELINE_POSITION].limits) == "yes"
-        doubt = "can serve all requests" if keeps else "stays within the limits"
-        reason = f"it is uncertain whether the baseline {doubt}"
+        reason = f"it is uncertain whether the baseline {name_doubt([rows[BASELINE_POSITION].limits])}"
         if offered == [BASELINE_POSITION]:
             front = make_front(goal, run, comparison, keeping, recommend=False)
             return "inconclusive", f"{reason}: use a larger budget", front
         # Those that surely do are better in something.
         front = make_front(goal, run, comparison, offered[1:], recommend=True)
-        return "trade_off", f"{reason}; none of these configs is better than another in all objectives", front
+        return "trade_off", f"{reason}; {describe_front(front)}", front
     if offered == [BASELINE_POSITION]:
         if unsure := [position for position in proven if kept[position] == "unsure"]:
             doubted = name_limits(rows[unsure[0]].limits, "unsure")
@@ -141,9 +146,34 @@ def judge_front(goal: Goal, run: PairedRun, comparison: Comparison) -> tuple[Ver
         if possible := find_possible_gains(goal, run, [position for position in positions if kept[position] != "no"]):
             reason = f"a relevant gain in {' or '.join(possible)} is neither proven nor excluded"
             return "inconclusive", f"{reason}: use a larger budget or a quieter host", front
-        return "default_is_best", "none of them is significantly better in any objective", front
+        confirmed = f"{CONFIRMED_ONE} is not" if len(positions) == 2 else "none of the confirmed ones is"
+        return "default_is_best", f"{confirmed} significantly better in any objective", front
     front = make_front(goal, run, comparison, offered, recommend=True)
-    return "trade_off", "none of these configs is better than another in all objectives", front
+    return "trade_off", describe_front(front), front
+
+
+def describe_front(front: Sequence[FrontPoint]) -> str:
+    """Return how the configs of a front compare, as a clause. They are better than the baseline in some objective."""
+    if len(front) > 1:
+        return "none of these configs is better than another in all objectives"
+    worse = [name for name, speedup in front[0].speedups.items() if -math.log(speedup.estimate) > TIE]
+    compared = f"worse in {' and '.join(worse)}" if worse else "worse in none"
+    return f"this config is better than the baseline in at least one objective, and {compared}"
+
+
+def name_doubt(limits: Iterable[tuple[LimitCheck, ...]]) -> str:
+    """Return what is uncertain of sides that may not do what is required, given their limits."""
+    within = all(kept_all(each) == "yes" for each in limits)
+    return "can serve all requests" if within else "stays within the limits"
+
+
+def name_few_calls(goal: Goal, run: PairedRun) -> str:
+    """Return the percentiles that rest on fewer calls than they need, with the number; empty if there are none."""
+    n_calls = min(count_calls(run.blocks(position)) for position in run.loaded if position not in run.failures)
+    lacking = [name for name in goal.objectives if is_pooled(name) and n_calls < required_calls(name)]
+    return "; ".join(
+        f"{name} needs {required_calls(name)} calls of each side, and there were {n_calls}" for name in lacking
+    )
 
 
 def judge_keeping(summary: Summary, limits: tuple[LimitCheck, ...]) -> str:

@@ -27,10 +27,21 @@ ENOUGH_TRIED = DEFAULT_CONFIDENCE
 others knows only effects of choices and of pairs of them. If a single candidate is better and nothing points to it, it
 is among the candidates that were tried with a probability equal to their share."""
 
-BEST_OF_THEM = "the best of them"
-"""The candidate that was confirmed, in a clause after how many were tried."""
+CONFIRMED_ONE = "the confirmed one"
+"""The candidate that was confirmed, in a clause after how many were tried. It seemed to be the best one, which does not
+bound what the others gain."""
+
+LAST_CONFIRMED_ONE = "the last one that was confirmed"
+"""The same, where several were confirmed one after the other. Those before it are not better, or not allowed."""
+
+TOO_FEW_LAUNCHES = (
+    "fewer than two launches of the confirmation count, so it proves nothing: use a larger budget or a quieter host"
+)
 
 UNLESS_ALONE = "unless one of them is better than its settings suggest"
+
+LEAST_BOUND = 0.001
+"""Smallest bound of a gain that is stated. Nothing gains less than nothing."""
 
 LONGEST_ADVICE = 20
 """How many times the budget is advised at most."""
@@ -82,9 +93,11 @@ def judge_confirmation(
             return "inconclusive", f"{needed}: {few}: {advise_calls(comparison.calls_needed / few.n_calls, spent)}"
         if verdict == "faster":
             reason = f"{needed}: {few}"
+        if verdict == "default_is_best":
+            reason += f" over {few.n_calls} calls, where {goal.objective} needs {comparison.calls_needed}"
     if verdict == "default_is_best" and kept_all(baseline.limits) != "yes":
-        broken = name_limits(baseline.limits, "no", "unsure")
-        return "inconclusive", f"no candidate is better than the baseline, which may exceed {broken}"
+        known = reason.replace(CONFIRMED_ONE, "the confirmed candidate")
+        return "inconclusive", f"{known}, and the baseline {describe_excess(baseline)}"
     if verdict == "faster" and kept_all(candidate.limits) != "yes":
         unsure = name_limits(candidate.limits, "unsure")
         advice = advise_budget(goal, candidate, spent)
@@ -109,7 +122,7 @@ def _bound_tried(tried_gain: float, known: str, of_others: str = "") -> tuple[Ve
     """
     gain = math.exp(tried_gain) - 1
     if gain > SMALL_GAIN:
-        another = f"by the few blocks of each, another one may gain up to {gain:.0%}"
+        another = f"by the few blocks of each, another one may gain up to {round_up(gain)}"
         return "nothing_found", f"{known}; {another}: use a larger budget"
     return "default_is_best", f"{known}{of_others}"
 
@@ -139,7 +152,7 @@ def judge_untried(
     known = f": {ruled_out}" if ruled_out else ""
     if n_tried >= n_all:
         if n_all == 1:
-            known = f"the only candidate was tried{known.replace(BEST_OF_THEM, 'it')}"
+            known = f"the only candidate was tried{known.replace(CONFIRMED_ONE, 'it')}"
         else:
             known = f"all {n_all} candidates were tried{known}"
         return _bound_tried(tried_gain, known)
@@ -159,16 +172,33 @@ def judge_untried(
     if gain > LARGE_GAIN:
         return "nothing_found", f"{tried}; little is known of {others}: use a larger budget"
     if gain > SMALL_GAIN:
-        return "nothing_found", f"{tried}; {others} may gain up to {gain:.0%}: use a larger budget"
+        return "nothing_found", f"{tried}; {others} may gain up to {round_up(gain)}: use a larger budget"
+    bound = f"; {others} probably gain less than {round_up(max(gain, LEAST_BOUND), 1)}"
     if n_tried < ENOUGH_TRIED * n_all:
-        return "nothing_found", f"{tried}; {others} probably gain less than {gain:.1%}, {UNLESS_ALONE}"
-    return _bound_tried(tried_gain, tried, f"; {others} probably gain less than {gain:.1%}")
+        return "nothing_found", f"{tried}{bound}, {UNLESS_ALONE}"
+    return _bound_tried(tried_gain, tried, bound)
+
+
+def round_up(share: float, digits: int = 0) -> str:
+    """Return a share in percent that is not below the given one: what is said to bound a gain must do so."""
+    return f"{math.ceil(_in_steps(share, digits)) / 10**digits:.{digits}f}%"
+
+
+def round_down(share: float, digits: int = 0) -> str:
+    """Return a share in percent that is not above the given one."""
+    return f"{math.floor(_in_steps(share, digits)) / 10**digits:.{digits}f}%"
+
+
+def _in_steps(share: float, digits: int) -> float:
+    """Return a share in steps of a percentage. Without rounding, 1.02 - 1 would be slightly more than two of them."""
+    return round(share * 10.0 ** (digits + 2), 6)
 
 
 def advise_budget(goal: Goal, row: Row, spent: TimeSpent | None) -> str:
-    """Return the advice for limits that are undecided: how large a budget would probably decide all of them.
+    """Return the advice for limits that are undecided: how large a budget may decide all of them.
 
-    The width of an interval is inversely proportional to the square root of the time.
+    The width of an interval is inversely proportional to the square root of the time, if there are more launches in a
+    longer time. The value itself varies, too, so that the next search may still not decide it.
     """
     factor = 1.0
     for limit, check in zip(goal.limits, row.limits, strict=True):
@@ -187,8 +217,9 @@ def advise_budget(goal: Goal, row: Row, spent: TimeSpent | None) -> str:
     # A tenth more, because the width of the next interval is partly chance.
     budget_s = 10 * math.ceil((spent.budget_s + 1.1 * (factor - 1) * spent.confirmation_s + 1) / 10)
     if budget_s > LONGEST_ADVICE * spent.budget_s:
-        return f"{' and '.join(check.figure for check in row.limits)} would take too long to decide on this host"
-    return f"use a budget of {budget_s} s, which would probably decide it"
+        undecided = " and ".join(check.figure for check in row.limits if check.kept == "unsure")
+        return f"{undecided} would take too long to decide on this host"
+    return f"use a budget of {budget_s} s, which may decide it"
 
 
 def advise_calls(factor: float, spent: TimeSpent | None) -> str:
@@ -199,7 +230,8 @@ def advise_calls(factor: float, spent: TimeSpent | None) -> str:
         spent: Time of the search; None if unknown.
     """
     if spent is not None:
-        budget_s = 10 * math.ceil((spent.budget_s + 1.1 * (factor - 1) * spent.confirmation_s + 1) / 10)
+        # The share of the confirmation does not grow with the budget, and launches take a part of its time.
+        budget_s = 10 * math.ceil(1.1 * factor * spent.budget_s / 10)
         if budget_s <= LONGEST_ADVICE * spent.budget_s:
             return f"use a budget of {budget_s} s, or a lower percentile"
     return "use a larger budget or a lower percentile"
@@ -212,7 +244,7 @@ def judge_overload(goal: Goal, baseline: Row, candidate: Row, *, others_left: bo
     if is_overloaded(baseline.summary):
         capacity = format_digits(capacity_per_s(baseline.summary, goal.load))
         return "overload", (
-            f"the baseline can serve {capacity}, and the best candidate {served}: the queue grows without bound"
+            f"the baseline can serve {capacity}, and the confirmed candidate {served}: the queue grows without bound"
         )
     if others_left:
         return "inconclusive", (
@@ -220,12 +252,15 @@ def judge_overload(goal: Goal, baseline: Row, candidate: Row, *, others_left: bo
         )
     if (kept := kept_all(baseline.limits)) != "yes":
         verdict: Verdict = "infeasible" if kept == "no" else "inconclusive"
-        exceeds = "exceeds" if kept == "no" else "may exceed"
-        return verdict, (
-            f"the baseline {exceeds} {name_limits(baseline.limits, 'no', 'unsure')}, and the best candidate can serve "
-            f"only {served}"
-        )
-    return "default_is_best", f"{BEST_OF_THEM} can serve only {served}"
+        return verdict, f"the baseline {describe_excess(baseline)}, and the best candidate can serve only {served}"
+    return "default_is_best", f"{CONFIRMED_ONE} can serve only {served}"
+
+
+def describe_excess(row: Row) -> str:
+    """Return which limits a side exceeds or, if it is not certain that it exceeds any, which it may exceed."""
+    if broken := name_limits(row.limits, "no"):
+        return f"exceeds {broken}"
+    return f"may exceed {name_limits(row.limits, 'unsure')}"
 
 
 def describe_capacity(goal: Goal, summary: Summary) -> str:
@@ -243,7 +278,7 @@ def judge_limits(baseline: Row, candidate: Row, *, others_left: bool) -> tuple[V
         if others_left:
             return "inconclusive", f"the best candidate exceeds {broken}, and there was no time to try the next one"
         if kept_by_baseline == "yes":
-            return "default_is_best", f"{BEST_OF_THEM} exceeds {broken}"
+            return "default_is_best", f"{CONFIRMED_ONE} exceeds {broken}"
         if kept_by_baseline == "no":
             return "infeasible", f"the best candidate exceeds {broken}, and the baseline {broken_by_baseline}"
         doubtful = name_limits(baseline.limits, "unsure")
@@ -273,10 +308,11 @@ def judge_interval(speedup: Speedup, *, any_gain: bool = False) -> tuple[Verdict
         return "faster", "the whole confidence interval lies above 1"
     if speedup.high < 1 + NEGLIGIBLE_GAIN:
         if speedup.low > 1:
-            return "default_is_best", f"{BEST_OF_THEM} gains only {speedup.low - 1:.1%} to {speedup.high - 1:.1%}"
+            most = round_up(speedup.high - 1, 1)
+            return "default_is_best", f"{CONFIRMED_ONE} gains only {round_down(speedup.low - 1, 1)} to {most}"
         if speedup.high <= 1:
-            return "default_is_best", f"{BEST_OF_THEM} is not better than the baseline"
-        return "default_is_best", f"{BEST_OF_THEM} gains at most {speedup.high - 1:.1%}, if anything"
+            return "default_is_best", f"{CONFIRMED_ONE} is not better than the baseline"
+        return "default_is_best", f"{CONFIRMED_ONE} gains at most {round_up(speedup.high - 1, 1)}, if anything"
     return (
         "inconclusive",
         "the confidence interval includes both no gain and a relevant gain: use a larger budget or a quieter host",

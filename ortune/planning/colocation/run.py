@@ -35,7 +35,6 @@ from ortune.planning.colocation.timings import Size, Timing
 from ortune.planning.result import MOST_REPLICAS, Estimate, describe_interval
 from ortune.planning.space import DeploymentSpace
 from ortune.queueing.cost import count_replicas
-from ortune.worker import Failure
 
 ALONE_SHARE = 0.3
 TOGETHER_SHARE = 0.75
@@ -297,8 +296,9 @@ class _Planning:
         rows = []
         for proposal, together in zip(proposals, found, strict=True):
             if together.failure or together.n_blocks < 2:
-                problem = together.failure or Failure(kind="exit", stage="measure", message="too few blocks")
-                self.reject(proposal, f"{problem.title}: {problem.message}")
+                failure = together.failure
+                problem = f"{failure.title}: {failure.message}" if failure else "too few blocks were measured"
+                self.reject(proposal, problem)
                 continue
             rows.append(self.describe(proposal, together, scale))
         if not rows:

@@ -13,6 +13,7 @@ from ortune.report.charts.style import (
     BEST,
     GOOD,
     ROW_HEIGHT,
+    UNSURE,
     Row,
     is_drawable,
     layer,
@@ -21,30 +22,33 @@ from ortune.report.charts.style import (
     rule_at,
 )
 
+COUNTED, LEFT_OUT = "counts", "left out"
+"""What tooltips say of a pair, and of one that the evaluation left out."""
+
 
 class Pairs(msgspec.Struct, frozen=True, kw_only=True):
     """One row of a chart of ratios.
 
     Attributes:
         label: Its name.
-        ratios: The ratio of each pair.
-        interval: Their interval, or None.
+        ratios: The ratio of each pair that counts.
+        left_out: The ratio of each pair that does not count.
+        interval: The interval of those that count, or None.
     """
 
     label: str
     ratios: tuple[float, ...] = ()
+    left_out: tuple[float, ...] = ()
     interval: Interval | None = None
 
 
 def draw_pairs(rows: Sequence[Pairs], title: str) -> Row:
     """Return a chart of the ratio of each pair, and of the intervals that they support."""
     labels = number_labels([row.label for row in rows])
-    points: list[Row] = [
-        {"label": label, "ratio": ratio}
-        for label, row in zip(labels, rows, strict=True)
-        for ratio in row.ratios
-        if is_drawable(ratio)
-    ]
+    points: list[Row] = []
+    for label, row in zip(labels, rows, strict=True):
+        for ratios, state in ((row.ratios, COUNTED), (row.left_out, LEFT_OUT)):
+            points += [{"label": label, "ratio": ratio, "state": state} for ratio in ratios if is_drawable(ratio)]
     intervals: list[Row] = [
         {"label": label, "low": row.interval.low, "high": row.interval.high, "ratio": row.interval.estimate}
         for label, row in zip(labels, rows, strict=True)
@@ -64,8 +68,13 @@ def draw_pairs(rows: Sequence[Pairs], title: str) -> Row:
             rule_at(1.0, "x", dashed=False),
             {
                 "data": {"values": points},
-                "mark": {"type": "tick", "color": BASE, "thickness": 2, "opacity": 0.7},
-                "encoding": {"x": x, "y": y, "tooltip": [{"field": "ratio", "format": ".3f"}]},
+                "mark": {"type": "tick", "thickness": 2, "opacity": 0.7},
+                "encoding": {
+                    "x": x,
+                    "y": y,
+                    "color": {"condition": {"test": f"datum.state === '{LEFT_OUT}'", "value": UNSURE}, "value": BASE},
+                    "tooltip": [{"field": "ratio", "format": ".3f"}, {"field": "state"}],
+                },
             },
             {
                 "data": {"values": intervals},

@@ -25,7 +25,7 @@ from ortune.report.charts.style import (
 )
 from ortune.workload import FIGURES
 
-STAGE_COLORS = {"screening": BASE, "racing": "var(--series-2)", "confirmation": BEST}
+STAGE_COLORS = {"fitting": "var(--series-3)", "screening": BASE, "racing": "var(--series-2)", "confirmation": BEST}
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
