@@ -49,9 +49,9 @@ def check_memory_limits() -> None:
 def run_program(arguments: list[str]) -> None:
     """Become another program, in which records are in force."""
     from ortune.apply.command import launch
-    from ortune.errors import ExitCode, OrtuneError, print_trust_warnings
+    from ortune.errors import ExitCode, OrtuneError, print_record_warnings
 
-    print_trust_warnings()
+    print_record_warnings()
     try:
         launch(arguments[1:])
     except OrtuneError as error:

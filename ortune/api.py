@@ -253,7 +253,8 @@ def verify(
     Args:
 
     Returns:
-        The answer: "holds", "does_not_hold" or "inconclusive", with the figures of both configs.
+        The answer: "holds", "does_not_hold" or "inconclusive", with the figures of both configs. A record that
+        recommends the baseline has "nothing_to_verify".
 
     Raises:
         OrtuneError: An option is not valid, the record is for another model, or the model does not run.

@@ -151,24 +151,32 @@ class BackgroundLoadError(MeasureError):
     """The background load does not run."""
 
 
-class TrustWarning(UserWarning):
+class RecordWarning(UserWarning):
+    """What the settings of a file do, or do not, that the user should know."""
+
+
+class TrustWarning(RecordWarning):
     """Something that a file may do only because the user trusts it."""
 
 
-def print_trust_warnings() -> None:
-    """Print each `TrustWarning` on stderr, as the command line prints its other warnings."""
+class ThreadsWarning(RecordWarning):
+    """Numbers of threads or processes in a file that are too large for this host, so that smaller ones are used."""
+
+
+def print_record_warnings() -> None:
+    """Print each `RecordWarning` on stderr, as the command line prints its other warnings."""
     import sys
     import warnings
 
     others = warnings.showwarning
 
     def show(message: Any, category: type[Warning], *args: Any, **kwargs: Any) -> None:
-        if issubclass(category, TrustWarning):
+        if issubclass(category, RecordWarning):
             sys.stderr.write(f"warning: {printable(str(message))}\n")
         else:
             others(message, category, *args, **kwargs)
 
-    warnings.simplefilter("always", TrustWarning)
+    warnings.simplefilter("always", RecordWarning)
     warnings.showwarning = show
 
 

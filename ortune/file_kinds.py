@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 import re
+import stat
+from collections.abc import Callable
 from pathlib import Path
 
 from ortune.limited import TooLargeError, read_limited
@@ -26,6 +28,17 @@ SUFFIXES = {
     ".json": "a JSON file",
 }
 
+DOCUMENTS = {"a record": (b'"evidence"', b'"search"'), "a plan": (b'"rows"', b'"recommended"')}
+"""What a JSON document of ortune is if it has these keys. A bundle of records counts as one."""
+
+SPECIAL: dict[str, Callable[[int], bool]] = {
+    "a folder": stat.S_ISDIR,
+    "a named pipe": stat.S_ISFIFO,
+    "a socket": stat.S_ISSOCK,
+    "a device": lambda mode: stat.S_ISCHR(mode) or stat.S_ISBLK(mode),
+}
+"""What is no regular file, and how its mode tells it."""
+
 PROGRAMS = re.compile(
     r"(python|pypy)[\d.]*w?(\.exe)?|uvicorn|gunicorn|hypercorn|granian|torchrun|uv|poetry|bash|sh|env"
 )
@@ -38,26 +51,41 @@ MOST_NAMES = 1000
 def name_kind(path: Path) -> str:
     """Return what a file is, such as "a record"; empty if it is not recognized.
 
-    A pipe is not: it may have been read already, and opening it again would block.
+    The content of a pipe is not: it may have been read already, and opening it again would block.
     """
+    if special := name_special(path):
+        return special
     try:
         if not path.is_file():
             return ""
         with path.open("rb") as file:
             begin = file.read(64).lstrip()
-        if begin[:1] == b"{" and b'"schema"' in read_limited(path, MOST_BYTES, only_regular=True)[:MOST_BYTES]:
-            return "a record"
+        content = read_limited(path, MOST_BYTES, only_regular=True) if begin[:1] == b"{" else b""
     except (OSError, TooLargeError):
         return ""
+    if b'"schema"' in content:
+        for kind, keys in DOCUMENTS.items():
+            if all(key in content for key in keys):
+                return kind
     if begin.startswith((b"\x7fELF", b"MZ", b"#!", b"\xcf\xfa\xed\xfe")) or PROGRAMS.fullmatch(path.name):
         return "a program"
     return SUFFIXES.get(path.suffix.lower(), "")
+
+
+def name_special(path: Path) -> str:
+    """Return what a path leads to if that is no regular file, such as "a folder"; empty for a file and for nothing."""
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError):
+        return ""
+    return next((kind for kind, is_kind in SPECIAL.items() if is_kind(mode)), "")
 
 
 def advise_for(kind: str, path: str) -> str:
     """Return what can be done with a file that is no model; empty if nothing is known."""
     return {
         "a record": f"Pass the model that it is for, and use it with: ortune apply {path}",
+        "a plan": f"Pass the model that it is for, and use it with: ortune apply {path}",
         "a Python script": f"Find the models that it loads: ortune inspect -- python {path}",
         "a program": f"Find the models that it loads: ortune inspect -- {path}",
         "a PyTorch model": "Export it with torch.onnx.export, and pass the .onnx file.",

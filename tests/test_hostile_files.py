@@ -28,7 +28,7 @@ from ortune.errors import InputsError, ModelError, OrtuneError, RecordError, Usa
 from ortune.gates.file import MOST_GATES, read_gates
 from ortune.gates.reporters.history import read_history
 from ortune.host.linux import MAX_CPU_ID, parse_cpu_list
-from ortune.knobs.affinity import MAX_CPUS, parse_affinity, split_affinity
+from ortune.knobs.affinity import LARGEST_ID, parse_affinity, split_affinity
 from ortune.knobs.config import Config
 from ortune.knobs.legal import find_faults
 from ortune.limited import TooLargeError, read_limited
@@ -323,9 +323,11 @@ class TestSettings:
 
     def test_affinities(self) -> None:
         assert split_affinity("1-4;7,9") == [range(1, 5), [7, 9]]
-        assert parse_affinity(f"1-{MAX_CPUS}")[0][-1] == MAX_CPUS - 1
+        assert parse_affinity(f"1-{LARGEST_ID}")[0][-1] == LARGEST_ID - 1
+        with pytest.raises(ValueError, match="there is no CPU 16385"):
+            parse_affinity(f"1;16384-{LARGEST_ID + 1}")
         with pytest.raises(ValueError, match="more than 1000000 CPUs"):
-            parse_affinity(f"1-{MAX_CPUS};1")
+            parse_affinity(";".join([f"1-{LARGEST_ID}"] * 62))
 
     def test_a_record_without_objectives(self) -> None:
         with pytest.raises(RecordError, match=r"there are no objectives - at `\$.workload`"):

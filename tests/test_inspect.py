@@ -366,6 +366,20 @@ class TestSavedInputs:
         assert saved.n_samples == 6
         assert len(list(Path(saved.folder).iterdir())) == 6
 
+    @pytest.mark.slow
+    @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such modes")
+    def test_only_the_user_may_read_them(self, tmp_path: Path) -> None:
+        """Inputs may be private data."""
+        mask = os.umask(0)
+        try:
+            (saved,) = inspect("spawned", save_inputs=tmp_path / "new" / "inputs", max_samples=6).saved
+        finally:
+            os.umask(mask)
+        folder = Path(saved.folder)
+        modes = {path.stat().st_mode & 0o777 for path in folder.iterdir()}
+        assert modes == {0o600}
+        assert [each.stat().st_mode & 0o777 for each in (folder, folder.parent)] == [0o700, 0o700]
+
     def test_every_call_has_the_same_chance(self, tmp_path: Path) -> None:
         sampler = Sampler(str(tmp_path), 200, 1 << 30)
         reservoir = sampler.add_session()

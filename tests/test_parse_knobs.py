@@ -14,6 +14,7 @@ from ortune.host import Quota
 from ortune.host.allocators import find_allocators
 from ortune.knobs import CPU, KNOBS, Candidate, Config, SearchSpace, SpaceOptions, build_space
 from ortune.knobs.environment import variables_of
+from ortune.knobs.knob import Knob
 from ortune.knobs.parse_config import make_config, split_settings
 from ortune.knobs.parse_knobs import check_fix, check_only, check_tune, split_fix, split_tune
 from ortune.knobs.providers import PROVIDERS
@@ -502,3 +503,47 @@ def test_the_catalogue_states_what_a_search_tries() -> None:
     of_programs = [*library_dimensions(tuple(LIBRARY_VARIABLES), SpaceOptions()), workers_dimension(make_host(8), 2)]
     tried |= {dimension.name for dimension in of_programs}
     assert tried == {name for name, knob in KNOBS.items() if knob.tuned}
+
+
+@pytest.mark.parametrize("option", ["tune", "fix", "only", "set"])
+class TestEntriesWithoutEffect:
+    """Entries that ONNX Runtime ignores in Python, and entries that it does not know and accepts silently."""
+
+    def use(self, option: str, name: str) -> None:
+        if option == "set":
+            make_config({name: "1"}, f"{name}=1")
+        elif option == "only":
+            parse_only([name])
+        else:
+            (parse_tune if option == "tune" else parse_fix)([f"{name}=1"])
+
+    @pytest.mark.parametrize("knob", [knob for knob in KNOBS.values() if knob.instead], ids=lambda knob: knob.id)
+    def test_ignored(self, knob: Knob, option: str) -> None:
+        with pytest.raises(UsageError, match="ignores this entry in Python") as caught:
+            self.use(option, knob.id)
+        assert caught.value.hint == f"Did you mean {knob.instead}?"
+        assert caught.value.option == option
+        assert KNOBS[knob.instead].where == "session_options"
+
+    @pytest.mark.parametrize(
+        ("name", "right"),
+        [
+            ("session.intra_op.allow_spining", "session.intra_op.allow_spinning"),
+            ("session.disable_prepackings", "session.disable_prepacking"),
+            ("session.enable_mem_reuse", "enable_mem_reuse"),
+            ("intra_op_num_thread", "intra_op_num_threads"),
+            ("OMP_NUM_THREAD", "OMP_NUM_THREADS"),
+            ("cuda.use_tf_32", "cuda.use_tf32"),
+        ],
+    )
+    def test_misspelled(self, name: str, right: str, option: str) -> None:
+        with pytest.raises(UsageError, match="there is no such knob") as caught:
+            self.use(option, name)
+        assert "Did you mean" in caught.value.hint
+        assert right in caught.value.hint
+
+
+def test_all_entries_without_effect_are_known() -> None:
+    """Those that the catalog lists because of other languages."""
+    ignored = {knob.id for knob in KNOBS.values() if knob.not_tunable == "it has no effect in Python"}
+    assert ignored == {knob.id for knob in KNOBS.values() if knob.instead}

@@ -29,12 +29,13 @@ from ortune.program.executor import ProgramExecutor
 from ortune.program.http_load import find_free_port
 from ortune.program.identity import describe_program_identity
 from ortune.program.launcher import Run
+from ortune.program.metric import parse_metric
 from ortune.program.prepare import PreparedProgram, explain_endless, make_server, make_task, prepare_program
 from ortune.program.process import Ended, ProgramProcess
 from ortune.program.runner import Cpus
 from ortune.program.search import ProgramResult, count_spent, launch_first, open_program, search_program
 from ortune.program.server import Server
-from ortune.program.task import ProgramTask, parse_metric
+from ortune.program.task import ProgramTask
 from ortune.record.files import read_records
 from ortune.requests import ProgramSearchRequest
 from ortune.worker import Block, BlockPlan, Failure, Runtime

@@ -567,7 +567,7 @@ class TestIdentity:
             ({"data": 1}, "data: "),
             ({"budget": 9.0}, "budget: null then, 9.0 now"),
             ({"n_cores": 4}, "physical cores: 2 then, 4 now"),
-            ({"tolerance": Tolerance(relative=0.5)}, "tolerance: "),
+            ({"tolerance": Tolerance(relative=0.05)}, "tolerance: "),
         ],
     )
     def test_what_changed_is_named(self, changes: dict[str, object], message: str) -> None:

@@ -22,9 +22,10 @@ from ortune.console.progress import SearchProgress
 from ortune.console.safe_console import SafeConsole
 from ortune.console.search import show_search
 from ortune.console.verdict import show_verdict
-from ortune.console.widgets import LOG_WIDTH, format_interval, format_ratio
+from ortune.console.widgets import LOG_WIDTH
 from ortune.doctor.findings import Diagnosis, DoctorFinding, SkippedCheck
 from ortune.knobs import Candidate, Config
+from ortune.numbers import format_interval, format_ratio
 from ortune.record.files import read_record
 from ortune.tuning.outcome import Progress
 from tests.conftest import ROOT, run_ortune

@@ -27,6 +27,11 @@ from tests.records import ONE_THREAD, make_local_record, write
 PATHS: dict[str, tuple[dict[str, Any], str]] = {
     "preload": ({"environment": {"LD_PRELOAD": "/tmp/evil.so"}}, "$.config.environment.LD_PRELOAD"),
     "variable": ({"environment": {"PYTHONSTARTUP": "/tmp/evil.py"}}, "$.config.environment.PYTHONSTARTUP"),
+    "telemetry": ({"environment": {"ORT_DISABLE_TELEMETRY": "0"}}, "$.config.environment.ORT_DISABLE_TELEMETRY"),
+    "one model": (
+        {"models": {"m.onnx": {"session_options": {"enable_profiling": True}}}},
+        "$.config.models.m.onnx.session_options.enable_profiling",
+    ),
     "output": (
         {"session_options": {"optimized_model_filepath": "victim.txt"}},
         "$.config.session_options.optimized_model_filepath",
@@ -66,6 +71,13 @@ ILLEGAL: dict[str, tuple[dict[str, Any], str]] = {
     "long text": ({"session_options": {"logid": "x" * 20_000}}, "session_options.logid"),
     "pool": ({"global_thread_pool": {"intra_op_num_threads": -1, "inter_op_num_threads": 1}}, "global_thread_pool"),
     "provider": ({"providers": [["./evil.so", {}]]}, "providers[0][0]"),
+    "many": (
+        {"session_config": {f"a{number}": "" for number in range(1001)}},
+        "length <= 1000 - at `$.config.session_",
+    ),
+    "many sessions": ({"per_session": [{}] * 101}, "length <= 100 - at `$.config.per_session`"),
+    "places": ({"environment": {"OMP_PLACES": "threads(1000000)"}}, "environment.OMP_PLACES"),
+    "processor list": ({"environment": {"KMP_AFFINITY": "proclist=[0-100000000],explicit"}}, "KMP_AFFINITY"),
 }
 """Settings that no reader can let through, and a part of their JSON paths."""
 
@@ -100,6 +112,62 @@ def test_what_is_not_legal(name: str, tmp_path: Path) -> None:
         assert place in caught.value.message
         assert caught.value.message.isprintable()
         assert len(caught.value.message) < 1000
+
+
+MISPLACED: dict[str, tuple[dict[str, Any], str]] = {
+    "ignored": ({"session_config": {"session.intra_op_num_threads": "4"}}, "intra_op_num_threads in session_options"),
+    "renamed": ({"session_config": {"session.log_id": "a"}}, "logid in session_options"),
+    "attribute": ({"session_config": {"intra_op_num_threads": "4"}}, "session_options.intra_op_num_threads"),
+    "entry": (
+        {"session_options": {"session.intra_op.allow_spinning": 0}},
+        "session_config.session.intra_op.allow_spin",
+    ),
+    "of calls": ({"session_config": {"memory.enable_memory_arena_shrinkage": "cpu:0"}}, "run_config.memory.enable"),
+    "variable": ({"environment": {"execution_mode": "ORT_PARALLEL"}}, "session_options.execution_mode"),
+    "each session": ({"per_session": [{"enable_mem_pattern": "0"}]}, "session_options.enable_mem_pattern"),
+    "one model": (
+        {"models": {"a": {"session_config": {"session.execution_mode": "ORT_PARALLEL"}}}},
+        "execution_mode in session_options",
+    ),
+}
+"""Settings that have no effect where they are, and what the message suggests."""
+
+
+@pytest.mark.parametrize("name", MISPLACED)
+def test_what_has_no_effect(name: str, tmp_path: Path) -> None:
+    config, suggestion = MISPLACED[name]
+    path = hostile(config, tmp_path)
+    for trust in (False, True):
+        with pytest.raises(RecordError) as caught:
+            read_record(path, trust=trust)
+        assert "did you mean " in caught.value.message
+        assert suggestion in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("config", "suggestion"),
+    [
+        ({"session_config": {"session.intra_op.allow_spining": "0"}}, "session.intra_op.allow_spinning"),
+        ({"session_options": {"intra_op_threads": 4}}, "intra_op_num_threads"),
+        ({"environment": {"OMP_NUM_THREAD": "4"}}, "OMP_NUM_THREADS"),
+        ({"providers": [["CUDAExecutionProvider", {"use_tf_32": "1"}]]}, "use_tf32"),
+    ],
+)
+def test_what_is_misspelled(config: dict[str, Any], suggestion: str, tmp_path: Path) -> None:
+    """ONNX Runtime would silently accept most of it. A user who trusts the file sees the suggestion, too."""
+    path = hostile(config, tmp_path)
+    expected = f"ortune does not know this setting; did you mean {suggestion}?"
+    with pytest.raises(RecordError) as caught:
+        read_record(path)
+    assert expected in caught.value.message
+    with pytest.warns(TrustWarning) as warned:
+        read_record(path, trust=True)
+    assert expected in str(warned[0].message)
+
+
+def test_every_variable_that_a_record_may_set_is_about_speed() -> None:
+    variables = [knob for knob in KNOBS.values() if knob.where == "environment"]
+    assert not [knob.id for knob in variables if knob.not_tunable and not knob.unsafe]
 
 
 def test_all_configs_are_checked(tmp_path: Path) -> None:

@@ -13,10 +13,11 @@ from ortune.compare.captures import check_captures
 from ortune.compare.open import ComparisonSetup, allow_tf32, prepare_comparison
 from ortune.compare.paired_run import Side
 from ortune.errors import UsageError
+from ortune.host import read_host
 from ortune.knobs import DEFAULT, Config
 from ortune.knobs.parse_config import make_config, split_settings
 from ortune.record.schema import Record
-from ortune.record.select import Wanted, read_sourced, select_record
+from ortune.record.select import Sourced, Wanted, limit_to_host, read_sourced, select_record
 from ortune.requests import BenchRequest
 from ortune.worker.installed import require_runtime
 from ortune.worker.providers import find_plugins_of
@@ -95,7 +96,9 @@ def read_sides(
     sides = []
     for number, given in enumerate(configs, 1):
         if isinstance(given, Record):
-            sides.append(Side(name=f"record {number}", config=given.config))
+            name = f"record {number}"
+            limited = limit_to_host(Sourced(record=given, source=name), read_host(memory=False))
+            sides.append(Side(name=name, config=limited.record.config))
         elif isinstance(given, Config):
             sides.append(Side(name=f"config {number}", config=given))
         elif isinstance(given, (str, PathLike)):

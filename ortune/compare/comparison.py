@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
-from ortune.compare.interval import Interval
+from ortune.compare.interval import Interval, format_speedup
 from ortune.knobs.config import DEFAULT, Config
-from ortune.numbers import Count
+from ortune.numbers import FEW, Count
 from ortune.worker import CpuPlace, Failure, SessionInfo
 from ortune.workload import Objective
 
@@ -73,7 +73,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     steady_bytes: Count | None = None
     peak_bytes: Count | None = None
     gpu_bytes: Count | None = None
-    nodes: dict[str, Count] = {}
+    nodes: Annotated[dict[str, Count], FEW] = {}
     build_s: float | None = None
     metric: float | None = None
 
@@ -224,16 +224,11 @@ class FewCalls(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return min(self.speedup.low, speedup.low) > 1 or max(self.speedup.high, speedup.high) < 1
 
     def __str__(self) -> str:
-        known = f"{self.supported} gains {describe_ratio(self.speedup)}; " if self.speedup else ""
+        known = f"{self.supported} gains {format_speedup(self.speedup)}; " if self.speedup else ""
         return (
             f"{known}calls slower than {self.slowest_ns / 1e6:.3g} ms, if rarer than 1 in {self.one_in}, are not "
             "excluded"
         )
-
-
-def describe_ratio(interval: Interval) -> str:
-    """Return a ratio with its interval, such as `1.27x [1.19, 1.36]`."""
-    return f"{interval.estimate:.2f}x [{interval.low:.2f}, {interval.high:.2f}]"
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import msgspec
 
+from ortune.numbers import format_interval, format_ratio
+
 DEFAULT_CONFIDENCE = 0.95
 """Default confidence of intervals."""
 
@@ -43,6 +45,11 @@ class Interval(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             high=function(self.high),
             confidence=self.confidence,
         )
+
+
+def format_speedup(speedup: Interval) -> str:
+    """Return a ratio with its interval, such as `1.27x [1.19, 1.36]`."""
+    return f"{format_ratio(speedup.estimate)} {format_interval(speedup.low, speedup.high)}"
 
 
 LARGEST_LOG = 700.0

@@ -14,6 +14,8 @@ from ortune.apply.check import CheckResult
 from ortune.apply.fit import Mismatch
 from ortune.apply.messages import describe_missing_cache
 from ortune.apply.warm import WarmResult
+from ortune.compare.interval import format_speedup
+from ortune.console.few_calls import describe_few_calls
 from ortune.console.warnings import warn_coarse_class, warn_mismatch
 from ortune.console.widgets import (
     add_note,
@@ -22,7 +24,6 @@ from ortune.console.widgets import (
     format_count,
     format_duration,
     format_reason,
-    format_speedup,
     make_grid,
     make_settings_table,
     show_note,
@@ -96,7 +97,9 @@ def show_config(console: Console, record: Record) -> None:
         claim = ""
         if record.gain:
             objective = "" if record.objectives == ("p50",) else f" in {record.objectives[0]}"
-            claim = f": {format_speedup(record.gain)}{objective} when the record was made"
+            few = describe_few_calls(record)
+            calls = f", from {few}," if few else ""
+            claim = f": {format_speedup(record.gain)}{objective}{calls} when the record was made"
         n_settings = format_count(len(record.config.settings), "setting")
         console.print(Text.assemble((n_settings, "bold"), f" for {record.model.path}{claim}"))
     if not record.config.is_default:

@@ -5,13 +5,8 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
-from ortune.console.widgets import (
-    format_count,
-    format_duration,
-    format_speedup,
-    make_table,
-    show_warning,
-)
+from ortune.compare.interval import format_speedup
+from ortune.console.widgets import format_count, format_duration, make_table, show_warning
 from ortune.fleet.compare import ComparisonRow, FleetComparison
 
 VERDICTS = {

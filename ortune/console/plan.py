@@ -24,10 +24,8 @@ from ortune.console.widgets import (
     format_count,
     format_cpus,
     format_duration,
-    format_interval,
     format_number,
     format_rate,
-    format_ratio,
     format_reason,
     make_grid,
     make_settings_table,
@@ -38,6 +36,7 @@ from ortune.console.widgets import (
 from ortune.errors import spell_as_flag
 from ortune.host import HostClass
 from ortune.knobs import describe
+from ortune.numbers import format_interval, format_ratio
 from ortune.planning.prepare import PreparedPlan
 from ortune.planning.result import AtRate, Estimate, Plan, PlannedDeployment
 from ortune.steps import end_steps

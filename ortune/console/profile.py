@@ -8,9 +8,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ortune.console.widgets import format_count, format_duration, format_number, format_ratio, make_table
+from ortune.console.widgets import format_count, format_duration, format_number, make_table
 from ortune.knobs import describe
 from ortune.knobs.config import CUDA_BASED
+from ortune.numbers import format_ratio
 from ortune.profile.run import ConfigProfile, Profile
 from ortune.profile.trace import Breakdown, TimeShare
 

@@ -22,7 +22,8 @@ from rich.text import Text
 
 from ortune.compare.comparison import Stage
 from ortune.console.spinner import LiveSteps
-from ortune.console.widgets import format_count, format_interval, format_ratio
+from ortune.console.widgets import format_count
+from ortune.numbers import format_interval, format_ratio
 from ortune.steps import end_steps
 from ortune.tuning.outcome import Progress as SearchReport
 

@@ -10,16 +10,11 @@ from rich.text import Text
 
 from ortune.console.header import add_goal, add_host, add_model
 from ortune.console.warnings import warn_provider
-from ortune.console.widgets import (
-    add_note,
-    format_ratio,
-    format_reason,
-    make_grid,
-    show_warning,
-)
+from ortune.console.widgets import add_note, format_reason, make_grid, show_warning
 from ortune.errors import spell_as_flag, spell_options
 from ortune.host import HostClass
 from ortune.model import ModelInfo
+from ortune.numbers import format_ratio
 from ortune.requests import SuggestRequest
 from ortune.tuning.suggest import NoSuggestion, SuggestedConfig
 from ortune.workload import Goal

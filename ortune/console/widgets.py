@@ -10,7 +10,6 @@ from rich.table import Table
 from rich.text import Text
 
 from ortune.compare.comparison import Summary
-from ortune.compare.interval import Interval
 from ortune.console.safe_console import SafeConsole
 from ortune.host.topology import list_ranges
 from ortune.knobs import KNOBS, Config, describe
@@ -124,11 +123,6 @@ def format_baseline(base: Config, batches: Sequence[int] = ()) -> str:
     return " and ".join(part for part in (f"the default with {describe(base)}", single) if part)
 
 
-def format_speedup(speedup: Interval) -> str:
-    """Return a speedup with its interval, such as `1.27x [1.19, 1.36]`."""
-    return f"{format_ratio(speedup.estimate)} {format_interval(speedup.low, speedup.high)}"
-
-
 def format_figure(name: str, value: float) -> str:
     """Return a figure with its unit.
 
@@ -190,22 +184,6 @@ def format_number(value: float) -> str:
 def format_cpus(cpus: Iterable[int]) -> str:
     """Return CPUs as ranges, such as `0-3,8`."""
     return ",".join(f"{first}" if first == last else f"{first}-{last}" for first, last in list_ranges(cpus))
-
-
-def format_ratio(value: float) -> str:
-    """Return a ratio, such as `1.27x`, or `1.008x` near 1, where the third digit matters."""
-    return f"{_format_ratio_number(value)}x"
-
-
-def format_interval(low: float, high: float) -> str:
-    """Return an interval of ratios, such as `[1.19, 1.36]`."""
-    return f"[{_format_ratio_number(low)}, {_format_ratio_number(high)}]"
-
-
-def _format_ratio_number(value: float) -> str:
-    if abs(value - 1) < 0.05:
-        return f"{value:.3f}"
-    return f"{value:.2f}" if value < 10 else f"{value:.1f}"
 
 
 def format_pairs(n_pairs: int, n_launches: int) -> str:

@@ -72,7 +72,7 @@ def export_config(
     load = make_request(LoadOptions, given).given_load
     records = read_configs([config], trust=trust, pick=pick)
     present = model if model is not None and Path(model).is_file() else None
-    wanted = Wanted(load=load, pick=pick, any_host=any_host)
+    wanted = Wanted(load=load, pick=pick, any_host=any_host, elsewhere=True)
     folder = None if cache_dir is None else Path(cache_dir)
     found = use_cache_dir(select_config(records, wanted, present), folder)
     return export(

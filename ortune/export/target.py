@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from ortune.compare.interval import format_speedup
 from ortune.errors import UsageError
 from ortune.export.checks import check_config, check_host
 from ortune.export.comments import make_comment
@@ -140,7 +141,7 @@ class Job:
         if (speedup := self.record.gain) and not self.record.config.is_default:
             figure = self.record.objectives[0]
             lines.append(
-                f"Speedup: {speedup.estimate:.2f}x [{speedup.low:.2f}, {speedup.high:.2f}] in {figure} "
+                f"Speedup: {format_speedup(speedup)} in {figure} "
                 f"({self.record.workload.load}) on {self.record.host.cpu_name}, {self.record.host.n_usable} CPUs."
             )
         return lines

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import re
+from typing import Annotated
 
 import msgspec
 
 from ortune.host.microarchitectures import name_generation
 from ortune.host.processor import MOST_CHARACTERS, Caches, CpuType
 from ortune.host.topology import Host
-from ortune.numbers import Count
+from ortune.numbers import FEW, Count
 
 COARSE_NOTE = "the host class is coarse: only the name of the CPU was recorded, which several generations may share"
 """What messages say about a coarse class, as part of a sentence."""
@@ -66,7 +67,7 @@ class HostClass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     n_usable_cores: Count
     n_usable_numa_nodes: Count | None = None
     n_usable_l3_caches: Count | None = None
-    usable_cores_by_kind: tuple[Count, ...] = ()
+    usable_cores_by_kind: Annotated[tuple[Count, ...], FEW] = ()
     cpu_quota: float | None = None
 
     @classmethod

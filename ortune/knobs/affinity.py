@@ -20,8 +20,11 @@ if TYPE_CHECKING:
 MAX_LENGTH = 8192
 """Maximum length of a session config entry's value, in characters."""
 
+LARGEST_ID = 16_384
+"""Largest id of a CPU in a string. ONNX Runtime logs a line for each CPU that it does not know."""
+
 MAX_CPUS = 1_000_000
-"""Maximum number of CPUs in all groups of a string. A short string can name billions, such as `1-9999999999`."""
+"""Maximum number of CPUs in all groups of a string."""
 
 
 def format_group(cpus: Iterable[int]) -> str:
@@ -60,6 +63,8 @@ def split_affinity(text: str) -> list[Sequence[int]]:
             ids = [int(part) for part in group.split(",")]
         else:
             raise ValueError(f"{group!r} is neither a range such as 1-4 nor a list such as 1,3,5")
+        if max(ids) > LARGEST_ID:
+            raise ValueError(f"there is no CPU {max(ids)}")
         n_cpus += len(ids)
         if n_cpus > MAX_CPUS:
             raise ValueError(f"there are more than {MAX_CPUS} CPUs")

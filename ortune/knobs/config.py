@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal
 
 import msgspec
 
+from ortune.numbers import FEW, MANY
+
 Allocator = Literal["", "mimalloc", "jemalloc", "tcmalloc"]
 
-Provider = tuple[str, dict[str, str]]
+MOST_SETTINGS = msgspec.Meta(max_length=1000)
+"""Number of settings in one place of a config. All knobs together are fewer."""
+
+Attributes = Annotated[dict[str, int | bool | str], MOST_SETTINGS]
+Entries = Annotated[dict[str, str], MOST_SETTINGS]
+"""Settings by name: attributes of an object of ONNX Runtime, and texts."""
+
+Provider = tuple[str, Entries]
 """An execution provider's name and its options."""
 
 CPU = "CPUExecutionProvider"
@@ -51,9 +60,9 @@ CAPTURES = frozenset(
 then stay in the same buffers on the device. Otherwise, a replay may read old inputs. The catalog marks them."""
 
 
-def is_capture(name: str, captures: frozenset[str] = CAPTURES) -> bool:
+def is_capture(name: str) -> bool:
     """Return whether a setting is one of these options, or an entry whose last part is the name of one."""
-    return bool(captures & {name, name.rpartition(".")[2]})
+    return bool(CAPTURES & {name, name.rpartition(".")[2]})
 
 
 ENTRY_PREFIXES: Mapping[str, str] = {"WebGpuExecutionProvider": "ep.webgpuexecutionprovider."}
@@ -138,8 +147,8 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         session_config: Entries for `SessionOptions.add_session_config_entry`.
     """
 
-    session_options: dict[str, int | bool | str] = {}
-    session_config: dict[str, str] = {}
+    session_options: Attributes = {}
+    session_config: Entries = {}
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -165,19 +174,19 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         batch: Items that the caller puts into each call, along the first axis of all inputs; 1 for calls as they are.
     """
 
-    session_options: dict[str, int | bool | str] = {}
-    session_config: dict[str, str] = {}
-    run_options: dict[str, int | bool | str] = {}
-    run_config: dict[str, str] = {}
-    providers: tuple[Provider, ...] = (CPU_PROVIDER,)
-    plugins: dict[str, Plugin] = {}
-    environment: dict[str, str] = {}
+    session_options: Attributes = {}
+    session_config: Entries = {}
+    run_options: Attributes = {}
+    run_config: Entries = {}
+    providers: Annotated[tuple[Provider, ...], FEW] = (CPU_PROVIDER,)
+    plugins: Annotated[dict[str, Plugin], FEW] = {}
+    environment: Entries = {}
     allocator: Allocator = ""
     io_binding: bool = False
     global_thread_pool: ThreadPool | None = None
-    per_session: tuple[dict[str, str], ...] = ()
+    per_session: Annotated[tuple[Entries, ...], FEW] = ()
     workers: int = 0
-    models: dict[str, ModelSettings] = {}
+    models: Annotated[dict[str, ModelSettings], MANY] = {}
     batch: int = 1
 
     def __post_init__(self) -> None:
@@ -263,15 +272,19 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         found = {name: known[name] for name, _ in self.providers if name in known and name not in self.plugins}
         return msgspec.structs.replace(self, plugins={**self.plugins, **found}) if found else self
 
-    def without_captures(self, captures: frozenset[str] = CAPTURES) -> Config:
-        """Return the config for callers whose inputs do not stay in the same buffers on the device.
+    def without_captures(self) -> Config:
+        """Return the config for callers whose inputs do not stay in the same buffers on the device."""
+        return self.without_entries(is_capture)
+
+    def without_entries(self, is_removed: Callable[[str], bool]) -> Config:
+        """Return the config without some entries of sessions and options of providers.
 
         Args:
-            captures: The options and entries to remove.
+            is_removed: Returns whether to remove what has a name.
         """
 
         def keep(settings: dict[str, str]) -> dict[str, str]:
-            return {name: value for name, value in settings.items() if not is_capture(name, captures)}
+            return {name: value for name, value in settings.items() if not is_removed(name)}
 
         kept = msgspec.structs.replace(
             self,

@@ -86,6 +86,8 @@ class Knob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         tuned: When a search tries it by default, a clause; empty if never.
         not_tunable: Why no search can try it, a clause; empty if it can be given to `{tune}`.
         unsafe: Why a record must not set it, a clause; empty if it may. `{trust}` lets it through.
+        threads: Whether it is a number of threads, which the host limits where a config is applied.
+        instead: Id of the knob that must be set instead, because this one has no effect; empty if it has one.
         note: Known pitfalls; empty if there are none.
         source: Where it is documented.
     """
@@ -112,6 +114,8 @@ class Knob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     tuned: str = ""
     not_tunable: str = ""
     unsafe: str = ""
+    threads: bool = False
+    instead: str = ""
     note: str = ""
 
     @property
@@ -132,7 +136,18 @@ class Knob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     @property
     def is_settable(self) -> bool:
         """Whether a value can set it in a config. Providers and thread pools have separate options."""
-        return self.where != "dynamic_options" and not (self.where == "config" and self.kind == "text")
+        is_separate = self.where == "dynamic_options" or (self.where == "config" and self.kind == "text")
+        return not is_separate and not self.instead
+
+    def check_effect(self, option: str = "") -> None:
+        """Check that setting it has an effect.
+
+        Raises:
+            UsageError: It has none; the error names the option.
+        """
+        if self.instead:
+            message = f"{self.id}: ONNX Runtime ignores this entry in Python."
+            raise UsageError(message, f"Did you mean {self.instead}?", option=option)
 
     def describe_values(self) -> str:
         """Return a description of the legal values."""

@@ -6,6 +6,7 @@ does, so what this check needs is in `data/legal.json`, which `python -m docs.ge
 
 from __future__ import annotations
 
+import difflib
 import functools
 import re
 from collections.abc import Iterator, Mapping
@@ -19,15 +20,24 @@ from ortune.knobs.knob import Knob, Value, Where
 
 FILE = Path(__file__).with_name("data") / "legal.json"
 
-FIELDS = ("name", "where", "provider", "alias", "kind", "values", "low", "high", "pattern", "unsafe")
-"""Fields of knobs that the check needs."""
+FIELDS = (
+    *("name", "where", "provider", "alias", "kind", "values", "low", "high", "pattern"),
+    *("unsafe", "threads", "instead"),
+)
+"""Fields of knobs that the check needs, and the number of threads that the host allows."""
 
 LARGEST_POOL = 9999
+
+MOST_COMPARED = 100
+"""Number of characters of an unknown name that is compared with known names."""
 
 PROVIDER_NAME = re.compile(r"\w{1,60}ExecutionProvider", re.ASCII)
 
 ENTRIES: tuple[Where, ...] = ("session_options", "session_config", "run_options", "run_config", "environment")
 """Fields of `Config` that hold settings by name."""
+
+
+UNKNOWN = "ortune does not know this setting"
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,7 +61,10 @@ def encode_legal(knobs: Mapping[str, Knob]) -> bytes:
     lines = []
     for knob in knobs.values():
         if knob.where in {*ENTRIES, "provider_options"}:
-            fields = {name: value for name in FIELDS if (value := getattr(knob, name)) not in (None, "", ())}
+            given = {name: getattr(knob, name) for name in FIELDS}
+            fields = {
+                name: value for name, value in given.items() if value not in (None, "", ()) and value is not False
+            }
             lines.append(msgspec.json.encode(fields | {"default": knob.default, "summary": "", "source": ""}))
     return b"[\n" + b",\n".join(lines) + b"\n]\n"
 
@@ -66,19 +79,19 @@ def read_legal() -> Mapping[tuple[Where, str, str], Knob]:
 def find_faults(config: Config) -> Iterator[Fault]:
     """Yield the settings that a config from a file must not have."""
     for where in ENTRIES:
-        for name, value in getattr(config, where).items():
-            yield from _check(where, "", name, value, f"{where}.{name}")
+        yield from _check_all(where, "", getattr(config, where), where)
     for number, entries in enumerate(config.per_session):
-        for name, value in entries.items():
-            yield from _check("session_config", "", name, value, f"per_session[{number}].{name}")
+        yield from _check_all("session_config", "", entries, f"per_session[{number}]")
+    for model, own in config.models.items():
+        yield from _check_all("session_options", "", own.session_options, f"models.{model}.session_options")
+        yield from _check_all("session_config", "", own.session_config, f"models.{model}.session_config")
     for number, (provider, options) in enumerate(config.providers):
         place = f"providers[{number}]"
         if not PROVIDER_NAME.fullmatch(provider):
             why = "not the name of an execution provider"
             yield Fault(place=f"{place}[0]", setting=provider, why=why, is_illegal=True)
             continue
-        for name, value in options.items():
-            yield from _check("provider_options", provider, name, value, f"{place}[1].{name}")
+        yield from _check_all("provider_options", provider, options, f"{place}[1]")
     if pool := config.global_thread_pool:
         for name in pool.__struct_fields__:
             if not 0 <= getattr(pool, name) <= LARGEST_POOL:
@@ -90,11 +103,20 @@ def find_faults(config: Config) -> Iterator[Fault]:
                 )
 
 
+def _check_all(where: Where, provider: str, settings: Mapping[str, Value], place: str) -> Iterator[Fault]:
+    for name, value in settings.items():
+        yield from _check(where, provider, name, value, f"{place}.{name}")
+
+
 def _check(where: Where, provider: str, name: str, value: Value, place: str) -> Iterator[Fault]:
     setting = f"{name}={value}"
     knob = read_legal().get((where, provider, name))
     if knob is None:
-        yield Fault(place=place, setting=setting, why="ortune does not know this setting")
+        yield _explain_unknown(where, provider, name, Fault(place=place, setting=setting, why=UNKNOWN))
+        return
+    if knob.instead:
+        why = f"ONNX Runtime ignores this entry in Python; did you mean {knob.instead} in session_options?"
+        yield Fault(place=place, setting=setting, why=why, is_illegal=True)
         return
     try:
         knob.check(value)
@@ -104,3 +126,16 @@ def _check(where: Where, provider: str, name: str, value: Value, place: str) -> 
         return
     if knob.unsafe:
         yield Fault(place=place, setting=setting, why=knob.unsafe)
+
+
+def _explain_unknown(where: Where, provider: str, name: str, fault: Fault) -> Fault:
+    """Return the fault of an unknown setting with what is known about its name.
+
+    A setting in the place of others has no effect, or makes each session fail, whoever wrote it there.
+    """
+    others = [other for other, _, known in read_legal() if known == name and other in ENTRIES]
+    if others and where != "provider_options":
+        return msgspec.structs.replace(fault, why=f"did you mean {others[0]}.{name}?", is_illegal=True)
+    names = [known for *own, known in read_legal() if own == [where, provider]]
+    near = difflib.get_close_matches(name[:MOST_COMPARED], names, n=1)
+    return msgspec.structs.replace(fault, why=f"{UNKNOWN}; did you mean {near[0]}?") if near else fault

@@ -70,6 +70,7 @@ def set_knob(config: Config, name: str, value: Value) -> Config:
     knob = find_knob(name)
     if knob.id == ids.PROVIDERS:
         return with_provider(config, find_provider(str(value)).name)
+    knob.check_effect()
     if not knob.is_settable:
         raise UsageError(f"{knob.id}: ortune cannot set it ({PLACES[knob.where]}).")
     if knob.provider:

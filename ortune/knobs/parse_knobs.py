@@ -156,11 +156,13 @@ def _check_numerics(knob: Knob, option: str, *, approximate: bool) -> None:
 
 def _find(name: str, option: str, providers: Sequence[str]) -> Knob:
     try:
-        return find_knob(name, providers)
+        knob = find_knob(name, providers)
     except UsageError as error:
         raise UsageError(
             error.message, f"{error.hint} ONNX Runtime silently accepts unknown names.", option=option
         ) from None
+    knob.check_effect(option)
+    return knob
 
 
 def _read(knob: Knob, value: Value, option: str) -> Value:

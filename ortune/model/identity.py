@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
 from ortune.errors import ModelError
 from ortune.model.data_files import locate_data_file
 from ortune.model.info import ModelFile
+from ortune.numbers import MANY
 
 
 class ModelIdentity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -24,7 +26,7 @@ class ModelIdentity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     path: str
     digest: str
-    files: tuple[ModelFile, ...]
+    files: Annotated[tuple[ModelFile, ...], MANY]
 
 
 def hash_data_file(folder: Path, name: str) -> ModelFile:

@@ -7,23 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from ortune.errors import RecordError
+from ortune.host import read_host
 from ortune.record.check import check_files
 from ortune.record.files import is_host_plan, is_plan, name_of_input, read_any
 from ortune.record.schema import Record
-from ortune.record.select import Sourced, Wanted, decode_sourced, select_record
+from ortune.record.select import AnySourced, Sourced, Wanted, decode_sourced, limit_to_host, select_record
 
 if TYPE_CHECKING:
     from ortune.planning.colocation.result import HostPlan
     from ortune.planning.pick import PickedDeployment
     from ortune.planning.result import Plan
-
-
-AnySourced = TypeVar("AnySourced", bound=Sourced)
 
 
 class SourcedDeployment(Sourced, frozen=True, kw_only=True):
@@ -81,8 +79,9 @@ def select_config(records: Sequence[Sourced], wanted: Wanted, model: str | Path 
         RecordError: No record is for the model, the records are for several models, or the front has no such point.
         ModelError: The model cannot be read.
     """
-    choice = select_record(records, wanted, model)
-    return next((each for each in records if each.record is choice.record), choice)
+    choice = select_record(records, msgspec.structs.replace(wanted, elsewhere=True), model)
+    found = next((each for each in records if each.record is choice.record), choice)
+    return found if wanted.elsewhere else limit_to_host(found, read_host(memory=False))
 
 
 def use_cache_dir(found: AnySourced, folder: Path | None) -> AnySourced:

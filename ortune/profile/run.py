@@ -11,12 +11,12 @@ import msgspec
 
 from ortune.errors import ModelError, UsageError
 from ortune.knobs import DEFAULT, Config
-from ortune.model import ModelInfo, compute_digest, read_model
+from ortune.model import ModelInfo, read_model
 from ortune.profile.record_trace import TraceRequest, record_in_child
 from ortune.profile.trace import Breakdown, break_down, read_trace, split_runs
 from ortune.record.files import place_file
 from ortune.record.schema import Record
-from ortune.record.select import Wanted, check_digest, read_sourced, select_record
+from ortune.record.select import Wanted, read_sourced, select_record
 from ortune.requests import ProfileRequest
 from ortune.worker import Failure
 from ortune.worker.installed import require_runtime
@@ -123,10 +123,8 @@ def read_config(config: Record | str | PathLike[str] | None, model: ModelInfo, *
     """
     if config is None:
         return None
-    if not isinstance(config, Record):
-        return select_record(read_sourced([fspath(config)], trust=trust), Wanted(any_host=True), model.path).record
-    check_digest(config, model.path, compute_digest(model.files))
-    return config
+    given = config if isinstance(config, Record) else fspath(config)
+    return select_record(read_sourced([given], trust=trust), Wanted(any_host=True), model.path).record
 
 
 def choose_inputs(request: ProfileRequest, record: Record | None) -> InputOptions:

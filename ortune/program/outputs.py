@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import re
 import shlex
 import signal
 import subprocess
@@ -22,6 +21,7 @@ from ortune.interrupts import name_signal
 from ortune.limited import TooLargeError, read_limited
 from ortune.prctl import request_death_signal
 from ortune.program.launcher import RETURNED_CALLS, Run
+from ortune.program.metric import mask_metric
 from ortune.program.task import ProgramTask
 from ortune.program.text import NOTHING, Ignored, compare_text, find_unstable, has_stable_words
 from ortune.secret_variables import inherit_environment
@@ -301,20 +301,6 @@ def make_check_error(name: str, failure: Failure) -> ProgramError:
         f"What {name} prints cannot be checked ({failure.title}): {failure.message}.",
         "Run the command of {check_command} without ortune. It gets the output of the program on its stdin.",
     )
-
-
-def mask_metric(pattern: str, output: bytes) -> bytes:
-    """Return what a program printed without the numbers that a pattern finds: a better one is not a difference."""
-    try:
-        text = output.decode()
-    except UnicodeDecodeError:
-        return output
-
-    def mask(match: re.Match[str]) -> str:
-        start, end = (place - match.start() for place in match.span(match.re.groups))
-        return f"{match[0][:start]}metric{match[0][end:]}" if start >= 0 else match[0]
-
-    return re.sub(pattern, mask, text).encode()
 
 
 def read_returned(folder: Path) -> list[Returned]:

@@ -35,6 +35,7 @@ from ortune.model.info import ModelFile
 from ortune.program.gate import CallLog
 from ortune.program.http_load import check_url, is_port_only
 from ortune.program.launcher import Launcher, Run
+from ortune.program.metric import parse_metric
 from ortune.program.observation import (
     ObservedModel,
     ObservedProcess,
@@ -47,7 +48,7 @@ from ortune.program.process import SUPERVISOR_ENDED, ProgramProcess
 from ortune.program.runner import FEW_CALLS, FIRST_DEADLINE_S, SHORTEST_STAY_NS
 from ortune.program.server import Server, ServerLoad
 from ortune.program.space import NOT_OFFERED, OF_SESSIONS, ProgramModel, ProgramSpace, build_program_space, is_default
-from ortune.program.task import ProgramTask, can_encode, parse_call, parse_metric
+from ortune.program.task import ProgramTask, can_encode, parse_call
 from ortune.record.files import check_record_writable
 from ortune.requests import ProgramSearchRequest
 from ortune.sanitize import printable

@@ -17,10 +17,11 @@ from ortune.knobs import Config
 from ortune.program.applied import find_others, find_untuned
 from ortune.program.gate import CallLog
 from ortune.program.launcher import Launcher, Run, TunedModel
+from ortune.program.metric import find_metric
 from ortune.program.outputs import OutputReference
 from ortune.program.process import Ended, ProgramProcess
 from ortune.program.server import Server, ServerLoad
-from ortune.program.task import ProgramTask, find_metric
+from ortune.program.task import ProgramTask
 from ortune.worker import Failure, Runtime, SessionInfo
 from ortune.worker import cpu as worker_cpu
 from ortune.worker.clocks import Clocks
@@ -216,7 +217,7 @@ class ProgramRunner:
                 return Failure(kind="exit", stage="measure", message=f"it ended without a call of {self.task.call}")
             metric = None
             if self.task.metric:
-                metric = find_metric(self.task.metric, (run.read_output() or b"").decode("utf-8", "replace"))
+                metric = find_metric(self.task.metric, run.read_output() or b"")
                 if metric is None:
                     message = f"it printed no number above 0 that {self.task.metric!r} finds"
                     return Failure(kind="wrong_output", stage="measure", message=message)

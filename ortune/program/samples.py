@@ -19,22 +19,25 @@ MOST_SAVED_BYTES = 100_000_000
 OVERHEAD = 2
 """How many times larger than its inputs a file may be, in addition to 64 KiB."""
 
+PRIVATE = 0o700
+"""Mode of these folders. Inputs may be private data."""
+
 UNSORTED = ".unsorted"
 """Folder with the files of the processes, in the folder of the user, until the program has ended."""
 
 
 def prepare_folder(folder: Path) -> Path:
-    """Create the folder for saved inputs. Return that for the files of the processes.
+    """Create the folder for saved inputs, which only its owner may read. Return that for the files of the processes.
 
     Raises:
         UsageError: It cannot be created, or is not empty.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(PRIVATE, parents=True, exist_ok=True)
         if any(folder.iterdir()):
             raise UsageError(f"{folder}: is not empty.", "Name a new or empty folder.", option="save_inputs")
         unsorted = folder.absolute() / UNSORTED
-        unsorted.mkdir()
+        unsorted.mkdir(PRIVATE)
     except OSError as error:
         raise UsageError(
             f"{folder}: cannot be used as a folder: {error.strerror}.", "Name a new folder.", option="save_inputs"
@@ -75,7 +78,7 @@ def merge_samples(
         own = folder / _name_folder(names[key], taken)
         n_moved = 0
         if samples:
-            own.mkdir()
+            own.mkdir(PRIVATE)
         for sample in sorted(samples, key=lambda each: each.start_ns + each.entry.offset_ns):
             with contextlib.suppress(OSError):
                 (folder / UNSORTED / sample.entry.file).replace(own / f"sample_{n_moved + 1:04}.npz")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import msgspec
 
 from ortune.apply.placeholders import PORT, find_own_workers
 from ortune.errors import UsageError
-from ortune.sanitize import printable
 
 
 class ProgramTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,23 +61,6 @@ def parse_call(text: str) -> str:
     return text
 
 
-def parse_metric(text: str) -> str:
-    """Check a regular expression that finds a number: in its first group, or as a whole if it has none.
-
-    Raises:
-        UsageError: It is not one.
-    """
-    try:
-        pattern = re.compile(text)
-    except (re.error, OverflowError, RecursionError) as error:
-        raise UsageError(f"{text}: is not a regular expression: {error}.") from None
-    if not can_encode(text, "utf-8"):
-        raise UsageError(f"{printable(text)}: holds bytes that are not UTF-8.", "Write it in UTF-8.")
-    if pattern.groups > 1:
-        raise UsageError(f"{text}: has {pattern.groups} groups.", r"Write one group, as in {metric='fps: ([\d.]+)'}.")
-    return text
-
-
 def can_encode(text: str, encoding: str) -> bool:
     """Return whether a text can be encoded. Words of a command line may hold bytes that are not UTF-8."""
     try:
@@ -87,20 +68,6 @@ def can_encode(text: str, encoding: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def find_metric(pattern: str, text: str) -> float | None:
-    """Return the last number in a text that a pattern finds; None if there is none above 0."""
-    found = None
-    for match in re.finditer(pattern, text):
-        found = match
-    if found is None:
-        return None
-    try:
-        value = float(found[found.re.groups])
-    except (TypeError, ValueError):
-        return None
-    return value if 0 < value < float("inf") else None
 
 
 def make_environment(inherited: Mapping[str, str], *more: Mapping[str, str]) -> dict[str, str]:

@@ -18,7 +18,11 @@ from ortune.knobs.legal import Fault, find_faults
 from ortune.model.data_files import is_inside
 
 if TYPE_CHECKING:
-    from ortune.record.schema import Record
+    from ortune.compare.interval import Interval
+    from ortune.record.schema import Evidence, Record
+
+LARGEST_RATIO = 1e9
+"""No config is so many times better or worse than another one, even if requests pile up with one of them."""
 
 MOST_SHOWN = 200
 """Number of characters of a setting that a message shows."""
@@ -37,6 +41,43 @@ def check_files(record: Record, name: str, place: str) -> None:
                 f"`{place}.model.files[{number}].name`.",
                 "Write the file again: ortune search MODEL -o FILE.",
             )
+
+
+class EvidenceError(ValueError):
+    """Evidence that no measurement gives."""
+
+
+def check_evidence(evidence: Evidence, place: str) -> None:
+    """Check that the intervals of ratios in evidence are possible. They are pooled by their logarithms.
+
+    Args:
+        evidence: The evidence.
+        place: JSON path of its record.
+
+    Raises:
+        EvidenceError: One is not. The message names its JSON path.
+    """
+    for path, interval in _list_intervals(evidence):
+        if not 0 < interval.low <= interval.high:
+            numbers = f"low is {interval.low:g}, and high is {interval.high:g}"
+            raise EvidenceError(f"this is no interval of ratios: {numbers} - at `{place}.evidence.{path}`")
+        if not 1 / LARGEST_RATIO <= interval.estimate <= LARGEST_RATIO:
+            numbers = f"estimate is {interval.estimate:g}, not {1 / LARGEST_RATIO:g} to {LARGEST_RATIO:g}"
+            raise EvidenceError(f"{numbers} - at `{place}.evidence.{path}`")
+
+
+def _list_intervals(evidence: Evidence) -> Iterator[tuple[str, Interval]]:
+    if evidence.speedup:
+        yield "speedup", evidence.speedup
+    for number, point in enumerate(evidence.front):
+        for name, speedup in point.speedups.items():
+            yield f"front[{number}].speedups.{shorten(name)}", speedup
+    for number, occasion in enumerate(evidence.occasions):
+        yield f"occasions[{number}].speedup", occasion.speedup
+    if hosts := evidence.hosts:
+        yield from (("hosts.speedup", hosts.speedup), ("hosts.another", hosts.another), ("hosts.worst", hosts.worst))
+        for number, host in enumerate(hosts.hosts):
+            yield f"hosts.hosts[{number}]", host
 
 
 def check_configs(value: Any, name: str, *, trust: bool, place: str = "$") -> None:

@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Generic, TypeVar
 import msgspec
 
 from ortune.errors import RecordError, UsageError
-from ortune.file_kinds import name_kind
+from ortune.file_kinds import name_kind, name_special
 from ortune.limited import STANDARD_STREAM, STDIN, TooLargeError, read_limited
 from ortune.locks import try_to_lock
 from ortune.naming import DISTRIBUTION
-from ortune.record.check import check_configs, check_files, shorten
+from ortune.record.check import EvidenceError, check_configs, check_evidence, check_files, shorten
+from ortune.record.json_text import check_json_text
 from ortune.record.schema import SCHEMA, Bundle, Record, TrialsFile
 from ortune.streams import find_descriptor
 
@@ -33,15 +34,16 @@ if TYPE_CHECKING:
 TRIALS_SUFFIX = ".trials.jsonl.gz"
 
 MOST_BYTES = 16 << 20
-"""Largest size of a file that is read as a record or a bundle. A record has a few kilobytes.
-
-Empty lists and dictionaries take twenty times the memory of their text.
-"""
+"""Largest size of a file that is read as a record or a bundle. A record has a few kilobytes."""
 
 PROBE_BYTES = 64 << 10
 """Bytes that must be free at the start for each file to be written. A small search needs fewer."""
 
+MOST_OLD_BYTES = 1 << 20
+"""Largest size of a file with an old schema, which takes more memory."""
+
 SEARCH_HINT = "Create one: ortune search MODEL -o FILE."
+WRITE_AGAIN = "Write it again: ortune search MODEL -o FILE."
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,7 +136,9 @@ def read_content(path: str | Path, most_bytes: int, kind: str, hint: str) -> byt
     except TooLargeError as error:
         raise RecordError(f"{name} is not {kind}: {error}.", hint) from None
     except OSError as error:
-        raise RecordError(f"Cannot read {name}: {error.strerror}.") from None
+        special = name_special(Path(path))
+        reason = f"it is {special}" if special else error.strerror
+        raise RecordError(f"Cannot read {name}: {reason}.", hint if special else "") from None
 
 
 def parse_document(path: str | Path) -> Document:
@@ -161,34 +165,47 @@ def parse_records(data: bytes, name: str) -> Document:
             f"{name} is a plan of deployments, and a record is needed here.",
             "`ortune apply` uses plans. To create a record: ortune search MODEL -o FILE.",
         )
+    versions = _read_versions(data, name)
     try:
-        document = msgspec.json.decode(data)
-        version = _version_of(document)
+        found = _decode(data, versions)
+        for number, record in enumerate(found.records):
+            check_evidence(record.evidence, f"$.records[{number}]" if found.is_bundle else "$")
+    except (msgspec.ValidationError, RecursionError, EvidenceError) as error:
+        raise RecordError(f"{name} is not a valid record: {error}.", WRITE_AGAIN) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise _explain_damage(name, error) from None
+    if not found.records:
+        raise RecordError(f"{name} is a bundle without records.", "Create one: ortune merge A.json B.json -o FILE.")
+    return found
+
+
+def _read_versions(data: bytes, name: str) -> _Versions:
+    """Return the schemas of a document, after a check that it can be decoded.
+
+    Raises:
+        RecordError: It holds no records, or none that this version can read.
+    """
+    try:
+        check_json_text(data)
+        versions = msgspec.json.decode(data, type=_Versions)
     except RecursionError:
         raise RecordError(f"{name} is not an ortune record: it is nested too deeply.") from None
     except msgspec.ValidationError as error:
         raise RecordError(f"{name} is not an ortune record: {error}.", SEARCH_HINT) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        kind = name_kind(Path(name)) if name != name_of_input(STANDARD_STREAM) else ""
-        if kind and kind != "a JSON file":
-            raise RecordError(f"{name} is {kind}, not a record.", SEARCH_HINT) from None
-        raise RecordError(f"{name} is not JSON: {error}.", SEARCH_HINT) from None
-    if version > SCHEMA:
+        raise _explain_damage(name, error) from None
+    except ValueError as error:
+        raise RecordError(f"{name} is not a valid record: {error}.", WRITE_AGAIN) from None
+    if versions.schema > SCHEMA:
         raise RecordError(
-            f"{name} has schema {version}; this version of ortune reads schemas up to {SCHEMA}.",
+            f"{name} has schema {versions.schema}; this version of ortune reads schemas up to {SCHEMA}.",
             f"Install a newer version of {DISTRIBUTION}.",
         )
-    if version < 1:
-        raise RecordError(f"{name} has schema {version}, which does not exist.")
-    try:
-        found = _convert(document, version)
-    except (msgspec.ValidationError, RecursionError) as error:
-        raise RecordError(
-            f"{name} is not a valid record: {error}.", "Write it again: ortune search MODEL -o FILE."
-        ) from None
-    if not found.records:
-        raise RecordError(f"{name} is a bundle without records.", "Create one: ortune merge A.json B.json -o FILE.")
-    return found
+    if versions.schema < 1:
+        raise RecordError(f"{name} has schema {versions.schema}, which does not exist.")
+    if not versions.is_current and len(data) > MOST_OLD_BYTES:
+        raise RecordError(f"{name} has an old schema and more than {MOST_OLD_BYTES >> 10} KiB.", WRITE_AGAIN)
+    return versions
 
 
 def name_of_input(path: str | Path) -> str:
@@ -196,16 +213,51 @@ def name_of_input(path: str | Path) -> str:
     return STDIN if str(path) == STANDARD_STREAM else str(path)
 
 
-class _Versioned(msgspec.Struct):
+def _explain_damage(name: str, error: Exception) -> RecordError:
+    """Return the error for a file that is not valid JSON."""
+    kind = name_kind(Path(name)) if name != name_of_input(STANDARD_STREAM) else ""
+    if kind == "a record":
+        return RecordError(
+            f"{name} is a record, but it cannot be read: {error}.", f"{WRITE_AGAIN} JSON has no numbers such as NaN."
+        )
+    if kind not in ("", "a JSON file", "a named pipe", "a device"):
+        return RecordError(f"{name} is {kind}, not a record.", SEARCH_HINT)
+    return RecordError(f"{name} is not JSON: {error}.", SEARCH_HINT)
+
+
+class _Member(msgspec.Struct):
+    schema: int | msgspec.UnsetType = msgspec.UNSET
+
+
+class _Versions(msgspec.Struct):
+    """The schemas of a document and, if it is a bundle, of its records."""
+
     schema: int
+    records: list[_Member] | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def is_current(self) -> bool:
+        """Whether all of it has the newest schema."""
+        schemas = [each.schema for each in self.records or ()]
+        return all(schema == SCHEMA for schema in (self.schema, *schemas))
 
 
-def _version_of(document: Any) -> int:
-    return msgspec.convert(document, type=_Versioned).schema
+def _decode(data: bytes, versions: _Versions) -> Document:
+    """Return the content of a document of any schema.
+
+    Raises:
+        msgspec.ValidationError: It is malformed.
+    """
+    if not versions.is_current:
+        return _convert(msgspec.json.decode(data), versions.schema)
+    # Without a copy of its content as dictionaries, which would take more memory than the records.
+    if versions.records is msgspec.UNSET:
+        return Document(records=(msgspec.json.decode(data, type=Record),))
+    return Document(records=msgspec.json.decode(data, type=Bundle).records, is_bundle=True)
 
 
 def _convert(document: dict[str, Any], version: int) -> Document:
-    """Return the content of a document of any schema.
+    """Return the content of a document of which a part has an old schema.
 
     Raises:
         msgspec.ValidationError: It is malformed.

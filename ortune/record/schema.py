@@ -10,17 +10,18 @@ The trials of a search are in a file of their own: see `ortune.record.trials`.
 from __future__ import annotations
 
 from collections.abc import Callable, Container
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
 from ortune.compare.comparison import LimitCheck, Noise, Speedup, Stage, StageTime, Summary
 from ortune.compare.host_speedup import HostsEvidence
+from ortune.compare.interval import format_speedup
 from ortune.errors import RecordError
 from ortune.host import HostClass
 from ortune.knobs.config import CPU, DEFAULT, Config
 from ortune.model.identity import ModelIdentity
-from ortune.numbers import Count
+from ortune.numbers import FEW, MANY, Count, format_ratio
 from ortune.times import check_time
 from ortune.worker import FailureKind, Runtime
 from ortune.workload import Objective, Workload
@@ -60,6 +61,10 @@ WITHOUT_PROOF = frozenset({"nothing_found", "inconclusive", "infeasible", "overl
 """Verdicts of searches that did not show any config to be better than another."""
 
 
+Limits = Annotated[tuple[LimitCheck, ...], FEW]
+Names = Annotated[tuple[str, ...], MANY]
+
+
 class FrontPoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A config on the Pareto front: no other candidate is better in all objectives.
 
@@ -72,8 +77,8 @@ class FrontPoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """
 
     summary: Summary
-    speedups: dict[str, Speedup] = {}
-    limits: tuple[LimitCheck, ...] = ()
+    speedups: Annotated[dict[str, Speedup], FEW] = {}
+    limits: Limits = ()
     recommended: bool = False
 
 
@@ -86,7 +91,7 @@ class Closest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """
 
     config: Config = DEFAULT
-    limits: tuple[LimitCheck, ...]
+    limits: Limits
 
 
 class BestSoFar(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -160,14 +165,14 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     speedup: Speedup | None = None
     baseline: Summary | None = None
     winner: Summary | None = None
-    limits: tuple[LimitCheck, ...] = ()
-    baseline_limits: tuple[LimitCheck, ...] = ()
+    limits: Limits = ()
+    baseline_limits: Limits = ()
     closest: Closest | None = None
-    front: tuple[FrontPoint, ...] = ()
+    front: Annotated[tuple[FrontPoint, ...], FEW] = ()
     best_so_far: BestSoFar | None = None
     output_check: OutputCheck = OutputCheck()
     noise: Noise
-    occasions: tuple[Occasion, ...] = ()
+    occasions: Annotated[tuple[Occasion, ...], MANY] = ()
     hosts: HostsEvidence | None = None
 
     def __post_init__(self) -> None:
@@ -204,9 +209,9 @@ class Tried(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         providers: Execution providers other than the CPU provider, which runs what no other provider runs.
     """
 
-    session_options: tuple[str, ...] = ()
-    session_config: tuple[str, ...] = ()
-    providers: tuple[str, ...] = ()
+    session_options: Names = ()
+    session_config: Names = ()
+    providers: Names = ()
 
     @classmethod
     def of(cls, *configs: Config) -> Tried:
@@ -237,7 +242,7 @@ class RankedTrial(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     config: Config = DEFAULT
     stage: Stage
-    speedups: tuple[float, ...]
+    speedups: Annotated[tuple[float, ...], FEW]
 
 
 class TrialsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -292,8 +297,8 @@ class Search(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     n_tried: Count
     failed: dict[FailureKind, Count] = {}
     tried: Tried = Tried()
-    best: tuple[RankedTrial, ...] = ()
-    stages: tuple[StageTime, ...] = ()
+    best: Annotated[tuple[RankedTrial, ...], FEW] = ()
+    stages: Annotated[tuple[StageTime, ...], FEW] = ()
     trials: TrialsFile | None = None
 
     def __post_init__(self) -> None:
@@ -323,7 +328,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     schema: int
     config: Config
     base: Config = DEFAULT
-    cache_options: tuple[str, ...] = ()
+    cache_options: Names = ()
     evidence: Evidence
     model: ModelIdentity
     workload: Workload
@@ -410,7 +415,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
         evidence, gain = self.evidence, self.gain
         lines = [
-            f"{gain.estimate:.3g}x [{gain.low:.3g}, {gain.high:.3g}] in {self.objectives[0]}" if gain else "",
+            f"{format_speedup(gain)} in {self.objectives[0]}" if gain else "",
             evidence.reason,
             f"{self.model.path}: {self.workload.load}",
             f"{self.host.cpu_name}, {self.host.n_usable} CPUs, onnxruntime {self.runtime.onnxruntime}",
@@ -420,7 +425,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         points = [
             (
                 str(number),
-                *(f"{each.estimate:.3g}x" if (each := point.speedups.get(name)) else "" for name in objectives),
+                *(format_ratio(each.estimate) if (each := point.speedups.get(name)) else "" for name in objectives),
             )
             for number, point in enumerate(evidence.front, 1)
         ]

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import datetime
 import math
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
-from ortune.errors import ModelError, RecordError
-from ortune.host import HostClass, read_host
+from ortune.errors import ModelError, RecordError, ThreadsWarning
+from ortune.file_kinds import name_special
+from ortune.host import Host, HostClass, read_host
 from ortune.host.host_class import COARSE_NOTE, describe_difference
+from ortune.knobs.config import Config
+from ortune.knobs.thread_limits import HostSize, limit_config
 from ortune.model import compute_digest, hash_data_file, hash_file
 from ortune.record.check import shorten
 from ortune.record.files import decode_document, name_of_input, read_any
@@ -38,6 +43,9 @@ class Sourced(msgspec.Struct, frozen=True, kw_only=True):
     path: str = ""
     is_picked: bool = False
     shapes_vary: bool = False
+
+
+AnySourced = TypeVar("AnySourced", bound=Sourced)
 
 
 class Choice(Sourced, frozen=True, kw_only=True):
@@ -76,12 +84,15 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
         any_host: Whether a record for another class of host, or for another GPU, may be used.
         other_model: Whether a record for another model may be used. The model then only decides among records for
             several models.
+        elsewhere: Whether its settings are not for this process or another one on this host: then numbers of threads
+            are not limited to what this host can run.
     """
 
     load: Load | None = None
     pick: int | str | None = None
     any_host: bool = False
     other_model: bool = False
+    elsewhere: bool = False
 
 
 def read_sourced(given: Iterable[str | Path | Record], *, trust: bool = False) -> tuple[Sourced, ...]:
@@ -128,7 +139,10 @@ def select_record(records: Sequence[Sourced], wanted: Wanted, model: str | Path 
     if model is not None and not (wanted.other_model and is_for_one):
         records = _for_model(records, model)
     (choice,) = select_per_model(records, wanted, one_model=True)
-    return choice
+    if choice.fits or wanted.elsewhere:
+        return choice
+    # Commands that measure use it on this host all the same, and say how it differs.
+    return limit_to_host(choice, read_host(memory=False))
 
 
 def select_per_model(records: Sequence[Sourced], wanted: Wanted, *, one_model: bool = False) -> tuple[Choice, ...]:
@@ -154,10 +168,43 @@ def select_per_model(records: Sequence[Sourced], wanted: Wanted, *, one_model: b
         raise RecordError(
             f"There are records for several models: {paths}.", "Name the model, or pass the records of one model alone."
         )
-    host = HostClass.of(read_host(memory=False))
-    return tuple(
-        choose(each, host, wanted.load, any_host=wanted.any_host, pick=wanted.pick) for each in models.values()
-    )
+    here = read_host(memory=False)
+    host = HostClass.of(here)
+    chosen = [choose(each, host, wanted.load, any_host=wanted.any_host, pick=wanted.pick) for each in models.values()]
+    if wanted.elsewhere:
+        return tuple(chosen)
+    return tuple(limit_to_host(each, here) if each.fits else each for each in chosen)
+
+
+def limit_to_host(found: AnySourced, host: Host) -> AnySourced:
+    """Return a record that asks no more threads, processes and CPUs of a host than it has; warn if the file does.
+
+    Args:
+        found: The record.
+        host: This host.
+    """
+    size = HostSize.of(host)
+    numbers: dict[str, int] = {}
+    affinities: set[str] = set()
+
+    def limit(config: Config) -> Config:
+        config, excess = limit_config(config, size)
+        numbers.update(excess.numbers)
+        affinities.update({excess.affinity} - {""})
+        return config
+
+    record = found.record.map_configs(limit)
+    if not numbers and not affinities:
+        return found
+    if numbers:
+        settings = shorten(", ".join(f"{name}={number}" for name, number in numbers.items()))
+        n_usable = len(host.limits.usable)
+        text = f"{settings} is too much for {n_usable} usable CPUs; {size.most_threads} is used instead"
+        warnings.warn(f"{found.source}: {text}", ThreadsWarning, stacklevel=2)
+    if affinities:
+        text = f"the affinity {shorten(min(affinities))} names CPUs that this host does not have; it is left out"
+        warnings.warn(f"{found.source}: {text}", ThreadsWarning, stacklevel=2)
+    return msgspec.structs.replace(found, record=record)
 
 
 def _for_model(records: Sequence[Sourced], model: str | Path) -> tuple[Sourced, ...]:
@@ -197,7 +244,8 @@ def check_model(record: Record, model: str | Path) -> None:
     hint = "Pass the path of the model that the record is for."
     try:
         if not path.is_file():
-            raise ModelError(f"{path} is a folder." if path.is_dir() else f"There is no file {path}.", hint)
+            special = name_special(path)
+            raise ModelError(f"{path} is {special}, not a model." if special else f"There is no file {path}.", hint)
     except OSError as error:
         raise ModelError(f"Cannot read {shorten(str(path))}: {error.strerror}.", hint) from None
     files = record.model.files

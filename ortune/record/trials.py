@@ -25,7 +25,7 @@ from ortune.workload import Objective
 MAX_RANKED = 3
 """Number of trials that the record itself lists."""
 
-MOST_BYTES = 32 << 20
+MOST_BYTES = 8 << 20
 """Largest size of the content that is read. That of a long search has a few megabytes."""
 
 GZIP_MAGIC = b"\x1f\x8b"

@@ -13,6 +13,7 @@ from ortune.gates.reporters.history import MOST_BYTES, HistoryEntry, is_history,
 from ortune.limited import STANDARD_STREAM
 from ortune.record.check import check_configs
 from ortune.record.files import find_trials, name_of_input, parse_records, read_content
+from ortune.record.json_text import check_json_text
 from ortune.record.schema import Record
 from ortune.record.trials import Trials, is_trials_file
 
@@ -67,30 +68,51 @@ def read_source(path: str) -> Source:
         content = read_content(path, MOST_BYTES, KINDS, HINT)
     except RecordError as error:
         # Models may be larger than what reports are made of.
-        raise recognize(path, name) or error from None
+        raise recognize(path, name, b"") or error from None
     if is_trials_file(content):
         raise RecordError(f"{name} holds the trials of a search.", "Name the record next to it.")
-    try:
-        document = msgspec.json.decode(content)
-    except (ValueError, RecursionError):
-        document = None
-    if isinstance(document, dict) and "schema" in document and ("evidence" in document or "records" in document):
+    keys = read_keys(content)
+    if keys.schema and (keys.evidence or keys.records):
         return read_records(content, path)
-    if isinstance(document, dict) and {"rows", "workload", "calls_needed"} <= document.keys():
+    if keys.rows and keys.workload and keys.calls_needed:
         return read_bench(content, name)
     if is_history(content):
         entries, broken = parse_history(content, name)
         return History(entries=entries, broken=broken)
-    raise recognize(path, name) or RecordError(f"{name} is not {KINDS}.", HINT)
+    raise recognize(path, name, content) or RecordError(f"{name} is not {KINDS}.", HINT)
 
 
-def recognize(path: str, name: str) -> RecordError | None:
-    """Return the error for a file of another kind; None if it is not recognized."""
+class Keys(msgspec.Struct):
+    """Those keys of a JSON document that tell what it is; empty if it does not have them. Their values are not read."""
+
+    schema: msgspec.Raw = msgspec.Raw()
+    evidence: msgspec.Raw = msgspec.Raw()
+    records: msgspec.Raw = msgspec.Raw()
+    rows: msgspec.Raw = msgspec.Raw()
+    workload: msgspec.Raw = msgspec.Raw()
+    calls_needed: msgspec.Raw = msgspec.Raw()
+
+
+def read_keys(content: bytes) -> Keys:
+    """Return the keys of a JSON document; none if it is no JSON object."""
+    try:
+        return msgspec.json.decode(content, type=Keys)
+    except (ValueError, RecursionError):
+        return Keys()
+
+
+def recognize(path: str, name: str, content: bytes) -> RecordError | None:
+    """Return the error for a file of another kind, or for a damaged record; None if it is not recognized."""
     kind = "" if path == STANDARD_STREAM else name_kind(Path(path))
     if kind == "an ONNX model":
         advice = f"Search first: ortune search {path} -o tuned.json, then write its page: ortune report tuned.json"
         return RecordError(f"{name} is {kind}, not {KINDS}.", advice)
-    if kind in ("", "a record", "a JSON file"):
+    if kind == "a record" and content:
+        try:
+            parse_records(content, name)
+        except RecordError as error:
+            return error
+    if kind in ("", "a record", "a JSON file", "a named pipe", "a device"):
         return None
     return RecordError(f"{name} is {kind}, not {KINDS}.", HINT)
 
@@ -133,8 +155,9 @@ def read_bench(content: bytes, name: str) -> BenchResult:
         RecordError: It is not valid.
     """
     try:
+        check_json_text(content)
         result = msgspec.json.decode(content, type=BenchResult)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except (ValueError, msgspec.MsgspecError, RecursionError) as error:
         raise RecordError(f"{name} is not a result of ortune bench: {error}.", HINT) from None
     if not result.rows:
         raise RecordError(f"{name} has no configs.", HINT)

@@ -36,6 +36,9 @@ MOST_EFFECTS, MOST_PAIRS = 18, 10
 
 RATIO = "ratio to the default: above 1 is better"
 
+MOST_OCCASIONS = 50
+"""Number of later verifications that are drawn, the latest ones."""
+
 
 def name_sides(record: Record) -> tuple[str, str]:
     """Return the names of the baseline and of the winner."""
@@ -59,7 +62,8 @@ def show_confirmation(record: Record, trials: Trials | None, prefix: str) -> tup
         )
     blocks += show_distributions(dict(select_latencies(record, trials)), prefix)
     if record.evidence.occasions:
-        verified = [Pairs(label=each.started, interval=each.speedup) for each in record.evidence.occasions]
+        latest = record.evidence.occasions[-MOST_OCCASIONS:]
+        verified = [Pairs(label=each.started, interval=each.speedup) for each in latest]
         if record.evidence.speedup:
             verified.insert(0, Pairs(label="search", interval=record.evidence.speedup))
         blocks.append(Chart(name=f"{prefix}occasions", title="Later verifications", spec=draw_pairs(verified, RATIO)))

@@ -16,8 +16,6 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from ortune import __version__
 from ortune.errors import UsageError
 from ortune.record.files import check_writable, write_atomically
@@ -58,6 +56,9 @@ def check_output(path: Path) -> None:
         UsageError: It cannot.
     """
     check_writable(path, "output", lambda content: MARK in content)
+
+
+COLORS_BY_VARIABLE = {f"var(--{name})": color for name, color in PRINT_COLORS.items()}
 
 
 def render_page(page: Page) -> str:
@@ -171,12 +172,31 @@ def write_charts(page: Page, folder: Path) -> tuple[Path, ...]:
 
 
 def draw_png(chart: Chart) -> bytes:
-    """Return a chart as PNG."""
+    """Return a chart as PNG.
+
+    Raises:
+        UsageError: It cannot be drawn.
+    """
     import vl_convert
 
-    spec: dict[str, Any] = msgspec.json.decode(
-        re.sub(r"var\(--([\w-]+)\)", lambda found: PRINT_COLORS[found[1]], json.dumps(clean(chart.spec)))
-    )
+    spec = use_print_colors(clean(chart.spec))
     spec |= {"width": PNG_WIDTH, "background": "white", "title": {"text": printable(chart.title), "anchor": "start"}}
     spec["config"] = {**spec["config"], "background": "white", "font": "sans-serif"}
-    return bytes(vl_convert.vegalite_to_png(spec, scale=PNG_SCALE, allowed_base_urls=[]))
+    try:
+        return bytes(vl_convert.vegalite_to_png(spec, scale=PNG_SCALE, allowed_base_urls=[]))
+    except ValueError as error:  # charts of files that others wrote may have more points than can be drawn
+        reason = str(error).strip().splitlines()[-1].strip()
+        raise UsageError(f"{chart.name}.png: cannot be drawn: {reason}.", option="png") from None
+
+
+OF_FILES = frozenset({"values", "domain"})
+"""Parts of a specification that may hold texts from a file."""
+
+
+def use_print_colors(spec: Any) -> Any:
+    """Return a specification with colors instead of CSS variables. Texts from files are not changed."""
+    if isinstance(spec, dict):
+        return {name: each if name in OF_FILES else use_print_colors(each) for name, each in spec.items()}
+    if isinstance(spec, list):
+        return [use_print_colors(each) for each in spec]
+    return COLORS_BY_VARIABLE.get(spec, spec) if isinstance(spec, str) else spec

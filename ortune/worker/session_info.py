@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 from ortune.knobs.config import PluginPackage
-from ortune.numbers import Count
+from ortune.numbers import FEW, Count
 
 
 class PoolThread(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -66,9 +68,9 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """
 
     onnxruntime: str
-    providers: tuple[str, ...]
+    providers: Annotated[tuple[str, ...], FEW]
     python: str
     ortune: str
     plugins: dict[PluginPackage, str] = {}
-    gpus: tuple[str, ...] = ()
+    gpus: Annotated[tuple[str, ...], FEW] = ()
     gpu_driver: str = ""

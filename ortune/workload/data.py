@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortune.errors import InputsError
+from ortune.file_kinds import name_special
 from ortune.limited import explain_no_access, read_limited
 from ortune.model import Dim, InputInfo
 from ortune.workload.npz import MOST_AXES, Header, read_npz
@@ -59,7 +60,9 @@ def load_data(path: Path, inputs: tuple[InputInfo, ...]) -> list[dict[str, Array
     if path.is_file():
         samples = _load_npz(path, inputs)
     elif not path.is_dir():
-        raise InputsError(f"{path}: there is no such file or folder.", option="inputs")
+        special = name_special(path)
+        fault = f"is {special}, and a file or folder is needed" if special else "there is no such file or folder"
+        raise InputsError(f"{path}: {fault}.", option="inputs")
     elif any(path.glob("input_*.pb")):
         samples = [_load_folder(path, inputs)]
     else:

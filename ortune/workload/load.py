@@ -62,10 +62,9 @@ class Load(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             raise ValueError("a single process cannot be pinned apart from others")
         if (self.scenario == "server") != (self.rate_per_s is not None):
             raise ValueError(f"the scenario {self.scenario} does not go with a rate of {self.rate_per_s}")
-        if self.rate_per_s is not None and not 0 < self.rate_per_s <= HIGHEST_RATE_PER_S:
-            raise ValueError(
-                f"{self.rate_per_s} requests per second: must be above 0 and at most {HIGHEST_RATE_PER_S:g}"
-            )
+        lowest = LOWEST_RATE_PER_S / MOST_PROCESSES
+        if self.rate_per_s is not None and not lowest <= self.rate_per_s <= HIGHEST_RATE_PER_S:
+            raise ValueError(f"{self.rate_per_s} requests per second: must be {lowest:g} to {HIGHEST_RATE_PER_S:g}")
 
     @property
     def n_callers(self) -> int:

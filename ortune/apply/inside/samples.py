@@ -151,8 +151,9 @@ def read_arrays(feed: Any) -> dict[str, Any] | None:
 
 
 def write_npz(path: Path, arrays: dict[str, Any]) -> None:
-    """Write arrays as `numpy.savez` does."""
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+    """Write arrays as `numpy.savez` does, to a file that only its owner may read: inputs may be private data."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0), 0o600)
+    with os.fdopen(descriptor, "wb") as opened, zipfile.ZipFile(opened, "w", zipfile.ZIP_STORED) as archive:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=array.nbytes > 1 << 30) as file:
                 file.write(make_header(array))
