@@ -256,7 +256,7 @@ class TestVerdict:
         unsure = msgspec.structs.replace(few, speedup=speedup(0.9, 1.0, 1.1))
         answer, reason = self.judge(here(), few_calls=unsure)
         assert answer == "inconclusive"
-        assert reason.startswith("p50 needs 50 calls of each side, and there were 49: mean gains 1.00x [0.90, 1.10];")
+        assert reason.startswith("p50 needs 50 calls of each side, and there were 49: mean gains 1.000x [0.90, 1.10];")
 
     def test_overload_is_inconclusive(self) -> None:
         assert self.judge(here(), utilization=1.2) == (
