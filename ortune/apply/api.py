@@ -50,7 +50,8 @@ def create_session(
     """Create a session for a model with the settings of a record.
 
     If the record is for another class of host, the session has ONNX Runtime's default settings, with a warning. A
-    warning also names what must be done outside the session: environment variables, IO binding and run options.
+    warning also names what must be done outside the session: environment variables, IO binding and run options. Numbers
+    of threads that this host cannot run are reduced, also with a warning.
 
     If the config has a global thread pool, the pool is created with the first session. A process can have only one.
     onnxruntime then requires that all sessions of the process use it. Those that this function creates do; for others,

@@ -13,7 +13,7 @@ import msgspec
 from ortune.host import Host
 from ortune.knobs.affinity import split_affinity
 from ortune.knobs.config import Config
-from ortune.knobs.ids import INTRA_OP_THREAD_AFFINITIES
+from ortune.knobs.ids import INTRA_OP_THREAD_AFFINITIES, WORKERS
 from ortune.knobs.knob import Where
 from ortune.knobs.legal import read_legal
 
@@ -59,8 +59,8 @@ class Excess(msgspec.Struct, frozen=True, kw_only=True):
 def limit_config(config: Config, size: HostSize) -> tuple[Config, Excess]:
     """Return a config with smaller numbers of threads and processes where they are too large for a host.
 
-    Then it has no affinity string: such a string is for a certain number of threads. It has none either if the string
-    names CPUs that the host does not have.
+    With another number of threads, it has no affinity string, which is for a certain number. It has none either if the
+    string names CPUs that the host does not have.
 
     Args:
         config: The config.
@@ -87,14 +87,15 @@ def limit_config(config: Config, size: HostSize) -> tuple[Config, Excess]:
             for name, own in config.models.items()
         },
         global_thread_pool=pool and msgspec.convert(limiter.limit_all(msgspec.structs.asdict(pool)), type(pool)),
-        workers=limiter.limit_all({"workers": config.workers})["workers"],
+        workers=limiter.limit_all({WORKERS: config.workers})[WORKERS],
     )
     entries = (config.session_config, *config.per_session, *(own.session_config for own in config.models.values()))
     affinities = [text for each in entries if (text := each.get(INTRA_OP_THREAD_AFFINITIES, ""))]
     foreign = next((text for text in affinities if not _fits(text, size.n_cpu_ids)), "")
     if not limiter.found and not foreign:
         return config, Excess()
-    limited = limited.without_entries(lambda name: name == INTRA_OP_THREAD_AFFINITIES)
+    if foreign or limiter.found.keys() - {WORKERS}:
+        limited = limited.without_entries(lambda name: name == INTRA_OP_THREAD_AFFINITIES)
     return limited, Excess(numbers=limiter.found, affinity=foreign)
 
 

@@ -199,7 +199,7 @@ def limit_to_host(found: AnySourced, host: Host) -> AnySourced:
     if numbers:
         settings = shorten(", ".join(f"{name}={number}" for name, number in numbers.items()))
         n_usable = len(host.limits.usable)
-        text = f"{settings} is too much for {n_usable} usable CPUs; {size.most_threads} is used instead"
+        text = f"{settings} is more than {n_usable} usable CPUs can run; {size.most_threads} is used instead"
         warnings.warn(f"{found.source}: {text}", ThreadsWarning, stacklevel=2)
     if affinities:
         text = f"the affinity {shorten(min(affinities))} names CPUs that this host does not have; it is left out"
