@@ -327,7 +327,7 @@ def test_a_model_that_does_not_run_is_an_error_beside_a_record_too(tmp_path: Pat
 @pytest.mark.slow
 def test_a_config_that_fails_is_a_value(tmp_path: Path) -> None:
     config = Config(
-        session_options={"intra_op_num_threads": 2}, session_config={"session.intra_op_thread_affinities": "x"}
+        session_options={"intra_op_num_threads": 2}, session_config={"session.intra_op_thread_affinities": "1;1"}
     )
     request = ProfileRequest(model=str(TINY_CNN), config=make_record(TINY_CNN, config), runs=2, output=tmp_path / "p")
     default, tuned = profile(request).configs
