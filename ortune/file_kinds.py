@@ -37,7 +37,7 @@ SPECIAL: dict[str, Callable[[int], bool]] = {
     "a socket": stat.S_ISSOCK,
     "a device": lambda mode: stat.S_ISCHR(mode) or stat.S_ISBLK(mode),
 }
-"""What is no regular file, and how its mode tells it."""
+"""What is no regular file, and how its mode shows it."""
 
 PROGRAMS = re.compile(
     r"(python|pypy)[\d.]*w?(\.exe)?|uvicorn|gunicorn|hypercorn|granian|torchrun|uv|poetry|bash|sh|env"

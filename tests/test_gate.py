@@ -258,14 +258,20 @@ def write_dying_worker(folder: Path, *, n_deaths: int) -> tuple[tuple[str, ...],
     return (sys.executable, "-P", str(program)), launches
 
 
-def scaled(path: Path, factor: float) -> Path:
-    """Write a model like the tiny CNN whose outputs differ by a factor."""
+def load_open_ended() -> tuple[onnx.ModelProto, str]:
+    """Return the tiny CNN with the name of its output, which a further node must make from `before`."""
     model = onnx.load(TINY_CNN)
     name = model.graph.output[0].name
     for node in model.graph.node:
         for place, output in enumerate(node.output):
             if output == name:
                 node.output[place] = "before"
+    return model, name
+
+
+def scaled(path: Path, factor: float) -> Path:
+    """Write a model like the tiny CNN whose outputs differ by a factor."""
+    model, name = load_open_ended()
     model.graph.initializer.append(helper.make_tensor("factor", TensorProto.FLOAT, [], [factor]))
     model.graph.node.append(helper.make_node("Mul", ["before", "factor"], [name]))
     onnx.save(model, path)

@@ -28,7 +28,7 @@ from ortune.workload.workload import MOST_TOLERANCE
 from tests.conftest import TINY_CNN, run_ortune
 from tests.gate_results import make_result
 from tests.records import ONE_THREAD, make_local_record, write
-from tests.test_gate import scaled
+from tests.test_gate import load_open_ended, scaled
 
 pytestmark = pytest.mark.usefixtures("models_read_here")
 
@@ -145,12 +145,7 @@ class TestTolerance:
 
 def write_dequantized(path: Path, scale: float) -> Path:
     """Write a model with the outputs of the tiny CNN, quantized in steps of a size, and dequantized at the end."""
-    model = onnx.load(TINY_CNN)
-    name = model.graph.output[0].name
-    for node in model.graph.node:
-        for place, output in enumerate(node.output):
-            if output == name:
-                node.output[place] = "before"
+    model, name = load_open_ended()
     model.graph.initializer.append(helper.make_tensor("scale", TensorProto.FLOAT, [], [scale]))
     model.graph.initializer.append(helper.make_tensor("zero", TensorProto.INT8, [], [0]))
     model.graph.node.append(helper.make_node("QuantizeLinear", ["before", "scale", "zero"], ["steps"]))

@@ -59,6 +59,8 @@ def search(
 
 
 class TestObjective:
+    """What is optimized if the user does not say so."""
+
     def test_complete_runs_of_a_program_say_why_it_is_the_mean(self) -> None:
         goal = ProgramSearchRequest(command=("python", "app.py")).goal
         assert (goal.objectives, goal.why) == (("mean",), FEW_RUNS)
@@ -66,8 +68,6 @@ class TestObjective:
         named = ProgramSearchRequest(command=("python", "app.py"), objective="cpu").goal
         assert (named.objectives, named.why) == (("cpu",), "")
         assert ProgramSearchRequest(command=("python", "app.py"), call="app:run").goal.objectives == ("p50",)
-
-    """What is optimized if the user does not say so."""
 
     def test_it_fits_the_load(self) -> None:
         assert make_goal(make_load()).objectives == ("p50",)

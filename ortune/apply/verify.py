@@ -10,7 +10,7 @@ import msgspec
 
 from ortune.apply.fit import Mismatch, find_all_mismatches
 from ortune.compare.bench import BenchResult, Observe, bench
-from ortune.compare.comparison import Comparison, Row, Speedup
+from ortune.compare.comparison import Comparison, Row, Speedup, describe_lack
 from ortune.compare.hosts import can_pool
 from ortune.compare.interval import Interval
 from ortune.compare.limits import kept_all, may_be_overloaded, name_limits
@@ -239,7 +239,7 @@ def judge_gain(row: Row, comparison: Comparison, recorded: Speedup | None) -> tu
     answer, reason = judge_speedup(row.speedup, recorded)
     if (few := row.few_calls) is None:
         return answer, reason
-    needed = f"{comparison.objective} needs {comparison.calls_needed} calls of each side, and there were {few.n_calls}"
+    needed = describe_lack(comparison.objective, comparison.calls_needed, few.n_calls)
     if not few.agrees(row.speedup):
         return "inconclusive", f"{needed}: {few}: use a larger budget"
     return answer, f"{reason}; {needed}: {few}"

@@ -231,6 +231,11 @@ class FewCalls(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         )
 
 
+def describe_lack(name: str, n_needed: int, n_calls: int) -> str:
+    """Return that a percentile needs more calls of each side than there were, as a clause."""
+    return f"{name} needs {n_needed} calls of each side, and there were {n_calls}"
+
+
 class Row(msgspec.Struct, frozen=True, kw_only=True):
     """Result of one side.
 

@@ -99,8 +99,8 @@ def thread_dimensions(host: Host, options: SpaceOptions, pool: Dimension | None)
         pool: The choice of a global pool, under which none of these has an effect, or None.
     """
     counts = thread_counts(host, options.processes)
-    if ids.INTRA_OP_NUM_THREADS in choose_fitting(host, options):
-        fitting = {count_fitting_threads(host, options): "the threads of all callers together fit the host"}
+    if n_fitting := choose_fitting(host, options).get(ids.INTRA_OP_NUM_THREADS):
+        fitting = {int(n_fitting): "the threads of all callers together fit the host"}
         counts = dict(sorted((fitting | counts).items()))
     if options.pinned:
         placement = place_processes(host, options.processes)
@@ -204,7 +204,7 @@ def counts_between(counts: Collection[int]) -> dict[int, str]:
     return dict.fromkeys(found, "between two thread counts, one of which is among the best")
 
 
-def is_saturated(host: Host, options: SpaceOptions) -> bool:
+def has_caller_per_core(host: Host, options: SpaceOptions) -> bool:
     """Return whether concurrent callers keep all cores busy with one thread each.
 
     Further threads then only wait, or take CPU time from other calls.
@@ -225,7 +225,7 @@ def count_fitting_threads(host: Host, options: SpaceOptions) -> int:
 def choose_fitting(host: Host, options: SpaceOptions) -> dict[str, str]:
     """Return the labels of a pool that fits the host and its load; nothing where ONNX Runtime's own does."""
     pool, n_threads = find_default_pool(host), count_fitting_threads(host, options)
-    if not pool.faults and not is_saturated(host, options):
+    if not pool.faults and not has_caller_per_core(host, options):
         return {}
     labels = {} if n_threads == pool.n_threads else {ids.INTRA_OP_NUM_THREADS: str(n_threads)}
     quota = host.limits.quota

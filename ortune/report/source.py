@@ -83,7 +83,7 @@ def read_source(path: str) -> Source:
 
 
 class Keys(msgspec.Struct):
-    """Those keys of a JSON document that tell what it is; empty if it does not have them. Their values are not read."""
+    """Those keys of a JSON document that show what it is; empty if it does not have them. Their values are not read."""
 
     schema: msgspec.Raw = msgspec.Raw()
     evidence: msgspec.Raw = msgspec.Raw()

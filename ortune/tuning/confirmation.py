@@ -127,8 +127,6 @@ def add_counted_launches(
         on_round: Called between rounds, to report progress.
         launch_s: Time of a launch with its rounds.
     """
-    if launch_s <= 0:  # there was no time for any
-        return
     while (n_missing := MIN_LAUNCHES - len(run.in_one_regime().launches)) > 0 and not finalist.failure:
         n_fitting = int((find_latest_s(state, run) - state.now_s()) / launch_s)
         if n_fitting < 1 or len(run.launches) >= MOST_LAUNCHES:

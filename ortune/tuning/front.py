@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from ortune.compare.block_plan import fewest_rounds
-from ortune.compare.comparison import Comparison, LimitCheck, Speedup, Summary
+from ortune.compare.comparison import Comparison, LimitCheck, Speedup, Summary, describe_lack
 from ortune.compare.evaluate import compute_speedup, evaluate, find_few_calls
 from ortune.compare.figures import count_calls, is_pooled, required_calls
 from ortune.compare.interval import share_error
@@ -171,9 +171,7 @@ def name_few_calls(goal: Goal, run: PairedRun) -> str:
     """Return the percentiles that rest on fewer calls than they need, with the number; empty if there are none."""
     n_calls = min(count_calls(run.blocks(position)) for position in run.loaded if position not in run.failures)
     lacking = [name for name in goal.objectives if is_pooled(name) and n_calls < required_calls(name)]
-    return "; ".join(
-        f"{name} needs {required_calls(name)} calls of each side, and there were {n_calls}" for name in lacking
-    )
+    return "; ".join(describe_lack(name, required_calls(name), n_calls) for name in lacking)
 
 
 def judge_keeping(summary: Summary, limits: tuple[LimitCheck, ...]) -> str:

@@ -6,7 +6,7 @@ import math
 
 import msgspec
 
-from ortune.compare.comparison import Comparison, Row, Speedup, Summary
+from ortune.compare.comparison import Comparison, Row, Speedup, Summary, describe_lack
 from ortune.compare.interval import DEFAULT_CONFIDENCE
 from ortune.compare.limits import capacity_per_s, is_overloaded, kept_all, may_be_overloaded, name_limits
 from ortune.numbers import format_digits
@@ -88,7 +88,7 @@ def judge_confirmation(
         return found
     verdict, reason = judge_gain(baseline, candidate)
     if (few := candidate.few_calls) is not None:
-        needed = f"{goal.objective} needs {comparison.calls_needed} calls of each side, and there were {few.n_calls}"
+        needed = describe_lack(goal.objective, comparison.calls_needed, few.n_calls)
         if not few.agrees(candidate.speedup):
             return "inconclusive", f"{needed}: {few}: {advise_calls(comparison.calls_needed / few.n_calls, spent)}"
         if verdict == "faster":
