@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 import numpy as np
@@ -17,11 +17,11 @@ from ortune.knobs import DEFAULT, Config, SearchSpace, SpaceOptions, build_space
 from ortune.requests import ProgramSearchRequest
 from ortune.tuning.outcome import Outcome, Progress
 from ortune.tuning.stages import SearchSettings, run_search
-from ortune.worker import Block, Failure, Memory
+from ortune.worker import Block, Failure, LiveCandidate, Memory
 from ortune.workload import Goal, make_goal, make_load
 from ortune.workload.goal import AT_TWO_SPEEDS, FEW_RUNS, UNDER_QUOTA
 from tests.records import ONE_THREAD
-from tests.simulation import SimulatedExecutor, is_one_thread, make_host, make_model, open_simulated
+from tests.simulated import SimulatedExecutor, is_one_thread, make_host, make_model, open_simulated
 
 MEAN = Goal(objectives=("mean",))
 
@@ -203,6 +203,19 @@ class TestFitting:
         assert outcome.config == expected
         assert len(outcome.trials) == 2
         assert outcome.evidence.verdict == ("faster" if expected == ONE_THREAD else "nothing_found")
+
+    def test_nothing_else_is_measured_if_it_takes_all_of_the_time(self) -> None:
+        """Launches may take much longer than the first one, as the quota of the first one was not used up."""
+
+        class Slower(SimulatedExecutor):
+            def launch(self, configs: Sequence[Config], *, deadline_s: float) -> list[LiveCandidate | Failure]:
+                self.launch_s = 20.0 if len(self.launched) > 2 else 0.5
+                return super().launch(configs, deadline_s=deadline_s)
+
+        outcome = search(only_the_pool_wins, seconds=40, executor=Slower(only_the_pool_wins))
+        assert "fitting" in {stage.stage for stage in outcome.stages}
+        assert "screening" not in {stage.stage for stage in outcome.stages}
+        assert (outcome.evidence.verdict, outcome.config) == ("faster", ONE_THREAD)
 
     def test_it_is_the_answer_where_nothing_else_is_proven(self) -> None:
         outcome = search(only_the_pool_wins, seconds=25)

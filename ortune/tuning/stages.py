@@ -206,6 +206,9 @@ def run_stages(
         confirmed.fitting = run, fitting
         state.replan(plan_search(state.space, opened, settings, state.end_s))
         report_fitting(state, run, fitting)
+        if state.now_s() + state.plan.launch_s > state.end_s:
+            confirm_ranked(state, opened, confirmed, [fitting])
+            return
     screening = Screening(state, study)
     screening.run()
     if exchange.is_shared:
