@@ -76,6 +76,9 @@ StrategyName = Literal["adaptive", "tpe", "random", "exhaustive"]
 
 PATH = "str | PathLike[str]"
 
+MOST_TOLERANCE = 0.1
+"""Largest tolerance of outputs; see `ortune.workload`."""
+
 MOST_BATCHES = 32
 """Largest number of batch sizes to choose from: each multiplies the number of candidates."""
 
@@ -502,7 +505,7 @@ AllowApproximate = Annotated[
 RelativeTolerance = Annotated[
     float | None,
     Option(
-        help="Allowed difference of outputs, relative to each value.",
+        help=f"Allowed difference of outputs, relative to each value: at most {MOST_TOLERANCE:g}.",
         metavar="X",
         parse=parse_number,
         accepts="float | None",
@@ -513,7 +516,7 @@ RelativeTolerance = Annotated[
 AbsoluteTolerance = Annotated[
     float | None,
     Option(
-        help="Allowed difference of outputs, relative to the largest value of the output.",
+        help=f"Allowed difference of outputs, relative to the largest value of the output: at most {MOST_TOLERANCE:g}.",
         metavar="X",
         parse=parse_number,
         accepts="float | None",

@@ -140,11 +140,12 @@ class TestVerdict:
     @pytest.mark.parametrize(
         ("objective", "text"),
         [
-            ("p50", "1.50x faster than"),
-            ("p99", "1.50x faster (p99) than"),
+            ("p50", "1.50x as fast as"),
+            ("p99", "1.50x as fast (p99) as"),
             ("throughput", "1.50x the throughput of"),
             ("memory", "1.50x less memory than"),
-            ("load-time", "1.50x faster to create than"),
+            ("load-time", "1.50x as fast to create as"),
+            ("score", "1.50x the score of"),
         ],
     )
     def test_gains(self, objective: str, text: str) -> None:
@@ -208,7 +209,7 @@ class TestFewCalls:
 
     def test_a_gain_in_a_sentence(self) -> None:
         text = print_verdict(self.make(verdict="faster"))
-        assert "58.0x faster (p99 over 209 calls) than" in text
+        assert "58.0x as fast (p99 over 209 calls) as" in text
         assert "with 95% confidence. This rests on 209 calls of each, so rarer slow calls may be missing." in text
 
     def test_explanations(self) -> None:
@@ -230,7 +231,7 @@ class TestFewCalls:
         sides = (SERVER.evidence.baseline, SERVER.evidence.winner)
         baseline, winner = (side and msgspec.structs.replace(side, n_calls=1522) for side in sides)
         text = print_verdict(self.make(verdict="faster", baseline=baseline, winner=winner))
-        assert "1522" not in text and "58.0x faster (p99) than" in text
+        assert "1522" not in text and "58.0x as fast (p99) as" in text
 
 
 class TestDifferingRatio:
@@ -383,7 +384,7 @@ class TestBench:
         row = Row(name="default", config=DEFAULT, summary=msgspec.structs.replace(baseline, utilization=2.0))
         text = " ".join(self.show(make_bench_result(rows=(row,), calls_needed=1522, objective="p99", noise=noise)))
         assert "p99 needs 1522 calls of each config, but only 209 were measured." in text
-        assert "Other processes used the CPUs during most of the measurement" in text
+        assert "Other processes used the CPUs during the measurement, so the result" in text
         assert "default is overloaded: it can serve 50.0 of 100 requests per second." in text
 
     def test_slow_calls_that_are_not_excluded(self) -> None:
@@ -520,7 +521,7 @@ class TestWarnings:
     @pytest.mark.parametrize(
         ("noise", "text"),
         [
-            ({"regime": "contended"}, "Other processes used the CPUs during most of confirmation"),
+            ({"regime": "contended"}, "Other processes used the CPUs during confirmation, so the result"),
             (
                 {"n_contended": 30, "n_blocks": 71},
                 "during 30 of 71 blocks. The confirmation leaves them out. Before it, they may have decided which",

@@ -16,6 +16,7 @@ from ortune.console.explain import explain_bench, explain_gates, explain_noise, 
 from ortune.console.gate import describe_measurement
 from ortune.console.sentence import summarize
 from ortune.record.schema import FrontPoint, Record, Verdict
+from ortune.workload.program import ProgramRun
 from tests.conftest import TINY_CNN, run_ortune
 from tests.gate_results import make_result, make_results
 from tests.records import ONE_THREAD, claim_limits, make_local_record
@@ -73,6 +74,15 @@ class TestSentence:
         assert "at least 4.7%" in summarize(make(speedup=make_speedup(1.05, 1.06, 1.07)))
         assert "at least 0%" in summarize(make(speedup=make_speedup(1.0004, 1.06, 1.07)))
 
+    @pytest.mark.parametrize("verdict", ["default_is_best", "nothing_found", "inconclusive"])
+    def test_a_program_is_kept_as_it_is(self, verdict: Verdict) -> None:
+        """It may have settings of its own."""
+        record = make(verdict)
+        program = ProgramRun(program="app.py", sha256="0" * 64, kind="run")
+        workload = msgspec.structs.replace(record.workload, program=program)
+        assert summarize(record).startswith("Keep the default settings")
+        assert summarize(msgspec.structs.replace(record, workload=workload)).startswith("Keep the program as it is")
+
     def test_what_is_known_of_others_is_stated_as_it_is(self) -> None:
         """The default is best if others probably gain less than 5%, also where memory is optimized."""
         text = summarize(make("default_is_best", "memory"))
@@ -80,7 +90,7 @@ class TestSentence:
         limited = claim_limits(make("default_is_best"))
         evidence = msgspec.structs.replace(limited.evidence, verdict="default_is_best")
         assert "no others within the limits" in summarize(msgspec.structs.replace(limited, evidence=evidence))
-        assert "none of those that were tried is proven to be better" in summarize(make("nothing_found"))
+        assert "none of the settings that were tried is proven to be better" in summarize(make("nothing_found"))
         assert "No settings were found" in summarize(make("infeasible"))
         assert "no settings were found" in summarize(make("overload"))
 

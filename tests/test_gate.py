@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import shlex
 import subprocess
 import sys
 import venv
@@ -18,20 +19,21 @@ from onnx import TensorProto, helper
 from benchmarks.gate_power import SLOW_WORKER
 from ortune.cli.gate import check_outputs, write_reports
 from ortune.compare.block_runner import BlockRunner
+from ortune.compare.interval import Interval
 from ortune.errors import InputsError, MeasureError, ModelError, RecordError, UsageError
 from ortune.gates.file import read_gates
 from ortune.gates.prepare import make_gate, parse_slowdowns
 from ortune.gates.reporters.history import read_history
-from ortune.gates.results import LARGEST_SLOWDOWN, Gate, GateResult, GateSide, InterimResult
+from ortune.gates.results import LARGEST_SLOWDOWN, Finding, Gate, GateResult, GateSide, InterimResult
 from ortune.gates.run import exit_decision, judge_together, run_gate
 from ortune.gates.sides import check_head, check_python, read_side
 from ortune.knobs import DEFAULT, Config
 from ortune.options import make_request
 from ortune.requests import GateReportOptions, GateRequest
 from ortune.worker.interfaces import Executor
-from ortune.workload import Goal, parse_limit
+from ortune.workload import Goal, Objective, parse_limit
 from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
-from tests.gate_results import ERROR, make_result
+from tests.gate_results import ERROR, make_interval, make_result
 from tests.records import ONE_THREAD, claim_limits, make_local_record, make_record, write
 
 pytestmark = pytest.mark.usefixtures("models_read_here")
@@ -212,7 +214,7 @@ class TestPythons:
         """Its workers would end at once, as their parent is the script."""
         for name, start in (("waits", ""), ("becomes", "exec ")):
             path = tmp_path / name
-            path.write_text(f'#!/bin/sh\n{start}{sys.executable} "$@"\nexit $?\n')
+            path.write_text(f'#!/bin/sh\n{start}{shlex.quote(sys.executable)} "$@"\nexit $?\n')
             path.chmod(0o755)
         with pytest.raises(UsageError, match="waits: it starts Python in another process") as caught:
             check_python(str(tmp_path / "waits"), "head_python")
@@ -456,8 +458,50 @@ class TestTogether:
         first, second = judge_together([sure, unsure])
         assert isinstance(second, GateResult)
         assert second.decision == "fail"
-        assert "Holm" in second.reason
+        assert second.reason == "p50 is worse by more than 3%, with Holm's correction over all gates"
         assert first is sure
+
+    def test_only_the_objectives_that_fail_are_named(self) -> None:
+        claims: tuple[tuple[Objective, float, Interval, float], ...] = (
+            ("p50", 1.03, make_interval(0.98, 1.04, 1.1), 0.3),
+            ("mean", 1.05, make_interval(1.06, 1.1, 1.14), 1e-5),
+            ("cpu", 0.5, make_interval(0.6, 0.7, 0.8), 1e-5),
+        )
+        undecided, slower, lost = (
+            Finding(objective=name, allowed=allowed, slowdown=interval, decision="inconclusive", p_value=p_value)
+            for name, allowed, interval, p_value in claims
+        )
+        gate = make_result("a", "inconclusive", findings=(undecided, slower, lost))
+        (found, _) = judge_together([gate, make_result("b")])
+        assert isinstance(found, GateResult)
+        assert found.reason == (
+            "mean is worse by more than 5%; cpu is less than 2x as good, with Holm's correction over all gates"
+        )
+        assert [each.decision for each in found.findings] == ["inconclusive", "fail", "fail"]
+
+    def test_a_gate_that_fails_with_others_is_shown_again(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """When it ended, it was not sure enough alone."""
+        finding = Finding(
+            objective="p50",
+            allowed=1.03,
+            slowdown=make_interval(1.04, 1.06, 1.08),
+            decision="inconclusive",
+            p_value=0.004,
+        )
+        results = {
+            "sure": make_result("sure", "fail", 1e-9),
+            "unsure": make_result("unsure", "inconclusive", findings=(finding,)),
+        }
+        module = importlib.import_module("ortune.gates.run")
+        monkeypatch.setattr(module, "run_gate", lambda gate, observe, n_claims: results[gate.name])
+        requests = [GateRequest(name=name, base=str(TINY_CNN), head=str(TINY_CNN)) for name in results]
+        done: list[Any] = []
+        found = importlib.import_module("ortune.cli.gate").run(requests, done, GateReportOptions())
+        assert [each.decision for each in found] == ["fail", "fail"]
+        shown = [line.split()[:2] for line in capsys.readouterr().out.splitlines()]
+        assert shown == [["fail", "sure"], ["inconclusive", "unsure"], ["fail", "unsure"], ["2", "gates:"]]
 
     def test_what_is_void_stays_so(self) -> None:
         _, second = judge_together(

@@ -22,7 +22,8 @@ from ortune.gates.reporters.markdown import render_markdown
 from ortune.gates.results import Gate
 from ortune.gates.run import count_claims
 from ortune.knobs import CPU, Config
-from ortune.requests import GateRequest
+from ortune.options import options_of
+from ortune.requests import GateRequest, SearchRequest
 from ortune.workload import QUANTIZED_TOLERANCE, TF32_TOLERANCE, Load, Tolerance, make_load, parse_limit
 from ortune.workload.workload import MOST_TOLERANCE
 from tests.conftest import TINY_CNN, run_ortune
@@ -100,6 +101,7 @@ class TestTolerance:
         assert setup.tolerance == Tolerance()
         (note,) = list_notes(gate, setup.tolerance)
         assert "allows outputs to differ by 0.1 of each value" in note
+        assert note.endswith("The record of head cannot allow more; options of the gate can.")
         _, setup = prepare(path, None, rtol=0.05, atol=0.05)
         assert setup.tolerance == Tolerance(relative=0.05, absolute=0.05)
 
@@ -141,6 +143,11 @@ class TestTolerance:
 
     def test_the_limit_of_the_options_is_that_of_records(self) -> None:
         make_gate(GateRequest(base=str(TINY_CNN), head=str(TINY_CNN), rtol=MOST_TOLERANCE, atol=MOST_TOLERANCE))
+
+    @pytest.mark.parametrize("request_type", [GateRequest, SearchRequest])
+    @pytest.mark.parametrize("name", ["rtol", "atol"])
+    def test_the_help_states_the_limit(self, request_type: Any, name: str) -> None:
+        assert options_of(request_type)[name].option.help.endswith(f": at most {MOST_TOLERANCE:g}.")
 
 
 def write_dequantized(path: Path, scale: float) -> Path:
@@ -189,6 +196,21 @@ class TestGoal:
         assert "memory" not in gate.goal.objectives
         assert len(gate.notes) == 2
         assert all(note.endswith(", as base has no record.") for note in gate.notes)
+
+    def test_an_objective_is_said_to_be_of_a_record_only_if_it_is(self, sides: Any) -> None:
+        """Under another load than that of the record of base, it is the default of this load."""
+        texts = sides({"objectives": ("throughput",)}, {"objectives": ("p99",)})
+        gate, _ = prepare(*texts, clients=2)
+        (note,) = gate.notes
+        compared = f"The gate compares {', '.join(gate.goal.objectives)}, as the record of base is for another load."
+        assert note == f"The record of head optimizes p99. {compared}"
+
+    def test_what_options_add_is_compared_too(self, sides: Any) -> None:
+        texts = sides(None, {"objectives": ("p99",)})
+        gate, _ = prepare(*texts, also=("p99",))
+        assert gate.notes == ()
+        gate, _ = prepare(*texts, also=("cpu",))
+        assert gate.notes == ("The record of head optimizes p99. The gate compares p50, cpu.",)
 
     def test_the_record_of_base_decides(self, sides: Any) -> None:
         gate, _ = prepare(*sides({"load": TWO_CLIENTS, "objectives": ("throughput",)}, None))

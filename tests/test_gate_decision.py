@@ -31,8 +31,10 @@ from ortune.gates.decision import (
     holm,
     is_biased,
     judge_objective,
+    launch_interval,
+    launch_means,
 )
-from ortune.gates.reporters.messages import describe_finding
+from ortune.gates.reporters.messages import describe_finding, describe_undecided
 from ortune.gates.results import LARGEST_SLOWDOWN, Decision, Finding, InterimResult, Observe
 from ortune.gates.sequential_test import (
     SequentialTest,
@@ -50,8 +52,8 @@ from ortune.workload.goal import parse_limit
 from tests.conftest import long_params
 from tests.gate_results import make_interval
 from tests.records import ONE_THREAD
-from tests.simulation import SimulatedExecutor
-from tests.test_paired_run import make_round_of
+from tests.simulated import SimulatedExecutor
+from tests.test_paired_run import make_round, make_round_of
 
 
 def launches(mean: float, n: int = 8, spread: float = 0.004, seed: int = 0) -> list[list[float]]:
@@ -128,6 +130,30 @@ class TestRule:
             clusters = launches(mean, n=CHECKS[check], spread=0.008, seed=seed)
             found = judge_objective("p50", clusters, 1.03, check=check, n_claims=n_claims)
             assert (found.p_value < ALPHA / n_claims) == (found.decision == "fail")
+
+    def test_what_is_said_of_an_undecided_interval_is_true(self) -> None:
+        """With several claims, an interval may be above what is allowed, and a wider one decides."""
+        rng = np.random.default_rng(0)
+        places = set()
+        for seed in range(300):
+            check, n_claims = int(rng.integers(len(CHECKS))), int(rng.integers(1, 50))
+            clusters = launches(float(rng.normal(0.035, 0.01)), n=CHECKS[check], spread=0.008, seed=seed)
+            found = judge_objective("p50", clusters, 1.03, check=check, n_claims=n_claims)
+            if found.decision != "inconclusive":
+                continue
+            text = describe_undecided([found], n_claims)
+            low, high = found.slowdown.low, found.slowdown.high
+            if text == "the confidence interval of p50 includes the allowed slowdown":
+                assert low <= 1.03 <= high
+            else:
+                wider = launch_interval("p50", launch_means(clusters), check_alpha(check) / n_claims).exp()
+                assert wider.low <= 1.03 < low
+                assert text == (
+                    "the confidence interval of p50 is above the allowed slowdown, but the wider one that "
+                    f"{n_claims} objectives and limits need together includes it"
+                )
+            places.add(low > 1.03)
+        assert places == {True, False}
 
     def test_the_checks_share_the_error_probability(self) -> None:
         assert sum(map(check_alpha, range(len(CHECKS)))) == pytest.approx(SPENT_SHARE * ALPHA)
@@ -450,6 +476,42 @@ class TestDecide:
     )
     def test_what_decides_nothing(self, changes: dict[str, Any]) -> None:
         assert decide(self.interim(**changes), self.make_test())[0] == "inconclusive"
+
+    def test_why_nothing_is_decided_among_several_claims(self) -> None:
+        above, unclear = (
+            judge_objective("p50", launches(math.log(1.045), spread=0.007, seed=3), 1.03, n_claims=1000),
+            judge_objective("cpu", launches(math.log(1.03)), 1.03, n_claims=1000),
+        )
+        assert above.decision == unclear.decision == "inconclusive"
+        assert above.slowdown.low > 1.03
+        test = msgspec.structs.replace(self.make_test(), n_claims=1000)
+        assert explain_indecision(self.interim(findings=(above, unclear)), test, time_is_up=False) == (
+            "the confidence interval of cpu includes the allowed slowdown; the confidence interval of p50 is above the "
+            "allowed slowdown, but the wider one that 1000 objectives and limits need together includes it: use a "
+            "larger allowed slowdown or a quieter host"
+        )
+
+    @pytest.mark.parametrize(
+        ("contended", "reason"),
+        [
+            # In the second case, the busy launch counts, and the quiet one does not.
+            ([[False], [True]], "other processes used the CPUs during some blocks, so that fewer than two"),
+            ([[False], [True] * 2], "other processes used the CPUs during some blocks, so that fewer than two"),
+            ([[False]], "there was no time for two launches of each side in 60 s: use a larger budget"),
+            ([[False], []], "there was no time for two launches of each side in 60 s: use a larger budget"),
+        ],
+    )
+    def test_a_single_launch_that_counts(self, contended: list[list[bool]], reason: str) -> None:
+        run = PairedRun([Side(name=str(number), config=Config()) for number in range(4)], Load())
+        for launch in contended:
+            run.launches.append([msgspec.structs.replace(make_round(*[1e6] * 4), contended=each) for each in launch])
+        interim = evaluate_interim(run, self.make_test(), 60.0, is_last=True)
+        assert explain_indecision(interim, self.make_test(), time_is_up=True).startswith(reason)
+
+    def test_a_busy_host_decides_nothing(self) -> None:
+        """Of a round, a single block of four may be contended, so that this need not be most of the time."""
+        reason = explain_indecision(self.interim(contended=True), self.make_test(), time_is_up=True)
+        assert reason == "other processes used too much CPU time: use a quieter host, or decide even on a busy one"
 
     def test_near_overload_nothing_passes(self) -> None:
         near = self.interim(utilization=(make_interval(0.95, 1.0, 1.05), make_interval(0.95, 1.0, 1.05)))

@@ -258,10 +258,11 @@ def test_defaults_of_fields_are_valid_values() -> None:
 
 
 def test_options_and_records_have_the_same_bounds() -> None:
-    """The options do not import the loads, which records use too, so each states the bounds."""
-    from ortune import program_options
-    from ortune.workload import load
+    """The options do not import the workload, which records use too, so each states the bounds."""
+    from ortune import program_options, requests
+    from ortune.workload import load, workload
 
+    assert requests.MOST_TOLERANCE == workload.MOST_TOLERANCE
     assert program_options.MOST_CLIENTS == load.MOST_CLIENTS
     assert program_options.MOST_SESSIONS == load.MOST_SESSIONS
 

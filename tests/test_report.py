@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from ortune.compare.bench import BenchResult
 from ortune.compare.comparison import FewCalls, Speedup
 from ortune.compare.interval import Interval
+from ortune.compare.paired_run import PairedRun, Side
 from ortune.errors import RecordError, UsageError
 from ortune.gates.reporters.history import HistoryEntry, append_history
 from ortune.host import Core, NumaNode, Topology
@@ -27,7 +28,7 @@ from ortune.options import parse_shapes
 from ortune.record.files import encode_record, read_record, read_trials
 from ortune.record.files import write_record as write_both
 from ortune.record.schema import Bundle
-from ortune.record.trials import encode_trials
+from ortune.record.trials import TrialRound, encode_trials
 from ortune.report import trials as trials_page
 from ortune.report import write
 from ortune.report.blocks import Block, Cell, Chart, Code, Facts, HostMap, Page, Section, Table, Text
@@ -44,13 +45,14 @@ from ortune.report.source import History, Records, read_source
 from ortune.sanitize import printable
 from ortune.worker import CpuPlace, Failure, SessionInfo
 from ortune.worker.session_info import PoolThread
-from ortune.workload import APPROXIMATE_TOLERANCE, InputData
+from ortune.workload import APPROXIMATE_TOLERANCE, InputData, Load
 from ortune.workload.workload import Tolerance
 from tests.conftest import ROOT, TINY_CNN, run_ortune
 from tests.gate_results import make_interval, make_result
 from tests.hostile import ALL_TEXTS
 from tests.records import ELSEWHERE, ONE_THREAD, make_local_record
 from tests.records import write as write_record
+from tests.test_paired_run import make_round
 
 DATA = ROOT / "tests" / "data" / "report"
 SEARCH, FRONT, BENCH = (DATA / f"{name}.json" for name in ("search", "front", "bench"))
@@ -209,7 +211,7 @@ class TestSource:
 class TestPages:
     def test_a_search(self) -> None:
         page = page_of(SEARCH)
-        assert page.verdict.endswith("faster than ONNX Runtime's default")
+        assert page.verdict.endswith("as fast as ONNX Runtime's default")
         names = [chart.name for chart in page.charts]
         assert {"pairs", "latencies", "candidates", "effects", "noise"} <= set(names)
         (candidates,) = (table for table in blocks_of(page, Table) if table.sortable)
@@ -299,7 +301,7 @@ class TestPages:
         ("speedups", "verdict"),
         [
             # The one with the largest estimate is uncertain, and another one is not.
-            (((0.9, 1.4, 1.9), (1.1, 1.2, 1.3)), "row-1: 1.20x faster than the default"),
+            (((0.9, 1.4, 1.9), (1.1, 1.2, 1.3)), "row-1: 1.20x as fast as the default"),
             (((0.9, 1.4, 1.9), (0.7, 0.8, 0.9)), "No config is clearly better than the default in p50 latency"),
             (((0.8, 0.9, 0.95), (0.7, 0.8, 0.9)), "The default is the best in p50 latency"),
             ((None, None), "No config could be compared with the default"),
@@ -331,7 +333,7 @@ class TestPages:
             Speedup(low=low, estimate=1.3, high=1.4, confidence=0.95, n_pairs=60, n_launches=6) for low in (1.2, 0.9)
         )
         for speedup, verdict in (
-            (better, "row-0: 1.50x faster (p99 over 344 calls) than the default"),
+            (better, "row-0: 1.50x as fast (p99 over 344 calls) as the default"),
             (unsure, "No config is clearly better than the default in p99 latency"),
         ):
             few = FewCalls(n_calls=344, supported="p90", speedup=speedup, slowest_ns=3e7, one_in=114)
@@ -417,6 +419,24 @@ class TestPages:
         assert ("do not count" in chart.note) == ("over the pairs that count" in chart.note) == (n_counted < 10)
         (ticks,) = (layer["data"]["values"] for layer in chart.spec["layer"] if "state" in str(layer["encoding"]))
         assert sum(each["state"] == "left out" for each in ticks) == len(of_confirmation) - n_counted
+
+    @pytest.mark.parametrize("foreign_share", [0.0, 0.2])
+    @pytest.mark.parametrize("n_contended", range(5))
+    def test_the_pairs_that_count_are_those_of_the_result(self, n_contended: int, foreign_share: float) -> None:
+        run = PairedRun([Side(name="default", config=DEFAULT)], Load())
+        for number in range(4):
+            measured = make_round(1e6)
+            block = msgspec.structs.replace(measured.blocks[0], foreign_share=foreign_share)
+            is_contended = number < n_contended
+            run.launches.append([msgspec.structs.replace(measured, blocks={0: block}, contended=is_contended)])
+        selected = run.in_one_regime()
+        counted = {id(each) for launch in selected.launches for each in launch}
+        rounds = [
+            TrialRound(stage="confirmation", launch=number, values={0: (1e6,)}, contended=(0,) * each.contended)
+            for number, (each,) in enumerate(run.launches)
+        ]
+        places = {place for place, (each,) in enumerate(run.launches) if id(each) in counted}
+        assert trials_page.find_counted(rounds, "contended" if selected.contended else "quiet") == places
 
     def test_latencies_agree_with_the_figures(self) -> None:
         record, trials = read_record(SEARCH), read_trials(SEARCH)

@@ -253,6 +253,14 @@ class TestConsole:
         assert lines[4] == "inconclusive a there was no time"
         assert lines[5] == "5 gates: 1 pass, 1 fail, 2 inconclusive, 1 error; Holm's correction for 5 gates"
 
+    def test_a_gate_that_would_fail_alone_says_why_it_does_not(self) -> None:
+        """Its interval is above what is allowed, which looks like a failure."""
+        result = make_result("c", "inconclusive", reason="another gate runs with it")
+        finding = msgspec.structs.replace(result.findings[0], slowdown=make_interval(1.04, 1.06, 1.08))
+        above = msgspec.structs.replace(result, findings=(finding,))
+        pages = [" ".join(print_results(each, make_result(), width=200).split()) for each in (result, above)]
+        assert ["another gate runs with it" in page for page in pages] == [False, True]
+
     def test_findings_fit_into_80_columns(self) -> None:
         wide = Finding(
             objective="throughput",

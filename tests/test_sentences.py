@@ -38,6 +38,7 @@ MODULES = (
     "console/verify",
     "console/warnings",
     "fleet/compare",
+    "gates/acceptance",
     "gates/reporters/markdown",
     "gates/reporters/messages",
     "gates/run",

@@ -23,7 +23,7 @@ from ortune.compare.paired_run import PairedRun
 from ortune.errors import BackgroundLoadError, HostError, MeasureError, UsageError
 from ortune.knobs import DEFAULT, Config, SearchSpace, SpaceOptions, build_space, ids
 from ortune.record.trials import Trial, summarize_trials
-from ortune.tuning.conclude import count_tried, weaken
+from ortune.tuning.conclude import call_confirmed, count_tried
 from ortune.tuning.confirmation import start_run
 from ortune.tuning.outcome import Outcome, Progress
 from ortune.tuning.pareto import find_front, find_knee
@@ -34,7 +34,7 @@ from ortune.tuning.state import SearchState
 from ortune.worker import Block, BlockPlan, Failure
 from ortune.workload import Goal, Load, Objective, make_goal, make_load, parse_limit
 from tests.records import ONE_THREAD
-from tests.simulation import SimulatedExecutor, is_one_thread, make_host, make_model
+from tests.simulated import SimulatedExecutor, is_one_thread, make_host, make_model
 
 P50 = Goal()
 LEVEL = ids.GRAPH_OPTIMIZATION_LEVEL
@@ -846,8 +846,29 @@ def test_what_is_ruled_out_is_so_for_the_last_candidate_that_was_confirmed() -> 
     baseline, *others = outcome.trials
     confirmed = tuple(msgspec.structs.replace(trial, stage="confirmation") for trial in others[:2])
     twice = msgspec.structs.replace(outcome, trials=(baseline, *confirmed, *others[2:]))
-    _, reason = weaken(twice, "the confirmed one gains at most 1.0%, if anything")
-    assert ": the last one that was confirmed gains at most 1.0%, if anything" in reason
+    assert call_confirmed(twice) == "the last one that was confirmed"
+    alone = msgspec.structs.replace(outcome, trials=(baseline, confirmed[0]), n_candidates=2)
+    assert call_confirmed(alone) == "it"
+
+
+def test_candidates_of_a_front_that_fail_in_confirmation_were_confirmed_too() -> None:
+    """All are compared in one run. The one that is left is neither the only one nor the last one."""
+    stages: list[str] = []
+
+    def dies(config: Config) -> bool:
+        is_left = config.is_default or config.session_options.get(LEVEL) == "ORT_ENABLE_BASIC"
+        return not is_left and stages[-1:] == ["confirmation"]
+
+    executor = SimulatedExecutor(all_alike, is_deadly=dies)
+    outcome = search(
+        executor,
+        seconds=20,
+        goal=goal(pareto=("p50", "cpu")),
+        only=(LEVEL,),
+        observe=lambda progress: stages.append(progress.stage),
+    )
+    assert outcome.evidence.verdict in NOTHING_BETTER
+    assert ": none of the confirmed ones is significantly better in any objective" in outcome.evidence.reason
 
 
 def test_only_racing_is_compared_with_the_confirmation() -> None:

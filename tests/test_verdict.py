@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
@@ -11,7 +11,7 @@ from ortune.compare.comparison import Comparison, FewCalls, LimitCheck, Noise, R
 from ortune.knobs import DEFAULT, Config
 from ortune.record.schema import Verdict
 from ortune.tuning.verdict import (
-    CONFIRMED_ONE,
+    LAST_CONFIRMED_ONE,
     TimeSpent,
     advise_budget,
     judge_confirmation,
@@ -68,6 +68,7 @@ def judge(
     check: tuple[float, float, float | None] = (1e6, 1e6, 1e6),
     spent: TimeSpent | None = None,
     rate_per_s: float = 100.0,
+    **names: str,
 ) -> tuple[Verdict, str]:
     low, estimate, high = interval
     speedup = Speedup(low=low, estimate=estimate, high=high, confidence=0.95, n_pairs=60, n_launches=6)
@@ -82,7 +83,7 @@ def judge(
         noise=Noise(n_blocks=1, n_contended=0, n_repeated=0, regime="quiet"),
     )
     goal = make_goal(make_load(rate_per_s=rate_per_s), limits=(parse_limit("p99<1ms"),))
-    return judge_confirmation(goal, comparison, others_left=others_left, spent=spent)
+    return judge_confirmation(goal, comparison, others_left=others_left, spent=spent, **names)
 
 
 @pytest.mark.parametrize(
@@ -141,8 +142,8 @@ def test_what_stays_within_the_limits_must_serve_all_requests() -> None:
 
 def test_the_baseline_is_not_best_if_those_that_were_tried_may_be_better() -> None:
     assert judge_untried(340, 340, None, 0.04) == ("default_is_best", "all 340 candidates were tried")
-    ruled_out = f"{CONFIRMED_ONE} gains at most 0.5%, if anything"
-    one = "the only candidate was tried: it gains at most 0.5%, if anything"
+    ruled_out = "it gains at most 0.5%, if anything"
+    one = f"the only candidate was tried: {ruled_out}"
     assert judge_untried(1, 1, None, ruled_out=ruled_out) == ("default_is_best", one)
     assert judge_untried(340, 340, None, 0.2) == (
         "nothing_found",
@@ -307,6 +308,21 @@ def test_what_is_said_to_be_no_better_is_the_confirmed_candidate(
     verdict, found = judge(SAME, baseline_kept="unsure", utilization=utilization)
     assert verdict == "inconclusive"
     assert found.startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"interval": SAME}, "gains at most 1.0%, if anything"),
+        ({"interval": (0.7, 0.8, 0.9)}, "is not better than the baseline"),
+        ({"kept": "no"}, "exceeds p99<1ms"),
+        ({"utilization": 2.0}, "can serve only 50 of 100 requests per second"),
+    ],
+)
+def test_a_candidate_has_the_name_that_fits_the_sentence(changes: dict[str, Any], reason: str) -> None:
+    found = judge(**changes, called=LAST_CONFIRMED_ONE)
+    assert found == ("default_is_best", f"the last one that was confirmed {reason}")
+    assert judge(**changes) == ("default_is_best", f"the confirmed one {reason}")
 
 
 def test_advice_names_only_what_is_undecided() -> None:

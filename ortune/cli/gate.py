@@ -134,6 +134,9 @@ def run(
 
     with display:
         results = run_gates(requests, lambda number: display.observer(requests[number].name), finished)
+    for alone, together in zip(done, results, strict=True):
+        if together is not alone:
+            display.finish(together)
     display.show_all(results)
     return results
 

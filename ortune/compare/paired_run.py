@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -28,6 +29,8 @@ FEWEST_LAUNCHES = 2
 
 ENOUGH_QUIET = 0.5
 """Share of all rounds that must be quiet for the result to rest on quiet rounds."""
+
+T = TypeVar("T")
 
 Order = Callable[[np.random.Generator, int, list[int]], list[int]]
 """Returns the order of a round, given the number of the launch and the positions that are live."""
@@ -305,10 +308,7 @@ class PairedRun:
     def in_one_regime(self) -> PairedRun:
         """Return the run with the rounds of one regime only, quiet or contended."""
         rounds = [(each, each.contended) for launch in self.launches for each in launch]
-        kept, contended = select_regime(rounds, n_quiet=math.ceil(ENOUGH_QUIET * len(rounds)))
-        if not contended and kept and mean_foreign_share(kept) > QUIET_SHARE:
-            # No single block is contended, but all blocks together are, because the host was busy throughout.
-            kept, contended = [each for each, _ in rounds], True
+        kept, contended = keep_one_regime(rounds, lambda quiet: mean_foreign_share(quiet) > QUIET_SHARE)
         counted = {id(each) for each in kept}
         selected = PairedRun(self.sides, self.load, seed=self.seed)
         launches = ([each for each in launch if id(each) in counted] for launch in self.launches)
@@ -329,6 +329,22 @@ class PairedRun:
             for launch in self.launches
         )
         return [launch for launch in launches if launch]
+
+
+def keep_one_regime(
+    rounds: Sequence[tuple[T, bool]], is_busy: Callable[[Sequence[T]], bool]
+) -> tuple[Sequence[T], bool]:
+    """Return the rounds of a run that count, those of one regime, and whether it is the contended one.
+
+    Args:
+        rounds: Each round with whether it is contended.
+        is_busy: Returns whether the host was busy throughout the quiet rounds, although none of them is contended by
+            itself. All rounds of the run then count.
+    """
+    kept, contended = select_regime(rounds, n_quiet=math.ceil(ENOUGH_QUIET * len(rounds)))
+    if not contended and kept and is_busy(kept):
+        return [each for each, _ in rounds], True
+    return kept, contended
 
 
 def has_begun_again(live: LiveCandidate, plan: RunPlan, step: int) -> bool:

@@ -135,9 +135,10 @@ def explain_gates(results: Sequence[GateResult | GateError]) -> list[Explanation
     found: list[Explanation] = [
         (
             "decision",
-            "A gate fails if the whole interval of a slowdown is above what is allowed, or head exceeds a limit. It "
-            "passes if all intervals are below, and head stays within all limits. Otherwise it continues until its "
-            "budget is spent or all checks are done, and is then inconclusive.",
+            "A gate fails if the whole interval of a slowdown is above what is allowed, or head exceeds a limit. Among "
+            "several objectives and limits, a failure needs more confidence. A gate passes if all intervals are below, "
+            "and head stays within all limits. Otherwise it continues until its budget is spent or all checks are "
+            "done, and is then inconclusive.",
         )
     ]
     measured = [each for each in results if isinstance(each, GateResult)]

@@ -150,8 +150,9 @@ class GateDisplay:
             return
         findings = result.findings if isinstance(result, GateResult) else ()
         parts = [describe_finding(finding) for finding in findings]
-        # Without a finding of the same decision, the intervals do not explain it.
-        if result.decision not in {finding.decision for finding in findings}:
+        explaining = [each for each in findings if each.decision == result.decision]
+        # The intervals do not show why if no objective has this decision, or if one would fail a gate that runs alone.
+        if not explaining or (result.decision == "inconclusive" and any(each.is_above for each in explaining)):
             parts.append(result.reason)
         decision = Text(f"{result.decision:>12}", f"bold {STYLES[result.decision]}")
         text = f"{result.name}  {'; '.join(parts)}"

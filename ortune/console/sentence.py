@@ -31,17 +31,17 @@ def summarize(record: Record) -> str:
 def summarize_search(record: Record) -> str:
     """Return the result of a search in a sentence or two."""
     evidence = record.evidence
+    kept = "the program as it is" if record.workload.program else "the default settings"
     match evidence.verdict:
         case "faster":
             return _describe_gain(record)
         case "default_is_best":
             within = " within the limits" if record.workload.limits else ""
             return (
-                f"Keep the default settings: on this host, no others{within} are likely to be better by more than "
-                f"{SMALL_GAIN:.0%}."
+                f"Keep {kept}: on this host, no others{within} are likely to be better by more than {SMALL_GAIN:.0%}."
             )
         case "nothing_found":
-            return "Keep the default settings: none of those that were tried is proven to be better."
+            return f"Keep {kept}: none of the settings that were tried is proven to be better."
         case "within_limits":
             return "These settings satisfy the limits. The default settings do not."
         case "infeasible":
@@ -54,8 +54,8 @@ def summarize_search(record: Record) -> str:
             return "No settings are best in every respect: choose the point of the front that suits you best."
         case "inconclusive":
             if record.search.interrupted:
-                return "Keep the default settings: the search was stopped before it could prove anything."
-            return "Keep the default settings for now: there may be a gain, but it is not proven."
+                return f"Keep {kept}: the search was stopped before it could prove anything."
+            return f"Keep {kept} for now: there may be a gain, but it is not proven."
 
 
 def _describe_gain(record: Record) -> str:

@@ -211,10 +211,10 @@ def format_gain(objective: str, estimate: float, unit: str = "call", n_calls: in
         "throughput": f"{format_ratio(estimate)} the throughput of",
         "cpu": f"{format_ratio(estimate)} less CPU time per {unit} than",
         "memory": f"{format_ratio(estimate)} less memory than",
-        "load-time": f"{format_ratio(estimate)} faster to create than",
+        "load-time": f"{format_ratio(estimate)} as fast to create as",
         "metric": f"{format_ratio(estimate)} lower metric than",
-        "score": f"{format_ratio(estimate)} higher score than",
-    }.get(objective, f"{format_ratio(estimate)} faster{'' if objective == 'p50' else f' ({objective}{calls})'} than")
+        "score": f"{format_ratio(estimate)} the score of",
+    }.get(objective, f"{format_ratio(estimate)} as fast{'' if objective == 'p50' else f' ({objective}{calls})'} as")
 
 
 def format_evidence(record: Record, speedup: Speedup) -> str:

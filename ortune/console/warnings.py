@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 
 from ortune.compare.comparison import Summary, TwoSpeeds
@@ -12,7 +11,7 @@ from ortune.errors import spell_as_flag
 from ortune.host.host_class import COARSE_NOTE
 from ortune.knobs import Config
 from ortune.knobs.config import CUDA
-from ortune.knobs.environment import variables_of
+from ortune.knobs.environment import portable_variables
 from ortune.knobs.providers import multiplies_in_tf32
 from ortune.numbers import format_ratio
 from ortune.record.trials import Trial
@@ -85,9 +84,9 @@ def warn_provider(name: str, fault: str) -> str:
 
 
 def warn_busy_host(stage: str = "the measurement") -> str:
-    """Warn that most blocks were measured while other processes used the CPUs."""
+    """Warn that the result rests on blocks that were measured while other processes used the CPUs."""
     return (
-        f"Other processes used the CPUs during most of {stage}, so the result holds for a busy host. "
+        f"Other processes used the CPUs during {stage}, so the result holds for a busy host. "
         "If the model will run on a quiet host, measure on one."
     )
 
@@ -388,7 +387,7 @@ def warn_requirements(config: Config) -> tuple[str, ...]:
         texts.append("This config has options for each session: call ortune.create_session(..., session=0), 1, ...")
     if config.run_config or config.run_options:
         texts.append("This config needs run options: pass ortune.run_options(RECORD) to each session.run().")
-    variables = variables_of(config, os.environ)
+    variables = portable_variables(config)
     if variables:
         settings = " ".join(f"{name}={value}" for name, value in variables.items())
         texts.append(f"This config needs environment variables when the program starts: {settings}")

@@ -118,9 +118,13 @@ def note_ignored(request: GateRequest, head: Record, base: Record | None, goal: 
     notes = []
     if request.given_load is None and workload.load != goal.load:
         notes.append(f"The record of head is for {workload.load}. The gate measures {goal.load}, {why}.")
-    if request.objective is None and head.objectives != goal.objectives:
-        optimized, compared = (", ".join(each) for each in (head.objectives, goal.objectives))
-        notes.append(f"The record of head optimizes {optimized}. The gate compares {compared}, {why}.")
+    compared = tuple(dict.fromkeys((*goal.objectives, *request.also)))
+    if request.objective is None and not set(head.objectives) <= set(compared):
+        if base and base.workload.load != goal.load:
+            why = "as the record of base is for another load"
+        because = "" if request.also else f", {why}"
+        names = ", ".join(compared)
+        notes.append(f"The record of head optimizes {', '.join(head.objectives)}. The gate compares {names}{because}.")
     if base and request.given_inputs is None and _shapes(head) != _shapes(base):
         notes.append("The record of head has inputs of other sizes. The gate uses those of the record of base.")
     looser = [
@@ -151,7 +155,7 @@ def list_notes(gate: Gate, tolerance: Tolerance) -> tuple[str, ...]:
         return gate.notes
     note = (
         f"The record of head allows outputs to differ by {_describe(wanted)}. The gate allows {_describe(tolerance)}. "
-        "Only options of the gate can allow more."
+        "The record of head cannot allow more; options of the gate can."
     )
     return (*gate.notes, note)
 

@@ -106,6 +106,11 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     decision: Decision
     p_value: float
 
+    @property
+    def is_above(self) -> bool:
+        """Whether the whole interval is above what is allowed. Among several claims, a failure needs a wider one."""
+        return self.slowdown.low > self.allowed
+
 
 class InterimResult(msgspec.Struct, frozen=True, kw_only=True):
     """State of a gate after some launches.

@@ -30,7 +30,7 @@ from ortune.gates.decision import (
     is_biased,
     judge_objective,
 )
-from ortune.gates.reporters.messages import describe_failure, percent
+from ortune.gates.reporters.messages import describe_failures, describe_undecided, percent
 from ortune.gates.results import LARGEST_SLOWDOWN, Blocks, Decision, InterimResult, Observe
 from ortune.knobs import Config
 from ortune.worker import Executor
@@ -155,7 +155,7 @@ def evaluate_interim(
         return InterimResult(
             is_void=True,
             pairs=0,
-            launches=len(run.launches),
+            launches=sum(1 for rounds in run.launches if rounds),
             n_checks=n_checks,
             spent_s=spent_s,
             budget_s=budget_s,
@@ -273,7 +273,7 @@ def decide(interim: InterimResult, test: SequentialTest) -> tuple[Decision, str]
     decision = combine_decisions(interim.findings)
     deciding = [finding for finding in interim.findings if finding.decision == decision]
     if decision == "fail":
-        return decision, "; ".join(f"{each.objective} is {describe_failure(each.allowed)}" for each in deciding)
+        return decision, describe_failures(deciding)
     if decision == "pass" and kept == "yes" and not _is_near_overload(interim):
         deciding = [each for each in deciding if not interim.limits or each.allowed < 1 + LARGEST_SLOWDOWN]
         if not deciding:
@@ -293,11 +293,11 @@ def explain_indecision(interim: InterimResult, test: SequentialTest, *, time_is_
         if interim.launches < 2:
             return f"there was no time for two launches of each side in {interim.budget_s:.0f} s: use a larger budget"
         return (
-            f"other processes used the CPUs during most of {interim.budget_s:.0f} s, and fewer than two launches of "
-            "each side count"
+            "other processes used the CPUs during some blocks, so that fewer than two launches of each side count: use "
+            "a quieter host or a larger budget"
         )
     if interim.contended and not test.busy:
-        return "other processes used the CPUs most of the time: use a quieter host, or decide even on a busy one"
+        return "other processes used too much CPU time: use a quieter host, or decide even on a busy one"
     if interim.biased:
         differing = ", ".join(interim.biased)
         return f"base differs from a second copy of itself in {differing}: the host is too noisy to decide"
@@ -309,13 +309,10 @@ def explain_indecision(interim: InterimResult, test: SequentialTest, *, time_is_
     if _is_near_overload(interim):
         return "requests arrive about as fast as they can be served: use a lower request rate"
     more = "use a larger budget, " if time_is_up else "use "
-    undecided = ", ".join(finding.objective for finding in interim.findings if finding.decision == "inconclusive")
+    undecided = [finding for finding in interim.findings if finding.decision == "inconclusive"]
     if not undecided:
         return f"head may exceed {name_limits(interim.limits, 'unsure')}: {more}another limit or a quieter host"
-    return (
-        f"the confidence interval of {undecided} includes the allowed slowdown: {more}a larger allowed slowdown or a "
-        "quieter host"
-    )
+    return f"{describe_undecided(undecided, test.n_claims)}: {more}a larger allowed slowdown or a quieter host"
 
 
 def _is_overloaded(interim: InterimResult) -> bool:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Sequence
 
-from ortune.compare.block_runner import select_regime
 from ortune.compare.comparison import PROOF, Latencies
 from ortune.compare.figures import is_pooled
 from ortune.compare.host_speedup import HostsEvidence
-from ortune.compare.paired_run import ENOUGH_QUIET
+from ortune.compare.paired_run import keep_one_regime
 from ortune.console.hosts import describe_hosts, format_confidence
 from ortune.console.verdict import (
     is_recommended,
@@ -167,11 +165,15 @@ def find_ratios(trials: Trials | None, rounds: Sequence[TrialRound], name: str, 
 
 
 def find_counted(rounds: Sequence[TrialRound], regime: str) -> set[int]:
-    """Return the places of the rounds of a run that count: those of one regime, as in `PairedRun.in_one_regime`."""
+    """Return the places of the rounds of a run that count.
+
+    Args:
+        rounds: All rounds of the run.
+        regime: That of the rounds on which the result rests.
+    """
     states = [(place, bool(each.contended)) for place, each in enumerate(rounds)]
-    kept, contended = select_regime(states, n_quiet=math.ceil(ENOUGH_QUIET * len(rounds)))
-    # Where no single block was contended, but all together were, all count.
-    return set(kept) if contended or regime != "contended" else set(range(len(rounds)))
+    kept, _ = keep_one_regime(states, lambda quiet: regime == "contended")
+    return set(kept)
 
 
 def split_ratios(ratios: Sequence[Ratio], counted: set[int]) -> tuple[tuple[float, ...], tuple[float, ...]]:

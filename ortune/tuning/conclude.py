@@ -22,6 +22,7 @@ from ortune.tuning.tried import bound_tried_gain
 from ortune.tuning.verdict import (
     CONFIRMED_ONE,
     LAST_CONFIRMED_ONE,
+    ONLY_ONE,
     TOO_FEW_LAUNCHES,
     TimeSpent,
     judge_confirmation,
@@ -146,7 +147,9 @@ def conclude_winner(outcome: Outcome, goal: Goal, comparison: Comparison, *, oth
         budget_s=outcome.budget_s,
         confirmation_s=sum(stage.wall_s for stage in outcome.stages if stage.stage in PROOF),
     )
-    verdict, reason = judge_confirmation(goal, comparison, others_left=others_left, spent=spent)
+    verdict, reason = judge_confirmation(
+        goal, comparison, called=call_confirmed(outcome), others_left=others_left, spent=spent
+    )
     if verdict == "default_is_best":
         verdict, reason = weaken(outcome, reason)
     max_error = candidate.session.max_error if candidate.session else None
@@ -173,7 +176,7 @@ def conclude_front(
     outcome: Outcome, goal: Goal, run: PairedRun, comparison: Comparison, *, others_left: bool
 ) -> Outcome:
     """Return the outcome of several candidates that were compared with the baseline in several objectives."""
-    verdict, reason, front = judge_front(goal, run, comparison)
+    verdict, reason, front = judge_front(goal, run, comparison, call_confirmed(outcome))
     if verdict in {"trade_off", "default_is_best"} and (few := name_few_calls(goal, run)):
         reason = f"{reason}; {few}"
     if verdict == "infeasible" and others_left:
@@ -196,10 +199,16 @@ def conclude_front(
     )
 
 
+def call_confirmed(outcome: Outcome) -> str:
+    """Return what the candidate whose comparison decides is called, in a clause after how many were tried."""
+    if outcome.n_candidates == 2:
+        return ONLY_ONE
+    n_confirmed = sum(trial.stage == "confirmation" for trial in outcome.trials[1:])
+    return CONFIRMED_ONE if n_confirmed < 2 else LAST_CONFIRMED_ONE
+
+
 def weaken(outcome: Outcome, reason: str) -> tuple[Verdict, str]:
     """Return that the baseline is best, or a weaker verdict if too little is known of the untried candidates."""
-    if sum(1 for trial in outcome.trials[1:] if trial.stage == "confirmation") > 1:
-        reason = reason.replace(CONFIRMED_ONE, LAST_CONFIRMED_ONE)
     n_tried, n_lost = count_tried(outcome.trials)
     return judge_untried(
         n_tried,

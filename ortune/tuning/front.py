@@ -20,7 +20,7 @@ from ortune.tuning.pareto import TIE, find_front, find_knee
 from ortune.tuning.plan import MAX_FRONT_CANDIDATES
 from ortune.tuning.results import CandidateResult
 from ortune.tuning.state import SearchState
-from ortune.tuning.verdict import CONFIRMED_ONE, NEGLIGIBLE_GAIN, TOO_FEW_LAUNCHES
+from ortune.tuning.verdict import NEGLIGIBLE_GAIN, TOO_FEW_LAUNCHES
 from ortune.workload import Goal, Objective
 
 
@@ -77,13 +77,16 @@ def choose_finalists(ranked: Sequence[CandidateResult], n: int) -> list[Candidat
     return chosen
 
 
-def judge_front(goal: Goal, run: PairedRun, comparison: Comparison) -> tuple[Verdict, str, tuple[FrontPoint, ...]]:
+def judge_front(
+    goal: Goal, run: PairedRun, comparison: Comparison, called: str
+) -> tuple[Verdict, str, tuple[FrontPoint, ...]]:
     """Return the verdict, the reason, and the points of the Pareto front in order of the first objective.
 
     Args:
         goal: What the search is for.
         run: The rounds of one regime.
         comparison: Their evaluation.
+        called: What a candidate is called that was confirmed alone.
     """
     rows = comparison.rows
     if len(run.failures) == len(rows) - 1:
@@ -146,7 +149,7 @@ def judge_front(goal: Goal, run: PairedRun, comparison: Comparison) -> tuple[Ver
         if possible := find_possible_gains(goal, run, [position for position in positions if kept[position] != "no"]):
             reason = f"a relevant gain in {' or '.join(possible)} is neither proven nor excluded"
             return "inconclusive", f"{reason}: use a larger budget or a quieter host", front
-        confirmed = f"{CONFIRMED_ONE} is not" if len(positions) == 2 else "none of the confirmed ones is"
+        confirmed = f"{called} is not" if len(rows) == 2 else "none of the confirmed ones is"
         return "default_is_best", f"{confirmed} significantly better in any objective", front
     front = make_front(goal, run, comparison, offered, recommend=True)
     return "trade_off", describe_front(front), front

@@ -34,6 +34,9 @@ bound what the others gain."""
 LAST_CONFIRMED_ONE = "the last one that was confirmed"
 """The same, where several were confirmed one after the other. Those before it are not better, or not allowed."""
 
+ONLY_ONE = "it"
+"""The same, where there is no other candidate."""
+
 TOO_FEW_LAUNCHES = (
     "fewer than two launches of the confirmation count, so it proves nothing: use a larger budget or a quieter host"
 )
@@ -62,13 +65,19 @@ class TimeSpent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def judge_confirmation(
-    goal: Goal, comparison: Comparison, *, others_left: bool = False, spent: TimeSpent | None = None
+    goal: Goal,
+    comparison: Comparison,
+    *,
+    called: str = CONFIRMED_ONE,
+    others_left: bool = False,
+    spent: TimeSpent | None = None,
 ) -> tuple[Verdict, str]:
     """Return the verdict on a candidate that was compared with the baseline, and the reason.
 
     Args:
         goal: What the search is for.
         comparison: The baseline and the candidate. Both have figures.
+        called: What the candidate is called in the reason for "default_is_best", a clause after how many were tried.
         others_left: Whether other candidates seem to stay within the limits, and to be better than the baseline if that
             stays within them, but were not confirmed.
         spent: Time of the search, from which the advised budget follows; None if unknown.
@@ -76,17 +85,18 @@ def judge_confirmation(
     baseline, candidate = comparison.rows
     assert candidate.speedup and candidate.summary and baseline.summary
     if is_overloaded(candidate.summary):
-        return judge_overload(goal, baseline, candidate, others_left=others_left)
+        return judge_overload(goal, baseline, candidate, called=called, others_left=others_left)
     unserved = (
         "it is uncertain whether the best candidate can serve all requests: they take "
         f"{candidate.summary.utilization_low or 0:.0%} to {candidate.summary.utilization_high or 1:.0%} of the "
         "callers' time"
     )
-    if (found := judge_limits(baseline, candidate, others_left=others_left)) is not None:
+    if (found := judge_limits(baseline, candidate, called=called, others_left=others_left)) is not None:
         if found[0] == "within_limits" and may_be_overloaded(candidate.summary):
             return "inconclusive", unserved
         return found
-    verdict, reason = judge_gain(baseline, candidate)
+    is_kept = kept_all(baseline.limits) == "yes"
+    verdict, reason = judge_gain(baseline, candidate, called if is_kept else "the confirmed candidate")
     if (few := candidate.few_calls) is not None:
         needed = describe_lack(goal.objective, comparison.calls_needed, few.n_calls)
         if not few.agrees(candidate.speedup):
@@ -95,9 +105,8 @@ def judge_confirmation(
             reason = f"{needed}: {few}"
         if verdict == "default_is_best":
             reason += f" over {few.n_calls} calls, where {goal.objective} needs {comparison.calls_needed}"
-    if verdict == "default_is_best" and kept_all(baseline.limits) != "yes":
-        known = reason.replace(CONFIRMED_ONE, "the confirmed candidate")
-        return "inconclusive", f"{known}, and the baseline {describe_excess(baseline)}"
+    if verdict == "default_is_best" and not is_kept:
+        return "inconclusive", f"{reason}, and the baseline {describe_excess(baseline)}"
     if verdict == "faster" and kept_all(candidate.limits) != "yes":
         unsure = name_limits(candidate.limits, "unsure")
         advice = advise_budget(goal, candidate, spent)
@@ -151,11 +160,8 @@ def judge_untried(
     """
     known = f": {ruled_out}" if ruled_out else ""
     if n_tried >= n_all:
-        if n_all == 1:
-            known = f"the only candidate was tried{known.replace(CONFIRMED_ONE, 'it')}"
-        else:
-            known = f"all {n_all} candidates were tried{known}"
-        return _bound_tried(tried_gain, known)
+        all_of_them = "the only candidate was tried" if n_all == 1 else f"all {n_all} candidates were tried"
+        return _bound_tried(tried_gain, f"{all_of_them}{known}")
     tried = f"{n_tried} of {n_all} candidates were tried{known}"
     others = "the other one" if n_all - n_tried == 1 else f"the other {n_all - n_tried}"
     if n_tried + n_lost >= n_all:
@@ -237,7 +243,7 @@ def advise_calls(factor: float, spent: TimeSpent | None) -> str:
     return "use a larger budget or a lower percentile"
 
 
-def judge_overload(goal: Goal, baseline: Row, candidate: Row, *, others_left: bool = False) -> tuple[Verdict, str]:
+def judge_overload(goal: Goal, baseline: Row, candidate: Row, *, called: str, others_left: bool) -> tuple[Verdict, str]:
     """Return the verdict if the candidate cannot serve all requests."""
     assert candidate.summary and baseline.summary
     served = describe_capacity(goal, candidate.summary)
@@ -253,7 +259,7 @@ def judge_overload(goal: Goal, baseline: Row, candidate: Row, *, others_left: bo
     if (kept := kept_all(baseline.limits)) != "yes":
         verdict: Verdict = "infeasible" if kept == "no" else "inconclusive"
         return verdict, f"the baseline {describe_excess(baseline)}, and the best candidate can serve only {served}"
-    return "default_is_best", f"{CONFIRMED_ONE} can serve only {served}"
+    return "default_is_best", f"{called} can serve only {served}"
 
 
 def describe_excess(row: Row) -> str:
@@ -270,7 +276,7 @@ def describe_capacity(goal: Goal, summary: Summary) -> str:
     return f"{capacity} of {format_digits(goal.load.rate_per_s, 6)} requests per second"
 
 
-def judge_limits(baseline: Row, candidate: Row, *, others_left: bool) -> tuple[Verdict, str] | None:
+def judge_limits(baseline: Row, candidate: Row, *, called: str, others_left: bool) -> tuple[Verdict, str] | None:
     """Return the verdict that follows from the limits, or None if they are not decisive."""
     kept_by_candidate, kept_by_baseline = kept_all(candidate.limits), kept_all(baseline.limits)
     broken, broken_by_baseline = name_limits(candidate.limits, "no"), name_limits(baseline.limits, "no")
@@ -278,7 +284,7 @@ def judge_limits(baseline: Row, candidate: Row, *, others_left: bool) -> tuple[V
         if others_left:
             return "inconclusive", f"the best candidate exceeds {broken}, and there was no time to try the next one"
         if kept_by_baseline == "yes":
-            return "default_is_best", f"{CONFIRMED_ONE} exceeds {broken}"
+            return "default_is_best", f"{called} exceeds {broken}"
         if kept_by_baseline == "no":
             return "infeasible", f"the best candidate exceeds {broken}, and the baseline {broken_by_baseline}"
         doubtful = name_limits(baseline.limits, "unsure")
@@ -288,20 +294,21 @@ def judge_limits(baseline: Row, candidate: Row, *, others_left: bool) -> tuple[V
     return None
 
 
-def judge_gain(baseline: Row, candidate: Row) -> tuple[Verdict, str]:
+def judge_gain(baseline: Row, candidate: Row, called: str = CONFIRMED_ONE) -> tuple[Verdict, str]:
     """Return the verdict that the speedup of a candidate supports, and the reason.
 
     Where the baseline may exceed a limit, any gain justifies a config that stays within all of them.
     """
     assert candidate.speedup
-    return judge_interval(candidate.speedup, any_gain=kept_all(baseline.limits) != "yes")
+    return judge_interval(candidate.speedup, called, any_gain=kept_all(baseline.limits) != "yes")
 
 
-def judge_interval(speedup: Speedup, *, any_gain: bool = False) -> tuple[Verdict, str]:
+def judge_interval(speedup: Speedup, called: str = CONFIRMED_ONE, *, any_gain: bool = False) -> tuple[Verdict, str]:
     """Return the verdict that the interval of a speedup supports, and the reason.
 
     Args:
         speedup: The speedup.
+        called: What the candidate is called.
         any_gain: Whether a negligible gain counts, too.
     """
     if speedup.low > 1 and (any_gain or speedup.high >= 1 + NEGLIGIBLE_GAIN):
@@ -309,10 +316,10 @@ def judge_interval(speedup: Speedup, *, any_gain: bool = False) -> tuple[Verdict
     if speedup.high < 1 + NEGLIGIBLE_GAIN:
         if speedup.low > 1:
             most = round_up(speedup.high - 1, 1)
-            return "default_is_best", f"{CONFIRMED_ONE} gains only {round_down(speedup.low - 1, 1)} to {most}"
+            return "default_is_best", f"{called} gains only {round_down(speedup.low - 1, 1)} to {most}"
         if speedup.high <= 1:
-            return "default_is_best", f"{CONFIRMED_ONE} is not better than the baseline"
-        return "default_is_best", f"{CONFIRMED_ONE} gains at most {round_up(speedup.high - 1, 1)}, if anything"
+            return "default_is_best", f"{called} is not better than the baseline"
+        return "default_is_best", f"{called} gains at most {round_up(speedup.high - 1, 1)}, if anything"
     return (
         "inconclusive",
         "the confidence interval includes both no gain and a relevant gain: use a larger budget or a quieter host",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ortune.compare.interval import Interval
 from ortune.gates.results import LARGEST_SLOWDOWN, Finding, GateResult
 from ortune.knobs import describe
@@ -19,6 +21,29 @@ def percent(ratio: float) -> str:
 def describe_failure(allowed: float) -> str:
     """Return why a head fails: it is slower than allowed, or not as much faster as required."""
     return f"worse by more than {percent(allowed)}" if allowed >= 1 else f"less than {1 / allowed:.3g}x as good"
+
+
+def describe_failures(findings: Sequence[Finding]) -> str:
+    """Return why a head fails in some objectives, such as `p50 is worse by more than 3%`."""
+    return "; ".join(f"{each.objective} is {describe_failure(each.allowed)}" for each in findings)
+
+
+def describe_undecided(findings: Sequence[Finding], n_claims: int) -> str:
+    """Return why some objectives are undecided, as a clause.
+
+    Args:
+        findings: Their results.
+        n_claims: Objectives and limits of all gates that run together.
+    """
+    parts = []
+    if unclear := ", ".join(each.objective for each in findings if not each.is_above):
+        parts.append(f"the confidence interval of {unclear} includes the allowed slowdown")
+    if above := ", ".join(each.objective for each in findings if each.is_above):
+        parts.append(
+            f"the confidence interval of {above} is above the allowed slowdown, but the wider one that {n_claims} "
+            "objectives and limits need together includes it"
+        )
+    return "; ".join(parts)
 
 
 def describe_interval(interval: Interval) -> str:
