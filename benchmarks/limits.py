@@ -36,7 +36,7 @@ from ortune.knobs import DEFAULT, Config, build_space
 from ortune.tuning.stages import SearchSettings, run_search
 from ortune.worker import Failure
 from ortune.workload import make_goal, make_load, parse_limit
-from tests.simulation import SimulatedExecutor, make_host, make_model
+from tests.simulated import SimulatedExecutor, make_host, make_model
 
 RATE_PER_S = 20
 LIMIT = "p99<1.3x"

@@ -53,7 +53,7 @@ from ortune.planning.space import MOST_THREADS_PER_CORE, make_deployment_space
 from ortune.worker import Block, BlockPlan, Failure, LiveCandidate
 from ortune.workload import Goal, Load
 from ortune.workload.load import MOST_PROCESSES
-from tests.simulation import SimulatedExecutor, make_host
+from tests.simulated import SimulatedExecutor, make_host
 
 CORES = (16, 24, 32, 48, 64, 96)
 N_NODES = 4

@@ -61,7 +61,7 @@ from ortune.requests import ProgramSearchRequest
 from ortune.worker import Block, BlockPlan, Failure, LiveCandidate
 from ortune.worker.open_loop import draw_arrivals
 from ortune.workload import Load, make_load
-from tests.simulation import sojourn_times
+from tests.simulated import sojourn_times
 
 BLOCKS = 4
 

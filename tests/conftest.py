@@ -10,13 +10,15 @@ import sys
 import tempfile
 from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 import psutil
 import pytest
 from hypothesis import settings
 
 from ortune import steps
+from ortune.replaceable import replaced
 from tests.servers import (
     grpc_proxy,
     mariadb,
@@ -26,6 +28,9 @@ from tests.servers import (
     postgres_database,
     postgres_of_session,
 )
+
+if TYPE_CHECKING:
+    from tests.simulated import Scenario
 
 __all__ = [
     "grpc_proxy",
@@ -75,7 +80,7 @@ def run_ortune(
     timeout: int = 150,
     columns: int = 100,
     environment: Mapping[str, str | None] | None = None,
-    simulate: bool = False,
+    simulate: bool | Scenario = False,
 ) -> subprocess.CompletedProcess[str]:
     """Run the command line in a child process.
 
@@ -85,9 +90,13 @@ def run_ortune(
         timeout: When it is killed, in seconds.
         columns: Width of its terminal.
         environment: Variables to change; None removes one.
-        simulate: Whether it measures on a simulated host, where budgets take no time; see `SimulatedProcesses`.
+        simulate: Whether its measurements are simulated, so that budgets take no time; or the host that is simulated.
     """
+    from tests.simulated import Scenario
+
     command = [sys.executable, "-P", "-m", "ortune", *map(str, arguments)]
+    chosen = Scenario(is_here=True) if simulate is True else simulate
+    scenario = msgspec.to_builtins(chosen) if chosen else None
     changed = {"COLUMNS": str(columns), "NO_COLOR": "1", **(environment or {})}
     env = {name: value for name, value in {**os.environ, **changed}.items() if value is not None}
     if sys.platform != "linux":
@@ -101,7 +110,7 @@ def run_ortune(
     assert server.stdin and server.stdout
     with tempfile.TemporaryDirectory() as folder:
         stdout, stderr = Path(folder, "stdout"), Path(folder, "stderr")
-        request = {"arguments": command[4:], "cwd": str(cwd), "env": env, "timeout_s": timeout, "simulate": simulate}
+        request = {"arguments": command[4:], "cwd": str(cwd), "env": env, "timeout_s": timeout, "scenario": scenario}
         try:
             print(json.dumps({**request, "stdout": str(stdout), "stderr": str(stderr)}), file=server.stdin, flush=True)
             code = int(server.stdout.readline())
@@ -115,8 +124,18 @@ def run_ortune(
 
 # Workers inherit it, which distinguishes them from the workers of another test run.
 os.environ["ORTUNE_TEST_RUN"] = str(os.getpid())
-# Do not read or change the history of the user's searches.
+# Do not read or change the history of the user's searches, and what else is remembered of the user.
 os.environ["ORTUNE_HISTORY"] = "off"
+STATE_FOLDER = tempfile.TemporaryDirectory(prefix="ortune-tests-")
+os.environ["XDG_STATE_HOME"] = STATE_FOLDER.name
+# Commands of tests and of the documentation find `python` and `ortune`, as in an active environment.
+os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+# What the user has set for ortune, for terminals and for services of CI changes no test.
+for variable in (
+    *("ORTUNE_CANARY", "ORTUNE_CONFIG", "ORTUNE_METRICS", "ORTUNE_NODE", "ORTUNE_STORAGE", "ORTUNE_STORAGE_FILE"),
+    *("FORCE_COLOR", "NO_COLOR", "PY_COLORS", "GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY"),
+):
+    os.environ.pop(variable, None)
 # One thread of BLAS, in all processes: the matrices are small, and threads that wait for work keep a CPU busy.
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
@@ -144,12 +163,13 @@ def worker_processes() -> list[psutil.Process]:
 
 
 @pytest.fixture
-def models_read_here(monkeypatch: pytest.MonkeyPatch) -> None:
+def models_read_here() -> Iterator[None]:
     """Read models in this process, not in a child, which takes half a second."""
-    from tests.reading import USERS, read_here
+    from ortune.model.child import read_in_child
+    from tests.simulated.reading import read_here
 
-    for module in USERS:
-        monkeypatch.setattr(module, "read_in_child", read_here)
+    with replaced({read_in_child: read_here}):
+        yield
 
 
 @pytest.fixture(autouse=True)

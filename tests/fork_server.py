@@ -54,19 +54,15 @@ def import_modules() -> None:
 def avoid_children() -> None:
     """Let commands read models without a child process, and know the installed onnxruntime."""
     sys.path.insert(0, str(Path(__file__).parent.parent))
-    from tests.reading import USERS, read_here
-
-    for module in USERS:
-        vars(module)["read_in_child"] = read_here
+    from ortune.model.child import read_in_child
+    from ortune.replaceable import replace
     from ortune.worker.installed import find_runtime_packages
-    from ortune.worker.runtime import read_installed_runtime
+    from ortune.worker.runtime import ask_for_runtime
+    from tests.simulated.reading import read_here
 
-    runtime = read_installed_runtime()
+    runtime = ask_for_runtime()
     find_runtime_packages()
-    for module in [*sys.modules.values()]:
-        for name in ("read_installed_runtime", "require_installed_runtime"):
-            if str(getattr(module, "__name__", "")).startswith(("ortune.", "tests.")) and name in vars(module):
-                vars(module)[name] = lambda: runtime
+    replace({read_in_child: read_here, ask_for_runtime: lambda: runtime})
 
 
 @functools.cache
@@ -115,18 +111,18 @@ def enter(request: dict[str, Any]) -> None:
     for number, name in ((1, "stdout"), (2, "stderr")):
         with Path(request[name]).open("wb") as file:
             os.dup2(file.fileno(), number)
-    if request["simulate"]:
-        simulate()
+    if request["scenario"]:
+        import msgspec
+
+        from tests.simulated import Scenario, start_simulation
+
+        start_simulation(msgspec.convert(request["scenario"], Scenario))
+    if "ORTUNE_TEST_REACH" in os.environ:
+        from tests.reach import record_command
+
+        record_command()
     sys.argv = ["ortune", *request["arguments"]]
     signal.alarm(request["timeout_s"])
-
-
-def simulate() -> None:
-    """Let the command measure on a simulated host, where budgets take no time and results are always the same."""
-    from ortune.compare import open as opening
-    from tests.simulation import SimulatedProcesses
-
-    vars(opening)["ProcessExecutor"] = SimulatedProcesses
 
 
 def run() -> int:

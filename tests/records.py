@@ -17,7 +17,7 @@ from ortune.record.schema import FrontPoint, Record, Tried
 from ortune.worker.runtime import read_installed_runtime
 from ortune.workload import InputOptions, Load, make_feed, parse_limit
 from tests.conftest import ROOT
-from tests.reading import read_here
+from tests.simulated.reading import read_here
 
 ELSEWHERE = HostClass(
     id="0123456789abcdef",

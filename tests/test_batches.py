@@ -44,7 +44,7 @@ from ortune.workload import workload as workload_module
 from ortune.workload.batching import check_batch_axis
 from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
 from tests.records import ONE_THREAD, make_local_record
-from tests.simulation import SimulatedExecutor, make_host, make_model
+from tests.simulated import SimulatedExecutor, make_host, make_model
 
 PLAN = BlockPlan(duration_ns=20_000_000, lead_in_ns=2_000_000, min_calls=3, deadline_s=30)
 

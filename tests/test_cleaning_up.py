@@ -31,7 +31,7 @@ from ortune.worker.runtime import PROBE, READ_RUNTIME, find_provider_fault, read
 from ortune.worker.watchdog import Watchdog
 from tests.conftest import TINY_CNN
 from tests.records import ONE_THREAD, make_local_record, write
-from tests.simulation import SimulatedExecutor, SimulatedLive
+from tests.simulated import SimulatedExecutor, SimulatedLive
 from tests.test_background_load import is_alive
 from tests.test_worker import make_executor
 

@@ -69,7 +69,7 @@ from ortune.worker.colocated import ColocatedBlock, find_workers, join_blocks
 from ortune.workload import InputOptions, Load, Workload, parse_limit
 from ortune.workload.workload import Tolerance
 from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
-from tests.simulation import RUNTIME, SimulatedExecutor, SimulatedLive, make_host, make_model
+from tests.simulated import RUNTIME, SimulatedExecutor, SimulatedLive, make_host, make_model
 
 MS = 1_000_000
 THREADS = "intra_op_num_threads"

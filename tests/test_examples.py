@@ -26,9 +26,8 @@ EXAMPLES = ROOT / "examples"
 SIMULATED = f"""
 import runpy, sys
 sys.path.append({str(ROOT)!r})
-from ortune.compare import open as opening
-from tests.simulation import SimulatedProcesses
-opening.ProcessExecutor = SimulatedProcesses
+from tests.simulated import Scenario, start_simulation
+start_simulation(Scenario(is_here=True))
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """

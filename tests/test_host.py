@@ -6,7 +6,6 @@ import io
 import json
 import os
 import sys
-import tarfile
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -24,9 +23,10 @@ from ortune.host.linux import parse_cpu_list, parse_cpu_mask
 from ortune.host.macos import build_topology, parse_sysctl
 from ortune.worker.devices import Devices
 from ortune.worker.exit_status import count_oom_kills
+from tests.archives import extract_files
 from tests.conftest import ROOT
 from tests.hosts import write_files
-from tests.simulation import make_host
+from tests.simulated import make_host
 
 QEMU = ROOT / "tests" / "data" / "topology"
 HWLOC = Path(os.environ.get("ORTUNE_TOPOLOGY_DUMPS", ROOT.parent / "shared" / "topology")) / "hwloc"
@@ -42,17 +42,9 @@ def read_expectations(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def unpack(folder: Path, name: str, target: Path) -> Path:
-    with tarfile.open(folder / f"{name}.tar.bz2") as archive:
-        archive.extractall(target, filter=skip_links)
+    extract_files(folder / f"{name}.tar.bz2", target)
     roots = [path.parent for path in target.rglob("sys") if path.is_dir() and (path / "devices").is_dir()]
     return min(roots, key=lambda path: len(path.parts))
-
-
-def skip_links(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo | None:
-    try:
-        return tarfile.data_filter(member, path)
-    except tarfile.FilterError:
-        return None
 
 
 def groups(value: list[list[int]]) -> set[tuple[int, ...]]:

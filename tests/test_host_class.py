@@ -31,7 +31,7 @@ from ortune.workload import Goal
 from tests.conftest import ROOT, TINY_CNN, run_ortune
 from tests.hosts import HOSTS, list_files, read_files, write_files
 from tests.records import EXAMPLE, ONE_THREAD, make_local_record, write
-from tests.simulation import make_host, make_model
+from tests.simulated import make_host, make_model
 
 CPU_FIELDS = ("cpu_model", "platform", "cpu", "instructions", "caches")
 

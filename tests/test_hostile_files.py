@@ -25,6 +25,7 @@ from ortune.console.safe_console import SafeConsole
 from ortune.console.verdict import show_verdict
 from ortune.doctor.examine import examine
 from ortune.errors import InputsError, ModelError, OrtuneError, RecordError, UsageError
+from ortune.file_kinds import is_record
 from ortune.gates.file import MOST_GATES, read_gates
 from ortune.gates.reporters.history import read_history
 from ortune.host.linux import MAX_CPU_ID, parse_cpu_list
@@ -38,7 +39,7 @@ from ortune.model.graph import Graph, read_graph, summarize_graph
 from ortune.model.info import ModelInfo
 from ortune.model.inspect import inspect_model
 from ortune.options import make_request
-from ortune.record.files import is_record, read_document, read_record, read_trials
+from ortune.record.files import read_document, read_record, read_trials
 from ortune.record.trials import decode_trials, is_trials_file
 from ortune.report.source import read_source
 from ortune.requests import DoctorRequest, SearchRequest
@@ -47,7 +48,7 @@ from ortune.workload import InputOptions, make_feed
 from ortune.workload.npz import read_npz
 from ortune.workload.workload import MOST_SAMPLES, InputData
 from tests.conftest import TINY_CNN
-from tests.simulation import make_model
+from tests.simulated import make_model
 
 DATA = Path(__file__).parent / "data"
 CORPUS = Path(__file__).parent / "fuzz" / "corpus"

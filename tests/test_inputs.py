@@ -27,7 +27,7 @@ from ortune.workload.dimensions import evaluate_sum
 from ortune.workload.feed import Feed, load_feed
 from ortune.workload.npz import read_npz
 from tests.conftest import TINY_ENCODER
-from tests.simulation import make_model
+from tests.simulated import make_model
 
 pytestmark = pytest.mark.usefixtures("models_read_here")
 

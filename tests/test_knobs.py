@@ -19,7 +19,7 @@ from ortune.knobs.space_options import SpaceOptions
 from ortune.knobs.thread_dimensions import thread_counts
 from ortune.worker.session import ENUMS, make_session_options
 from tests.conftest import TINY_CNN
-from tests.simulation import make_host, make_model
+from tests.simulated import make_host, make_model
 
 AFFINITY = "session.intra_op_thread_affinities"
 

@@ -258,3 +258,21 @@ def count_code_lines(text: str) -> int:
 def test_modules_are_short() -> None:
     lengths = {module: count_code_lines(MODULES[module].read_text()) for module in MODULES.keys() - DECLARATIONS}
     assert not {module: length for module, length in lengths.items() if length > MAX_CODE_LINES}
+
+
+MOST_DEEP_IMPORTS = 3060
+"""Names that files of tests import from modules of the package, in all. Tests go through what users see, so this only
+falls: lower it when you move tests to the public interface, the command line or `tests/simulated`."""
+
+
+def test_tests_import_ever_less_from_inside_the_package() -> None:
+    n_deep = 0
+    for path in (ROOT / "tests").rglob("*.py"):
+        if path.parent.name == "simulated":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("ortune."):
+                n_deep += len(node.names)
+            elif isinstance(node, ast.Import):
+                n_deep += sum(alias.name.startswith("ortune.") for alias in node.names)
+    assert MOST_DEEP_IMPORTS - 30 < n_deep <= MOST_DEEP_IMPORTS

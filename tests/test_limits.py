@@ -20,7 +20,7 @@ from ortune.knobs.affinity import parse_affinity
 from ortune.record.files import read_record, read_trials
 from tests.budgets import scale_budget
 from tests.conftest import ROOT, TINY_CNN
-from tests.simulation import make_host, make_model
+from tests.simulated import make_host, make_model
 
 V1 = Path("/sys/fs/cgroup")
 AFFINITY = "session.intra_op_thread_affinities"

@@ -35,7 +35,7 @@ from ortune.worker import Block
 from ortune.worker.block import Memory
 from ortune.workload import parse_limit
 from tests.plans import make_estimate, make_row
-from tests.simulation import sojourn_times
+from tests.simulated import sojourn_times
 
 MS = 1_000_000
 SERVICE_NS = 10 * MS

@@ -19,7 +19,7 @@ from ortune.worker.load_generator import generate_load
 from ortune.worker.open_loop import Mark, RequestStream, cpu_between, draw_arrivals, draw_positions, plan_warm_up
 from ortune.worker.window import work_within
 from ortune.workload import Load, make_load
-from tests.simulation import sojourn_times
+from tests.simulated import sojourn_times
 
 MS = 1_000_000
 

@@ -35,7 +35,7 @@ from ortune.worker.process import WorkerProcess
 from ortune.workload import Goal, InputOptions, Load, Objective, parse_limit
 from tests.conftest import TINY_CNN
 from tests.records import ONE_THREAD
-from tests.simulation import SimulatedExecutor
+from tests.simulated import SimulatedExecutor
 
 TWO_THREADS = Config(session_options={"intra_op_num_threads": 2})
 

@@ -25,7 +25,7 @@ from ortune.record.files import read_record, read_trials
 from ortune.requests import SearchRequest
 from ortune.workload import APPROXIMATE_TOLERANCE
 from tests.conftest import TINY_CNN, run_ortune
-from tests.simulation import make_host, make_model
+from tests.simulated import make_host, make_model
 
 SPIN = "session.intra_op.spin_duration_us"
 BACKOFF = "session.intra_op.spin_backoff_max"

@@ -14,7 +14,7 @@ from ortune.knobs import DEFAULT, Config
 from ortune.planning.deployment import Deployment
 from ortune.planning.space import make_deployment_space
 from ortune.workload import make_load
-from tests.simulation import make_host
+from tests.simulated import make_host
 
 FOUR_NODES = make_host(16, n_nodes=4, domains_per_node=2)
 

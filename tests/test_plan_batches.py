@@ -73,7 +73,7 @@ from ortune.worker.outputs import Difference
 from ortune.workload import InputOptions, Limit, Load, Tolerance, parse_limit
 from ortune.workload.length_feed import find_length_axes, make_length_feed
 from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
-from tests.simulation import SimulatedExecutor, make_host, make_model
+from tests.simulated import SimulatedExecutor, make_host, make_model
 from tests.test_planning import make_example, open_simulated
 
 MS = 1_000_000

@@ -31,6 +31,7 @@ from ortune.export.selection import list_selection
 from ortune.export.systemd import format_quota
 from ortune.export.target import Job
 from ortune.export.triton import make_text_of_ranges
+from ortune.file_kinds import find_document
 from ortune.host import HostClass, place_processes, read_host
 from ortune.knobs import Config
 from ortune.planning.deployment import Deployment
@@ -39,14 +40,15 @@ from ortune.planning.pick import PickedDeployment, pick_deployment
 from ortune.planning.read import SourcedDeployment, read_configs
 from ortune.planning.result import AtRate, LengthPlan, LengthPolicy, Plan, PlannedDeployment
 from ortune.program_options import PICKS
-from ortune.record.files import is_plan, is_record, read_record
+from ortune.record.files import read_record
 from ortune.record.schema import FrontPoint, Record
 from ortune.record.select import Wanted
+from ortune.sanitize import LOG_COMMAND
 from tests.conftest import ROOT, TINY_CNN, run_ortune
 from tests.hostile import ALL_TEXTS, CONFIGS, hostile_record
 from tests.plans import DEPLOYMENTS, QUIET, SERVERS, make_estimate, make_plan, make_row, pick
 from tests.records import ELSEWHERE, make_record
-from tests.simulation import make_host
+from tests.simulated import make_host
 from tests.test_hostile_exports import PARSERS, make_twin
 
 pytestmark = pytest.mark.usefixtures("models_read_here")
@@ -313,9 +315,14 @@ class TestResources:
 class TestSources:
     """The file that was read is in the commands."""
 
-    @pytest.mark.parametrize("source", ["my $(plan) `x` %i.json", 'a";b\\.json', "it's #1.json", "-q;.json"])
+    @pytest.mark.parametrize(
+        "source",
+        ["my $(plan) `x` %i.json", 'a";b\\.json', "it's #1.json", "-q;.json", "##[error]x.json", "'##vso[x].json"],
+    )
     def test_it_stays_a_word(self, source: str) -> None:
         picked = pick_on(ELSEWHERE, DEPLOYMENTS["processes"])
+        for target in ("uvicorn", "systemd", "compose", "gunicorn", "kubernetes"):
+            assert not LOG_COMMAND.search(write_export(target, picked, source).text)
         (words,) = PARSERS["uvicorn"](write_export("uvicorn", picked, source).text)
         assert words[:4] == ["ortune", "apply", source, "--"]
         unit = PARSERS["systemd"](write_export("systemd", picked, source).text)
@@ -555,8 +562,7 @@ print(session.get_session_options().intra_op_num_threads)
 class TestCommand:
     def test_plans_and_records_are_told_apart(self, plan: Path) -> None:
         data = plan.read_bytes()
-        assert is_plan(data)
-        assert not is_record(data)
+        assert find_document(data) == "plan"
         with pytest.raises(RecordError, match="is a plan of deployments"):
             read_record(plan)
 

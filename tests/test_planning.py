@@ -53,7 +53,7 @@ from ortune.workload.workload import Tolerance
 from tests.budgets import scale_budget
 from tests.conftest import TINY_CNN, run_ortune
 from tests.plans import make_estimate, make_row
-from tests.simulation import RUNTIME, SimulatedExecutor, make_host
+from tests.simulated import RUNTIME, SimulatedExecutor, make_host
 
 MS = 1_000_000
 THREADS = "intra_op_num_threads"
@@ -405,7 +405,7 @@ class TestStages:
         assert found.source == "measured"
 
     def test_more_requests_than_can_be_sent(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        for module in ("run", "measured_capacity", "pick"):
+        for module in ("run", "measured_capacity"):
             monkeypatch.setattr(f"ortune.planning.{module}.HIGHEST_RATE_PER_S", 1e4)
         outcome, _ = self.plan_slow_calls(1e-3, "p99<50ms", budget_s=20.0)
         assert outcome.rows[outcome.recommended].capacity

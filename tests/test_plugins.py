@@ -54,7 +54,7 @@ from ortune.workload import APPROXIMATE_TOLERANCE, InputOptions, Tolerance, make
 from tests.applying import run as run_program
 from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
 from tests.records import make_record, write
-from tests.simulation import RUNTIME, make_host, make_model
+from tests.simulated import RUNTIME, make_host, make_model
 
 QNN = "QNNExecutionProvider"
 QNN_PACKAGE = Plugin(package="onnxruntime-qnn")

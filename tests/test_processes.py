@@ -41,7 +41,7 @@ from ortune.worker.window import Window
 from ortune.workload import Goal, InputOptions, Load, Tolerance, make_feed, make_load
 from tests.conftest import FAULTY_WORKER, TINY_CNN, run_ortune
 from tests.records import make_local_record, write
-from tests.simulation import make_host
+from tests.simulated import make_host
 from tests.test_cli import FAST
 from tests.test_worker import PLAN, USABLE, ScriptedWorker, block_base, launch, level, wait_for_status
 from tests.test_worker import SimulatedClock as WorkerClock

@@ -22,7 +22,7 @@ from ortune.program.search import open_program
 from ortune.worker import Block, BlockPlan, Failure, LiveCandidate, Memory, SessionInfo
 from ortune.workload import Load, Objective
 from tests.records import ONE_THREAD
-from tests.simulation import RUNTIME
+from tests.simulated import RUNTIME
 from tests.test_program_search import CALLS, prepare, start_executor
 
 BLOCK = BlockPlan(duration_ns=150_000_000, lead_in_ns=30_000_000, min_calls=2, deadline_s=10)

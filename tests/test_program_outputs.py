@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import json
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -47,7 +48,7 @@ from ortune.worker import Block, BlockPlan, Failure
 from ortune.workload import Goal, Objective
 from tests.conftest import TINY_CNN
 from tests.gate_results import make_result
-from tests.simulation import SimulatedExecutor, make_host, make_model, open_with_journal
+from tests.simulated import SimulatedExecutor, make_host, make_model, open_with_journal
 from tests.test_program_process import wait_for
 from tests.test_resume import AGAIN, BEGIN
 from tests.test_tuning import one_thread_wins
@@ -217,7 +218,7 @@ class TestCalls:
         assert "status 5" in failure.message
 
     def test_the_command_of_the_user_judges_the_end(self, is_wrong: None) -> None:
-        check = f"{sys.executable} -c 'import sys; sys.exit(sys.stdin.read().split()[1] > sys.argv[1])' "
+        check = shlex.join([sys.executable, "-c", "import sys; sys.exit(sys.stdin.read().split()[1] > sys.argv[1])"])
         accepted, rejected = (
             judge(prepare_until_end("ends", check_command=f"{check} {most}"), finish=True) for most in "90"
         )

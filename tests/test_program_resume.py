@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import functools
+import shlex
 import signal
 import subprocess
 import sys
@@ -30,10 +31,11 @@ from ortune.record.files import encode_record, read_record, read_records
 from ortune.record.journal import Content
 from ortune.record.schema import SCHEMA, Bundle
 from ortune.requests import ProgramSearchRequest
+from ortune.worker import Runtime
 from tests.budgets import scale_budget
 from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
 from tests.journals import count_blocks, scan, suspended_search, wait_for_blocks
-from tests.simulation import SimulatedPrograms, is_one_thread
+from tests.simulated import Effect, Scenario, SimulatedPrograms, is_one_thread
 
 PROGRAM = Path(__file__).parent / "programs" / "worker.py"
 COMMAND = (sys.executable, str(PROGRAM), str(TINY_CNN), "run", "3")
@@ -63,10 +65,18 @@ class Searches:
         self.executor: SimulatedPrograms | None = None
         self.interrupt_at: int | None = None
         monkeypatch.setattr(preparing, "observe_program", lambda task, server, observe_s: self.observed)
-        monkeypatch.setattr(searching, "ProgramExecutor", self._open)
+        monkeypatch.setattr(searching, "open_programs", self._open)
 
-    def _open(self, *arguments: Any, **options: Any) -> SimulatedPrograms:
-        self.executor = SimulatedPrograms(*arguments, interrupt_at=self.interrupt_at)
+    def _open(self, task: object, models: object, runtime: Runtime, *others: Any, **options: Any) -> SimulatedPrograms:
+        self.executor = SimulatedPrograms(
+            Scenario(
+                call_ms=20,
+                effects=(Effect(settings={"intra_op_num_threads": 1}, factor=0.25),),
+                interrupt_at=self.interrupt_at,
+            ),
+            task,
+            runtime,
+        )
         return self.executor
 
     def prepare(self, **options: Any) -> PreparedProgram:
@@ -381,5 +391,5 @@ def test_an_interrupted_search_says_how_to_go_on(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate()
     assert process.returncode == 130
-    assert f"ortune search -o c.json --budget 30s --resume -- {sys.executable}" in output
+    assert f"ortune search -o c.json --budget 30s --resume -- {shlex.join(program)}" in output
     assert read_record(tmp_path / "c.json").search.interrupted

@@ -24,7 +24,7 @@ from ortune.worker import Failure
 from ortune.workload import Goal
 from tests.conftest import TINY_CNN
 from tests.records import make_local_record
-from tests.simulation import SimulatedExecutor, make_host, make_model
+from tests.simulated import SimulatedExecutor, make_host, make_model
 
 MODELS = ("a.onnx", "b.onnx", "c.onnx")
 

@@ -73,7 +73,7 @@ from tests.binary_keys import (
 )
 from tests.conftest import FAULTY_WORKER, TINY_CNN, TINY_ENCODER, run_ortune
 from tests.records import make_record, write
-from tests.simulation import SimulatedExecutor, make_host, make_model
+from tests.simulated import SimulatedExecutor, make_host, make_model
 
 CUDA = "CUDAExecutionProvider"
 TENSORRT = "TensorrtExecutionProvider"

@@ -86,9 +86,8 @@ def test_examples_run(name: str, folder: Path) -> None:
     code = (
         "import doctest, ortune, sys\n"
         f"sys.path.append({str(ROOT)!r})\n"
-        "from ortune.compare import open as opening\n"
-        "from tests.simulation import SimulatedProcesses\n"
-        "opening.ProcessExecutor = SimulatedProcesses\n"
+        "from tests.simulated import Scenario, start_simulation\n"
+        "start_simulation(Scenario(is_here=True))\n"
         f"function = ortune.{name}\n"
         "tests = doctest.DocTestFinder(recurse=False).find(function, 'example', globs={}, module=False)\n"
         "assert tests and tests[0].examples, 'there is no example'\n"

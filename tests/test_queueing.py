@@ -29,7 +29,7 @@ from ortune.queueing.single_server import find_single_server_waits
 from ortune.queueing.theory import ConstantQueue, ExponentialQueue, KnownQueue, erlang_c, find_known_capacity
 from ortune.workload.load import Arrivals
 from tests.conftest import long_params
-from tests.simulation import sojourn_times
+from tests.simulated import sojourn_times
 
 MS = 1_000_000
 THEORY: dict[str, Callable[[float, int], KnownQueue]] = {"exponential": ExponentialQueue, "constant": ConstantQueue}

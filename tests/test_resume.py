@@ -53,7 +53,7 @@ from tests.budgets import scale_budget
 from tests.conftest import TINY_CNN, long_params, run_ortune
 from tests.journals import count_blocks, list_events, scan, suspended_search, wait_for_blocks
 from tests.records import ONE_THREAD
-from tests.simulation import RUNTIME, SimulatedExecutor, make_host, make_model, open_with_journal
+from tests.simulated import RUNTIME, SimulatedExecutor, make_host, make_model, open_with_journal
 from tests.test_tuning import one_thread_wins
 
 MODEL = make_model(
@@ -342,8 +342,22 @@ class TestFile:
     @pytest.mark.skipif(sys.platform == "win32", reason="named pipes")
     def test_a_pipe_is_no_journal(self, tmp_path: Path) -> None:
         os.mkfifo(tmp_path / "c.unfinished.jsonl")
-        with pytest.raises(UsageError, match="is not a file"):
+        with pytest.raises(UsageError, match="not a regular file"):
             Journal(tmp_path / "c.unfinished.jsonl", BEGIN, AGAIN)
+
+    @pytest.mark.parametrize("exists", [True, False])
+    def test_a_link_is_no_journal(self, tmp_path: Path, *, exists: bool) -> None:
+        """It may have come with the folder, and lead to any file of the user."""
+        target = tmp_path / "target"
+        if exists:
+            target.touch()
+        path = tmp_path / "c.unfinished.jsonl"
+        path.symlink_to(target)
+        for use in (read_unfinished, lambda path: Journal(path, BEGIN, AGAIN)):
+            with pytest.raises(UsageError, match="it is a link"):
+                use(path)
+        assert target.exists() == exists
+        assert not exists or not target.read_bytes()
 
     def test_blocks_are_what_they_were(self) -> None:
         block = make_block(np.random.default_rng(0))

@@ -24,12 +24,16 @@ from ortune.console.search import show_search
 from ortune.console.verdict import show_verdict
 from ortune.console.widgets import LOG_WIDTH
 from ortune.doctor.findings import Diagnosis, DoctorFinding, SkippedCheck
+from ortune.export import TARGETS, render
 from ortune.knobs import Candidate, Config
 from ortune.numbers import format_interval, format_ratio
 from ortune.record.files import read_record
+from ortune.report.make import make_page
+from ortune.report.source import read_source
 from ortune.tuning.outcome import Progress
 from tests.conftest import ROOT, run_ortune
 from tests.gate_results import make_result, make_results
+from tests.simulated import Scenario, simulate
 from tests.test_console import make_bench_result
 from tests.test_planning import make_example
 
@@ -173,6 +177,20 @@ def test_a_pipe(pytestconfig: pytest.Config) -> None:
     text = draw_screens(SafeConsole(file=io.StringIO(), width=LOG_WIDTH, force_terminal=False))
     assert "\x1b" not in text
     check_file("piped", text, pytestconfig)
+
+
+def test_a_record_is_drawn_alike_on_all_hosts() -> None:
+    """Whatever they have: their CPUs, their quota, and the allocator that the record names."""
+    found = []
+    for scenario in (Scenario(quota=1.5), Scenario(n_cores=48, smt=2, allocators=("jemalloc", "tcmalloc"))):
+        with simulate(scenario):
+            screen = draw_screens(SafeConsole(file=io.StringIO(), width=LOG_WIDTH, force_terminal=False))
+            page = make_page(read_source(str(HERE / OUTPUT)), OUTPUT)
+            record = read_record(HERE / OUTPUT)
+            exports = [render(name, record, "m.onnx") for name, target in TARGETS.items() if not target.binary]
+            found.append((screen, page, exports))
+    assert found[0] == found[1]
+    assert "LD_PRELOAD=libjemalloc.so.2" in found[0][0]
 
 
 @pytest.mark.parametrize("columns", [45, 80, 200])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 import warnings
 from pathlib import Path
 
@@ -36,7 +37,7 @@ from ortune.workload import Load, make_load
 from ortune.workload.workload import BackgroundProgram
 from tests.conftest import ROOT, TINY_CNN, TINY_ENCODER, run_ortune
 from tests.records import EXAMPLE, make_record, write
-from tests.simulation import make_host
+from tests.simulated import make_host
 from tests.test_hosts import speedup
 
 HERE = HostClass.of(read_host())
@@ -379,6 +380,18 @@ def test_the_latest_is_found_across_time_zones() -> None:
     bundle, dropped = merge([later, earlier])
     assert bundle.records == (later.record,)
     assert dropped == (earlier,)
+
+
+@pytest.mark.skipif(not hasattr(time, "tzset"), reason="only POSIX systems set the zone of a process")
+@pytest.mark.parametrize("zone", ["UTC0", "JST-9"])
+def test_a_time_without_a_zone_is_the_same_on_all_hosts(zone: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    records = [sourced(1, started="2026-01-01T12:00:00"), sourced(2, started="2026-01-01T11:00:00+00:00")]
+    with monkeypatch.context() as here:
+        here.setenv("TZ", zone)
+        time.tzset()
+        chosen = choose(records, HERE, None)
+    time.tzset()
+    assert chosen.source == "1.json"
 
 
 def test_options_of_a_bundle_for_several_models(tmp_path: Path) -> None:

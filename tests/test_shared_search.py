@@ -48,7 +48,7 @@ from ortune.tuning.stages import SearchSettings, run_search
 from ortune.worker import Failure
 from ortune.workload import Goal
 from tests.conftest import TINY_CNN, run_ortune
-from tests.simulation import SimulatedExecutor, SimulatedProcesses, make_host, make_model
+from tests.simulated import Scenario, SimulatedExecutor, make_host, make_model, simulate
 
 IDENTITY = {"model_name": "model.onnx", "host": "Simulated"}
 SPACE = build_space(make_host(), make_model())
@@ -707,9 +707,8 @@ def test_the_record_is_written_before_the_result_is_shared(tmp_path: Path, monke
     def interrupt(*arguments: object, **options: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("ortune.compare.open.ProcessExecutor", SimulatedProcesses)
     monkeypatch.setattr("ortune.tuning.search.share_outcome", interrupt)
     output, storage = tmp_path / "r.json", str(tmp_path / "s.journal")
-    with pytest.raises(KeyboardInterrupt):
+    with simulate(Scenario(is_here=True)), pytest.raises(KeyboardInterrupt):
         ortune.search(TINY_CNN, budget="20s", only=["intra_op_num_threads"], output=output, storage=storage)
     assert read_record(output).search.n_tried

@@ -64,7 +64,7 @@ from ortune.worker import BlockPlan, Failure, Runtime
 from ortune.workload import Goal, make_goal, make_load
 from ortune.workload.objectives import Objective
 from tests.conftest import TINY_CNN
-from tests.simulation import make_host, make_model
+from tests.simulated import make_host, make_model
 
 PLAN = BlockPlan(duration_ns=50_000_000, lead_in_ns=4_000_000, min_calls=2, deadline_s=30)
 

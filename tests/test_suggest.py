@@ -41,7 +41,7 @@ from ortune.tuning.suggest import NoSuggestion, SuggestedConfig, suggest
 from ortune.workload import Feed, Goal, make_goal, make_load
 from ortune.workload.feed import Tensor
 from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
-from tests.simulation import SimulatedExecutor, make_host, make_model, open_simulated
+from tests.simulated import SimulatedExecutor, make_host, make_model, open_simulated
 from tests.test_strategy import additive_landscape, search, small_space
 
 ONE_THREAD = Config(session_options={"intra_op_num_threads": 1})

@@ -40,7 +40,7 @@ from tests.applying import run as run_program
 from tests.budgets import scale_budget
 from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune, start_fork_server
 from tests.records import make_record, write
-from tests.simulation import SimulatedExecutor, make_host, make_model
+from tests.simulated import SimulatedExecutor, make_host, make_model
 
 WEBGPU = "WebGpuExecutionProvider"
 RUNTIME = read_installed_runtime()

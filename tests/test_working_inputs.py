@@ -17,7 +17,7 @@ from ortune.workload import InputOptions, make_feed
 from ortune.workload.working_sizes import Outcome, WorkingInputs, find_working_sizes, read_numbers
 from tests.conftest import run_ortune
 from tests.input_graphs import GRAPHS, make_graph
-from tests.simulation import make_model
+from tests.simulated import make_model
 
 NEEDS_OPTIONS = {
     "flat": "--dim height=64 --dim width=64",

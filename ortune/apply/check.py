@@ -14,7 +14,7 @@ from ortune.model import read_model
 from ortune.record.schema import Record
 from ortune.record.select import check_model
 from ortune.worker import Failure, Runtime, SessionInfo
-from ortune.worker.executor import FIRST_LOAD_DEADLINE_S, ProcessExecutor, launch_reference
+from ortune.worker.executor import FIRST_LOAD_DEADLINE_S, launch_reference, open_workers
 from ortune.workload import InputOptions, make_feed
 from ortune.workload.batching import list_batches
 
@@ -62,7 +62,7 @@ def run_once(record: Record, model: str | Path, data: str | None = None) -> Chec
     shapes = {name: given.shapes[0] for name, given in record.workload.inputs.items()}
     options = InputOptions(shapes=shapes, data=data, seed=record.search.seed)
     feed = make_feed(info, options, list_batches(record.base.batch, record.config.batch))
-    with ProcessExecutor(
+    with open_workers(
         info,
         feed,
         record.workload.tolerance,

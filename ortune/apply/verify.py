@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from datetime import datetime
 from typing import Literal
 
 import msgspec
@@ -22,6 +21,7 @@ from ortune.model import read_model
 from ortune.record.schema import Occasion, Record
 from ortune.record.select import check_model
 from ortune.requests import VerifyRequest
+from ortune.times import stamp
 from ortune.workload import Goal, InputOptions
 from ortune.workload.batching import with_batches
 from ortune.workload.workload import list_cases
@@ -164,7 +164,7 @@ def verify(
     if record.config == record.base:
         reason = "the record recommends the baseline, so there is no gain to verify"
         return Verification(answer="nothing_to_verify", reason=reason)
-    started = datetime.now().astimezone().isoformat(timespec="seconds")
+    started = stamp()
     comparison = bench(setup, [Side(name="tuned", config=record.config)], observe, budget_s=budget_s)
     recorded = record.gain
     answer, reason = judge_comparison(record, comparison, recorded)

@@ -243,14 +243,13 @@ def verify_here(request: ApplyRequest, record: Record, model: str | None, path: 
         model: Path of the model, or None for the recorded one.
         path: The record's file, to which the result is added; None to leave it as it is.
     """
-    from datetime import datetime
-
     from ortune.apply.verify import prepare_verification, verify
     from ortune.console.progress import ComparisonProgress
     from ortune.console.verify import show_plan, show_verification
     from ortune.console.widgets import make_console
     from ortune.record.files import check_unchanged, check_writable, write_record
     from ortune.record.rounding import round_record
+    from ortune.times import read_time
 
     console = make_console(stderr=request.json)
     if path is not None:
@@ -263,7 +262,7 @@ def verify_here(request: ApplyRequest, record: Record, model: str | None, path: 
     claim = open_shared(request, record)
     if not request.quiet:
         show_plan(console, record, setup)
-    started = datetime.now().astimezone()
+    started = read_time()
     with ComparisonProgress(console, quiet=request.quiet) as progress:
         verification = verify(record, setup, progress, budget_s=request.budget)
     fault: OrtuneError | None = None

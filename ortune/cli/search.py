@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import shlex
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +20,7 @@ from ortune.limited import explain_no_access
 from ortune.options import make_request
 from ortune.requests import SearchOutputOptions, SearchRequest
 from ortune.sanitize import escape_json
+from ortune.times import read_clock_s
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @command(SearchRequest, SearchOutputOptions, has_steps=True)
 def search(values: Values, console_options: SearchOutputOptions) -> None:
     """Find the best settings for MODEL, its load and this host, confirm the gain, and write them to a record."""
-    begun_s = time.monotonic()
+    begun_s = read_clock_s()
     import msgspec
 
     from ortune.console.explain import explain_search, show_explanations
@@ -63,7 +63,7 @@ def search(values: Values, console_options: SearchOutputOptions) -> None:
     ):
         # Under a small CPU quota, importing libraries and reading the model takes seconds of the user's time. Half a
         # second stands for what is done before and after it is measured.
-        prepared_s = time.monotonic() - begun_s
+        prepared_s = read_clock_s() - begun_s
         spent_s = round(prepared_s + 0.5) if prepared_s > 1 else 0
         result = run(msgspec.structs.replace(prepared, spent_s=spent_s), progress)
     if not console_options.quiet:

@@ -33,6 +33,7 @@ from ortune.worker.executor import (
     ProcessExecutor,
     ReferenceOutputs,
     launch_reference,
+    open_workers,
 )
 from ortune.worker.memory_plan import MemoryPlan
 from ortune.workload import (
@@ -322,7 +323,7 @@ def open_comparison(
         def open_executor(
             program: Program, first: ProcessExecutor | None = None, load: Load = load, cpus: tuple[Cpus, ...] = ()
         ) -> ProcessExecutor:
-            executor = ProcessExecutor(
+            executor = open_workers(
                 program.model,
                 setup.feed,
                 setup.tolerance,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, Self, get_args
@@ -40,6 +39,7 @@ from ortune.numbers import format_interval, format_ratio
 from ortune.planning.prepare import PreparedPlan
 from ortune.planning.result import AtRate, Estimate, Plan, PlannedDeployment
 from ortune.steps import end_steps
+from ortune.times import read_clock_s
 from ortune.workload import Limit, Objective
 
 UNLIMITED = 10_000
@@ -403,7 +403,7 @@ class PlanProgress(LiveBar):
             return
         is_new = stage != self._stage
         self._stage = stage
-        now_s = time.monotonic()
+        now_s = read_clock_s()
         interval_s = LIVE_INTERVAL_S if self.is_live else PLAIN_INTERVAL_S
         if not is_new and n_done < n_total and now_s - self._last_s < interval_s:
             return

@@ -7,7 +7,6 @@ would share the CPU with it.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
@@ -25,6 +24,7 @@ from ortune.console.spinner import LiveSteps
 from ortune.console.widgets import format_count
 from ortune.numbers import format_interval, format_ratio
 from ortune.steps import end_steps
+from ortune.times import read_clock_s
 from ortune.tuning.outcome import Progress as SearchReport
 
 PLAIN_INTERVAL_S = 5.0
@@ -145,7 +145,7 @@ class SearchProgress:
             return
         for note in report.notes:
             self._console.print(Text(note, "yellow"), soft_wrap=not self.is_live)
-        now_s = time.monotonic()
+        now_s = read_clock_s()
         before = self._reports.get(report.stage)
         # Or the first with a result.
         is_new = before is None or (before.speedup is None and report.speedup is not None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import cast
 
 import msgspec
 
@@ -93,8 +94,7 @@ def open_programs(gate: Gate, tuned: TunedProgram) -> Iterator[OpenSides]:
     """
     program = tuned.program
     with open_program(program, n_sides=N_SIDES) as opened:
-        (executor,) = opened.executors
-        assert isinstance(executor, ProgramExecutor)
+        executor = cast("ProgramExecutor", opened.executors[0])
         opened.runner.load_deadline_s = min(max(gate.budget_s, MIN_LOAD_DEADLINE_S), FIRST_LOAD_DEADLINE_S)
         check_s = CHECK_SHARE * gate.budget_s
         check_tuned(gate.head.text, gate.head.config, opened.runner, executor, check_s=check_s)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 
 import msgspec
 
@@ -17,12 +16,14 @@ from ortune.gates.acceptance import list_notes
 from ortune.gates.decision import holm
 from ortune.gates.prepare import N_SIDES, make_gate, prepare_gate
 from ortune.gates.programs import open_programs
+from ortune.gates.reporters.messages import describe_failures
 from ortune.gates.results import Decision, Gate, GateError, GateResult, Observe, SideResult
 from ortune.gates.sequential_test import BASE, HEAD, SequentialTest, collect_blocks, count_pairs, run_test
 from ortune.gates.sides import open_models
 from ortune.host import HostClass
 from ortune.program.tuned import TunedProgram
 from ortune.requests import GateRequest
+from ortune.times import read_clock_s
 
 MIN_LAUNCH_DEADLINE_S = 60.0
 LAUNCH_DEADLINE_FACTOR = 20
@@ -48,7 +49,7 @@ def run_gate(
     Raises:
         OrtuneError: A side does not load or run, or the two cannot be compared.
     """
-    begin_s = time.monotonic()
+    begin_s = read_clock_s()
     setup = setup or prepare_gate(gate)
     opening = open_programs(gate, setup) if isinstance(setup, TunedProgram) else open_models(gate, setup)
     with opening as sides:
@@ -59,7 +60,7 @@ def run_gate(
         calibration = opened.calibration
         block = plan_block(calibration.pace, longest_warm_up_ns=limit_warm_up_ns(calibration.pace))
         round_s = N_SIDES * (block.duration_ns + block.lead_in_ns) / 1e9
-        start_s = runner.now_s() - (time.monotonic() - begin_s)
+        start_s = runner.now_s() - (read_clock_s() - begin_s)
         test = SequentialTest(
             goal=gate.goal,
             allowed={name: 1 + share for name, share in gate.slowdowns.items()},
@@ -100,7 +101,7 @@ def run_gate(
         self_check=interim.self_check,
         pairs=interim.pairs,
         launches=interim.launches,
-        wall_s=time.monotonic() - begin_s,
+        wall_s=read_clock_s() - begin_s,
         base=base,
         head=head,
         max_error=sides.max_error,
@@ -167,15 +168,25 @@ def judge_together(results: Sequence[GateResult | GateError]) -> tuple[GateResul
         can_fail = each.decision != "pass" and not each.is_void
         p_values |= {(each.name, finding.objective): finding.p_value if can_fail else 1.0 for finding in each.findings}
         p_values |= {(each.name, check.limit): 1.0 for check in each.limits}
-    failing = {name for name, _ in holm(p_values)}
-    judged: list[GateResult | GateError] = []
-    for result in results:
-        if isinstance(result, GateResult) and result.name in failing and result.decision == "inconclusive":
-            result = msgspec.structs.replace(
-                result, decision="fail", reason="worse by more than allowed, with Holm's correction over all gates"
-            )
-        judged.append(result)
-    return tuple(judged)
+    failing = holm(p_values)
+    return tuple(_fail_with_others(each, failing) if isinstance(each, GateResult) else each for each in results)
+
+
+def _fail_with_others(result: GateResult, failing: Container[tuple[str, str]]) -> GateResult:
+    """Return the result of a gate, which fails if it was undecided alone, and one of its objectives fails.
+
+    Args:
+        result: The result of the gate alone.
+        failing: Gates and objectives that fail with Holm's correction.
+    """
+    found = [each for each in result.findings if (result.name, each.objective) in failing]
+    if result.decision != "inconclusive" or not found:
+        return result
+    findings = tuple(
+        msgspec.structs.replace(each, decision="fail") if each in found else each for each in result.findings
+    )
+    reason = f"{describe_failures(found)}, with Holm's correction over all gates"
+    return msgspec.structs.replace(result, decision="fail", reason=reason, findings=findings)
 
 
 def exit_decision(results: Sequence[GateResult | GateError]) -> Decision | str:

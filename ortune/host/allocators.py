@@ -6,6 +6,8 @@ import platform
 import sys
 from pathlib import Path
 
+from ortune.replaceable import replaceable
+
 LIBRARIES = {
     "mimalloc": ("libmimalloc",),
     "jemalloc": ("libjemalloc",),
@@ -21,6 +23,7 @@ LD_PRELOAD = "LD_PRELOAD"
 LIBRARY_FOLDERS = ("usr/lib/{machine}-linux-gnu", "usr/lib64", "usr/lib", "usr/local/lib64", "usr/local/lib")
 
 
+@replaceable
 def find_allocators(root: Path = Path("/")) -> dict[str, str]:
     """Return the paths of the installed allocators, by name; empty if the system cannot preload libraries."""
     if sys.platform != "linux":

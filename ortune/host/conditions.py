@@ -10,6 +10,7 @@ import msgspec
 
 from ortune.host.cpuinfo import read_virtual
 from ortune.host.linux import read_text
+from ortune.replaceable import replaceable
 
 
 class Conditions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -30,6 +31,7 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     virtual: bool | None = None
 
 
+@replaceable
 def read_conditions(root: Path = Path("/")) -> Conditions:
     """Read the conditions of a host.
 

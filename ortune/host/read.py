@@ -9,8 +9,10 @@ from pathlib import Path
 
 from ortune.host import cpuinfo, linux
 from ortune.host.topology import Core, Host, HostLimits, NumaNode, Topology
+from ortune.replaceable import replaceable
 
 
+@replaceable
 def read_host(root: Path = Path("/"), *, memory: bool = True) -> Host:
     """Read the host that this process runs on.
 

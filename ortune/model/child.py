@@ -19,6 +19,7 @@ from ortune.interpreter import PYTHON
 from ortune.interrupts import name_signal
 from ortune.limited import explain_no_access
 from ortune.prctl import die_with_parent, name_parent
+from ortune.replaceable import replaceable
 from ortune.secret_variables import inherit_environment
 from ortune.steps import enter_step
 
@@ -59,6 +60,7 @@ class ParserReply(msgspec.Struct, frozen=True):
     hint: str = ""
 
 
+@replaceable
 def read_in_child(module: str, path: str | Path, kind: type[Facts], options: Sequence[str] = ()) -> Facts:
     """Run a module on an ONNX file as a child process, and return the facts that it finds.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -49,6 +48,7 @@ from ortune.planning.screening import screen_deployments
 from ortune.planning.space import DeploymentSpace
 from ortune.queueing.batching import BatchTimes
 from ortune.queueing.rate_model import RateModel
+from ortune.times import stamp
 from ortune.worker.compiled_models import find_cache_options
 from ortune.workload import Limit
 from ortune.workload.load import HIGHEST_RATE_PER_S
@@ -112,7 +112,7 @@ def make_plan(prepared: PreparedPlan, observe: Observe = lambda stage, done, tot
         KeyboardInterrupt: The user ended it before anything was confirmed.
     """
     setup, options = prepared.setup, prepared.options
-    started = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+    started = stamp()
     with open_comparison(setup) as opened:
         outcome = run_stages(prepared.space, opened, options, observe)
         time_s = options.time_s + outcome.extension_s

@@ -10,6 +10,7 @@ from ortune.knobs import Config
 from ortune.program.candidates import CallCandidate, RunCandidate, ServerCandidate
 from ortune.program.process import ProgramProcess
 from ortune.program.runner import LEAST_RUN_DEADLINE_S, PAUSE_SHARE, RUN_DEADLINE_FACTOR, ProgramRunner
+from ortune.replaceable import replaceable
 from ortune.worker import Failure, LiveCandidate
 
 
@@ -58,3 +59,7 @@ class ProgramExecutor(ProgramRunner):
             live.check_files()
             live.close()
         return failure or live
+
+
+open_programs = replaceable(ProgramExecutor)
+"""Returns a `ProgramExecutor`, or what a simulated host has instead."""

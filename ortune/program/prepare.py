@@ -50,9 +50,11 @@ from ortune.program.server import Server, ServerLoad
 from ortune.program.space import NOT_OFFERED, OF_SESSIONS, ProgramModel, ProgramSpace, build_program_space, is_default
 from ortune.program.task import ProgramTask, can_encode, parse_call
 from ortune.record.files import check_record_writable
+from ortune.replaceable import replaceable
 from ortune.requests import ProgramSearchRequest
 from ortune.sanitize import printable
 from ortune.steps import enter_step
+from ortune.times import read_clock_s
 from ortune.tuning.resume import find_unfinished
 from ortune.worker import Failure, Runtime
 from ortune.worker.installed import find_installed_version
@@ -158,7 +160,7 @@ def prepare_program(request: ProgramSearchRequest) -> PreparedProgram:
     """
     if sys.platform == "win32":  # pragma: no cover
         raise UsageError("Programs cannot be tuned on Windows.", "Tune their models: ortune search MODEL.")
-    begin_s = time.monotonic()
+    begin_s = read_clock_s()
     if request.output is not None:
         check_record_writable(request.output)
     unfinished = find_unfinished(request)
@@ -201,7 +203,7 @@ def prepare_program(request: ProgramSearchRequest) -> PreparedProgram:
         n_processes=sum(bool(process.sessions) for process in processes),
         keeps_running=observed.keeps_running,
         run_s=observed.run_s,
-        spent_s=time.monotonic() - begin_s,
+        spent_s=read_clock_s() - begin_s,
         models=models,
         identities=identities,
         space=space,
@@ -458,6 +460,7 @@ class ObservedRun(msgspec.Struct, frozen=True, kw_only=True):
     run_s: float | None = None
 
 
+@replaceable
 def observe_program(task: ProgramTask, server: Server | None, observe_s: float) -> ObservedRun:
     """Run the program once as it is. A server gets requests for some time, and is then ended.
 

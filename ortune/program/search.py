@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 import functools
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ from ortune.compare.open import OpenComparison, fit_objective, start_comparison
 from ortune.errors import ProgramError, UsageError
 from ortune.host import HostClass
 from ortune.knobs import Config
-from ortune.program.executor import ProgramExecutor
+from ortune.program.executor import open_programs
 from ortune.program.identity import describe_program_identity
 from ortune.program.launcher import TunedModel
 from ortune.program.outputs import is_unjudged, make_check_error
@@ -30,6 +29,7 @@ from ortune.record.rounding import round_record
 from ortune.record.schema import SCHEMA, Bundle, Record, Search, Tried
 from ortune.record.trials import encode_trials, summarize_trials
 from ortune.steps import enter_step
+from ortune.times import stamp
 from ortune.tuning.outcome import Observe, Outcome
 from ortune.tuning.record_outcome import make_trials
 from ortune.tuning.resume import JournaledExecutor, explain_kept, open_journal
@@ -83,7 +83,7 @@ def search_program(prepared: PreparedProgram, observe: Observe = lambda progress
             still written.
     """
     request = prepared.request
-    begun = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+    begun = stamp()
     with contextlib.ExitStack() as stack:
         spent_s = count_spent(prepared)
         if journal := open_journal(
@@ -161,7 +161,7 @@ def open_program(
         # Idle BLAS threads of NumPy spin for a while, which would count as CPU use by other processes.
         stack.enter_context(threadpool_limits(limits=1, user_api="blas"))
         load = stack.enter_context(BackgroundLoad(request.beside)) if request.beside is not None else None
-        inner = ProgramExecutor(
+        inner = open_programs(
             prepared.task,
             [
                 TunedModel(name=model.name, path=identity.path, files=identity.files)

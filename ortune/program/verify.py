@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from pathlib import Path
 
 import msgspec
@@ -18,6 +17,7 @@ from ortune.program.tuned import AS_IT_IS, TunedProgram
 from ortune.record.files import check_unchanged, encode_record, follow_link, read_document, write_atomically
 from ortune.record.rounding import round_record
 from ortune.record.schema import SCHEMA, Bundle, Occasion, Record
+from ortune.times import stamp
 
 
 class ProgramVerification(Verification, frozen=True, kw_only=True):
@@ -51,7 +51,7 @@ def verify_program(
     Raises:
         OrtuneError: The program does not work as it is, or cannot be measured, or the check of the user does not run.
     """
-    started = datetime.now().astimezone().isoformat(timespec="seconds")
+    started = stamp()
     record, program = tuned.record, tuned.program
     sides = (Side(name=AS_IT_IS, config=tuned.base), Side(name="tuned", config=tuned.config))
     with open_program(program) as opened:

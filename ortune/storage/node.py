@@ -7,6 +7,8 @@ import os
 import secrets
 import socket
 
+from ortune.replaceable import replaceable
+
 NODE_VARIABLE = "ORTUNE_NODE"
 """Environment variable with the name. Without it, the name is that of the host. Containers have random ones."""
 
@@ -19,6 +21,7 @@ def name_node() -> str:
     return "".join(each for each in name if each.isprintable())[:LONGEST_NODE] or "node"
 
 
+@replaceable
 def name_worker() -> str:
     """Return a new name for this process."""
     return secrets.token_hex(8)

@@ -7,7 +7,6 @@ journal until there are none left. From then on, candidates are launched and mea
 
 from __future__ import annotations
 
-import datetime
 import hashlib
 import importlib.metadata
 import json
@@ -40,6 +39,7 @@ from ortune.record.journal import (
     read_unfinished,
 )
 from ortune.requests import ProgramSearchRequest, SearchRequest
+from ortune.times import stamp
 from ortune.worker import Block, BlockPlan, Executor, Failure, LiveCandidate, Runtime, SessionInfo
 from ortune.worker.gpu import list_gpus
 from ortune.worker.installed import find_installed_version
@@ -133,7 +133,7 @@ def open_journal(
     if path is None:
         find_unfinished(request)
         return None
-    started = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+    started = stamp()
     begin = Begin(
         id=uuid.uuid4().hex,
         pid=os.getpid(),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from ortune.record.leftovers import remove_leftovers
 from ortune.record.rescue import Saved, save_record
 from ortune.record.schema import Record
 from ortune.record.trials import encode_trials
+from ortune.times import stamp
 from ortune.tuning.hints import PastSearch, describe_search, name_shapes, remember
 from ortune.tuning.outcome import Observe, Outcome
 from ortune.tuning.plan import USUAL_BUDGET_S
@@ -70,7 +70,7 @@ def search(prepared: PreparedSearch, observe: Observe = lambda progress: None) -
             written.
     """
     request = prepared.request
-    begun = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+    begun = stamp()
     with contextlib.ExitStack() as stack:
         identity = describe_identity(
             request,

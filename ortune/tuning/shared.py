@@ -8,7 +8,6 @@ on the clock of whoever waits for it.
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -30,6 +29,7 @@ from ortune.storage import (
     SharedRound,
     SharedStudy,
     StorageError,
+    name_worker,
 )
 from ortune.storage.outbox import Message, Outbox
 from ortune.storage.schema import Stage, encode
@@ -115,7 +115,7 @@ class SharedExchange(Exchange):
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self.worker = worker or uuid.uuid4().hex[:16]
+        self.worker = worker or name_worker()
         self.result: SharedResult | None = None
         self.own_result: SharedResult | None = None
         self.unfit: dict[str, Disagreement] = {}

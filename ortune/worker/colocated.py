@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from ortune.knobs.config import Config
+from ortune.replaceable import replaceable
 from ortune.worker.block import Block, BlockPlan
 from ortune.worker.clocks import Clocks
 from ortune.worker.failure import Failure
@@ -77,6 +78,10 @@ class ColocatedCandidates:
         """Kill all processes, and wait for their end. It may be called more than once."""
         for live in self.lives:
             live.close()
+
+
+open_colocated = replaceable(ColocatedCandidates)
+"""Returns `ColocatedCandidates`, or what a simulated host has instead."""
 
 
 def find_workers(live: LiveCandidate) -> tuple[WorkerProcess, ...]:

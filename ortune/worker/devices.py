@@ -12,6 +12,7 @@ import msgspec
 
 from ortune.interpreter import PYTHON
 from ortune.knobs.config import PROVIDER_OF, PluginPackage
+from ortune.replaceable import replaceable
 from ortune.worker.child_process import make_environment
 from ortune.worker.plugins import Device, describe_device, find_plugin_versions, register_plugin
 from ortune.worker.runtime import explain_provider_fault
@@ -72,6 +73,7 @@ def list_devices(package: PluginPackage | None = None) -> list[Device]:
     return [describe_device(each, package) for each in onnxruntime.get_ep_devices() if each.ep_name == provider]
 
 
+@replaceable
 def read_devices() -> Devices:
     """Return the devices of this host."""
     versions = find_plugin_versions()

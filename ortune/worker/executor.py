@@ -17,6 +17,7 @@ from ortune.interrupts import uninterrupted
 from ortune.knobs.config import CPU, DEFAULT, Config
 from ortune.knobs.titles import describe
 from ortune.model import ModelInfo
+from ortune.replaceable import replaceable
 from ortune.steps import enter_step
 from ortune.worker import protocol
 from ortune.worker.activity import LOOK_S
@@ -392,6 +393,10 @@ class ProcessExecutor:
         self._live.discard(worker)
         self._memory.remove(worker)
         self._watchdog.remove(worker.pid)
+
+
+open_workers = replaceable(ProcessExecutor)
+"""Returns a `ProcessExecutor`, or what a simulated host has instead."""
 
 
 def _list_quanta(model: ModelInfo) -> dict[str, float]:

@@ -19,6 +19,7 @@ import msgspec
 
 from ortune.errors import HostError
 from ortune.naming import RUNTIME_HINT
+from ortune.replaceable import replaceable
 
 MODULE = "onnxruntime"
 
@@ -32,6 +33,7 @@ class RuntimePackage(msgspec.Struct, frozen=True):
     version: str
 
 
+@replaceable
 def find_runtime_packages() -> tuple[RuntimePackage, ...]:
     """Return the packages that own the onnxruntime that this Python imports, sorted by name.
 

@@ -17,6 +17,7 @@ import msgspec
 from ortune.errors import HostError
 from ortune.interpreter import PYTHON
 from ortune.knobs.config import CUDA_BASED, PROVIDER_OF, Config
+from ortune.replaceable import replaceable
 from ortune.sanitize import printable
 from ortune.worker.child_process import TELEMETRY_OFF, make_environment
 from ortune.worker.owned_folder import OwnedFolder
@@ -81,7 +82,7 @@ def read_runtime() -> Runtime:
 
 def read_installed_runtime() -> Runtime | None:
     """Return the result of `read_runtime` in a child process, or None if onnxruntime cannot be imported there."""
-    found = _ask_for_runtime()
+    found = ask_for_runtime()
     return None if isinstance(found, str) else found
 
 
@@ -91,7 +92,7 @@ def require_installed_runtime() -> Runtime:
     Raises:
         HostError: onnxruntime is installed, but cannot be imported.
     """
-    found = _ask_for_runtime()
+    found = ask_for_runtime()
     if isinstance(found, str):
         raise HostError(
             f"A process that imports onnxruntime failed: {found}.",
@@ -100,7 +101,8 @@ def require_installed_runtime() -> Runtime:
     return found
 
 
-def _ask_for_runtime() -> Runtime | str:
+@replaceable
+def ask_for_runtime() -> Runtime | str:
     """Return the result of `read_runtime` in a child process, or why there is none. Processes that die are repeated."""
     command = [*PYTHON, "-c", READ_RUNTIME]
     fault = ""

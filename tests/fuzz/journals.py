@@ -36,7 +36,7 @@ def _search(path: Path, *, interrupt_at: int) -> None:
     from ortune.record.journal import Begin, Journal, Resume
     from ortune.tuning.stages import SearchSettings, run_search
     from ortune.worker import Failure
-    from tests.simulation import SimulatedExecutor, make_host, make_model, open_with_journal
+    from tests.simulated import SimulatedExecutor, make_host, make_model, open_with_journal
 
     begin = Begin(
         id="1", pid=1, started="2026-01-01T00:00:00+00:00", identity={"model a.onnx": "1"}, shares={"1": 0.75}

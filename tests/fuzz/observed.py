@@ -17,7 +17,7 @@ from tests.conftest import TINY_CNN
 from tests.fuzz.mutation import NUMBERS, make_json_mutation, mutate_bytes
 from tests.fuzz.target import Target, attempt, find_folder
 from tests.observing import make_process
-from tests.simulation import SimulatedPrograms, make_host
+from tests.simulated import Scenario, simulate
 
 if TYPE_CHECKING:
     from ortune.program.observation import Reading
@@ -119,10 +119,11 @@ def _tune(reading: Reading, *, is_searched: bool) -> None:
     from ortune.console.safe_console import SafeConsole
     from ortune.options import make_request
     from ortune.program.identity import describe_program_identity
-    from ortune.program.prepare import ObservedRun, prepare_program
+    from ortune.program.prepare import ObservedRun, observe_program, prepare_program
     from ortune.program.search import describe_inputs, search_program
     from ortune.program.space import resolve
     from ortune.record.files import read_records
+    from ortune.replaceable import replaced
     from ortune.requests import ProgramSearchRequest
 
     path = find_folder() / "tuned.json"
@@ -130,10 +131,9 @@ def _tune(reading: Reading, *, is_searched: bool) -> None:
     values = {"command": (sys.executable,), "output": path, "budget": SEARCH_S}
     known = _read_tiny()
     with (
-        mock.patch("ortune.program.prepare.observe_program", lambda *_: ObservedRun(reading=reading)),
+        simulate(Scenario(n_cores=4)),
+        replaced({observe_program: lambda *_: ObservedRun(reading=reading)}),
         mock.patch("ortune.program.prepare.read_model", lambda path: known),
-        mock.patch("ortune.program.prepare.read_host", lambda: make_host(4)),
-        mock.patch("ortune.program.search.ProgramExecutor", SimulatedPrograms),
     ):
         prepared = attempt(prepare_program, make_request(ProgramSearchRequest, values))
         if prepared is None:

@@ -11,7 +11,7 @@ import msgspec
 
 from tests.fuzz.mutation import mutate_bytes
 from tests.fuzz.target import FREE_BYTES, Target, attempt
-from tests.simulation import make_host, make_model
+from tests.simulated import make_host, make_model
 
 OPTION_SEEDS = tuple(
     text.encode()

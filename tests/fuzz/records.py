@@ -14,7 +14,7 @@ import msgspec
 
 from tests.fuzz.mutation import NUMBERS, WORDS, make_json_mutation, mutate_bytes
 from tests.fuzz.target import DATA, Target, attempt, write_input
-from tests.simulation import make_model
+from tests.simulated import make_model
 
 
 @functools.cache

@@ -7,7 +7,6 @@ import functools
 import io
 import re
 import shutil
-import tarfile
 import tempfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -18,10 +17,11 @@ from unittest import mock
 
 import msgspec
 
+from tests.archives import extract_files
 from tests.fuzz.mutation import mutate_bytes
 from tests.fuzz.target import DATA, Target, find_folder
 from tests.hosts import HOSTS, list_files
-from tests.simulation import make_model
+from tests.simulated import make_model
 
 SEPARATOR = b"\xfe\xff"
 """Separates paths and contents of a tree."""
@@ -56,8 +56,7 @@ def sysfs_seeds() -> tuple[bytes, ...]:
     found = []
     for archive in sorted((DATA / "topology").glob("*.tar.bz2")):
         with tempfile.TemporaryDirectory() as folder:
-            with tarfile.open(archive) as tar:
-                tar.extractall(folder, filter="tar")
+            extract_files(archive, Path(folder))
             root = min((path.parent for path in Path(folder).rglob("sys")), key=lambda path: len(path.parts))
             files = {name: content for name, content in read_files(root) if not MORE_CPUS.search(name)}
             found.append(pack_tree(files))

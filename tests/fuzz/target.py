@@ -16,7 +16,7 @@ from unittest import mock
 
 from ortune.errors import OrtuneError, spell_as_flag, spell_in_toml
 from tests.conftest import ROOT
-from tests.simulation import make_host
+from tests.simulated import make_host
 
 FREE_BYTES = 64 << 20
 """Free memory that targets pretend to have, so that an estimate that is too low shows in the memory of the process."""

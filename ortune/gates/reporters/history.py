@@ -15,6 +15,7 @@ from ortune.errors import RecordError, UsageError
 from ortune.gates.results import GateError, GateResult
 from ortune.limited import TooLargeError, read_limited
 from ortune.sanitize import encode_json
+from ortune.times import stamp
 
 YEARS = range(1970, 3000)
 """Years of entries. A plot needs some time before and after."""
@@ -107,7 +108,7 @@ def append_history(path: Path, results: Sequence[GateResult | GateError]) -> Non
     Raises:
         UsageError: The file cannot be written.
     """
-    now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+    now = stamp()
     text = b"".join(encode_json(make_entry(result, now)) + b"\n" for result in results)
     try:
         if not path.is_file() and path.exists():  # a pipe or a device, which cannot be read back

@@ -19,7 +19,7 @@ from ortune.planning.deployment import Deployment
 from ortune.planning.measuring import DeploymentRunner
 from ortune.planning.rate_latency import bound_utilization, find_moments, summarize_rate
 from ortune.worker import BlockPlan, Failure, LiveCandidate
-from ortune.worker.colocated import ColocatedBlock, ColocatedCandidates
+from ortune.worker.colocated import ColocatedBlock, ColocatedCandidates, open_colocated
 from ortune.workload import Load
 
 ARRIVALS_PER_BLOCK, ARRIVALS_PER_PROCESS = 8, 4
@@ -92,7 +92,7 @@ class OpenHost:
                     live.close()
                 return answer
             lives.append(answer)
-        return ColocatedCandidates(lives, loads)
+        return open_colocated(lives, loads)
 
 
 class Together(msgspec.Struct, kw_only=True):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 import math
 from collections.abc import Callable, Sequence
 
@@ -35,6 +34,7 @@ from ortune.planning.colocation.timings import Size, Timing
 from ortune.planning.result import MOST_REPLICAS, Estimate, describe_interval
 from ortune.planning.space import DeploymentSpace
 from ortune.queueing.cost import count_replicas
+from ortune.times import stamp
 
 ALONE_SHARE = 0.3
 TOGETHER_SHARE = 0.75
@@ -87,7 +87,7 @@ def make_host_plan(prepared: PreparedHostPlan, observe: Observe = lambda stage, 
         KeyboardInterrupt: The user ended it before anything was measured with all models.
     """
     options = prepared.options
-    started = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+    started = stamp()
     with contextlib.ExitStack() as stack:
         opened = []
         for number, setup in enumerate(prepared.setups):

@@ -13,14 +13,10 @@ from typing import Any
 import msgspec
 
 from ortune.errors import ModelError
-from ortune.model import graph, read
 from ortune.model.child import check_file, explain_refusal
 
 READERS = {"ortune.model.inspect": "inspect_model", "ortune.model.graph": "summarize_graph"}
 """The function of each module that its child process calls."""
-
-USERS = (graph, read)
-"""Modules that start children."""
 
 
 def read_here(module: str, path: str | Path, kind: type[Any], options: Sequence[str] = ()) -> Any:

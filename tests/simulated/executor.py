@@ -5,26 +5,19 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
 
 import msgspec
 import numpy as np
 
 from ortune.compare.open import OpenComparison, start_comparison
-from ortune.host import Core, Host, HostLimits, NumaNode, Topology
 from ortune.knobs import DEFAULT, Config
-from ortune.model import InputInfo, ModelFile, ModelInfo, OutputInfo, Traits
 from ortune.queueing.batching import BatchedQueue, make_batch_times, schedule_batches
 from ortune.record.journal import Journal
 from ortune.tuning.resume import JournaledExecutor
 from ortune.worker import Block, BlockPlan, Failure, LiveCandidate, Memory, Runtime, SessionInfo
 from ortune.worker.block import GpuState, Job
-from ortune.worker.executor import ReferenceOutputs
 from ortune.worker.open_loop import draw_arrivals
-from ortune.worker.runtime import read_installed_runtime
-from ortune.workload import Feed, Goal, Load
+from ortune.workload import Goal, Load
 
 Latency = Callable[[Config], float]
 """Returns the true duration of a call in ns, given a config."""
@@ -34,49 +27,6 @@ LatencyUnder = Callable[[Config, Load], float]
 
 Services = Callable[[np.random.Generator, float, int], np.ndarray]
 """Draws the durations of calls that arrive at a rate, given their level in ns and their number."""
-
-
-def make_host(
-    n_cores: int = 2,
-    *,
-    smt: int = 1,
-    n_nodes: int = 1,
-    domains_per_node: int = 1,
-    usable: tuple[int, ...] | None = None,
-) -> Host:
-    n_cpus = n_cores * smt
-    online = tuple(range(n_cpus))
-    per_node = n_cpus // n_nodes
-    nodes = tuple(
-        NumaNode(id=number, cpus=online[number * per_node : (number + 1) * per_node]) for number in range(n_nodes)
-    )
-    per_domain = per_node // domains_per_node
-    return Host(
-        system="Linux",
-        machine="x86_64",
-        cpu_model="Simulated",
-        topology=Topology(
-            online=online,
-            cores=tuple(Core(cpus=online[first : first + smt]) for first in range(0, n_cpus, smt)),
-            packages=(online,),
-            numa_nodes=nodes,
-            l3_domains=tuple(online[first : first + per_domain] for first in range(0, n_cpus, per_domain)),
-            source="sysfs",
-        ),
-        limits=HostLimits(usable=online if usable is None else usable),
-    )
-
-
-def make_model(width: int = 3, inputs: tuple[InputInfo, ...] = ()) -> ModelInfo:
-    return ModelInfo(
-        path="/nowhere/model.onnx",
-        files=(ModelFile(name="model.onnx", size_bytes=1, sha256="0" * 64),),
-        inputs=inputs,
-        outputs=(OutputInfo(name="y"),),
-        traits=Traits(
-            opset=17, ir_version=8, n_nodes=9, width=width, quantized=False, control_flow=False, ops={"Conv": 9}
-        ),
-    )
 
 
 def sojourn_times(
@@ -120,8 +70,10 @@ class SimulatedLive:
     def measure(self, plan: BlockPlan) -> Block | Failure:
         assert not self.closed, "a closed candidate was measured"
         executor = self._executor
-        if self.config in executor.dies_when_measured or (
-            plan.load.rate_per_s and executor.fails_at_a_rate(self.config)
+        if (
+            self.config in executor.dies_when_measured
+            or executor.is_deadly(self.config)
+            or (plan.load.rate_per_s and executor.fails_at_a_rate(self.config))
         ):
             return Failure(kind="crash", stage="measure", message="ended by SIGSEGV")
         executor.n_blocks += 1
@@ -239,6 +191,7 @@ class SimulatedExecutor:
         contention: Callable[[Config], float] = lambda config: 2.0,
         fails_to_launch: Callable[[Config], Failure | None] = lambda config: None,
         dies_when_measured: Sequence[Config] = (),
+        is_deadly: Callable[[Config], bool] = lambda config: False,
         interrupt_at: int | None = None,
         cpu: Callable[[Config], float] = lambda config: 1.0,
         peak_bytes: Callable[[Config], float] = lambda config: 60e6,
@@ -267,6 +220,7 @@ class SimulatedExecutor:
         self.contention = contention
         self.fails_to_launch = fails_to_launch
         self.dies_when_measured = dies_when_measured
+        self.is_deadly = is_deadly
         self.interrupt_at = interrupt_at
         self.cpu = cpu
         self.peak_bytes = peak_bytes
@@ -349,42 +303,6 @@ def open_with_journal(executor: SimulatedExecutor, journal: Journal, *, seed: in
     return start_comparison(wrapped, first, Goal(), first_launch_s=wrapped.now_s(), seed=seed, free_bytes=8_000_000_000)
 
 
-class SimulatedProcesses(SimulatedExecutor):
-    """What takes the place of worker processes where a whole command runs on a simulated host.
-
-    One thread is twice as fast as the default, and uses less CPU time. A further item takes half of the time of one.
-    """
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(
-            lambda config: (0.5e6 if is_one_thread(config) else 1e6) * (1 + config.batch) / 2,
-            cpu=lambda config: 1.0 if is_one_thread(config) else 1.8,
-        )
-        self.n_cases = next((each.n_cases for each in arguments if isinstance(each, Feed)), 1)
-        self.runtime = read_installed_runtime() or RUNTIME
-        self.reference = ReferenceOutputs(path=Path(), compare_values=True)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        assert not self.live or error, "candidates are still live"
-
-
-class SimulatedPrograms(SimulatedExecutor):
-    """What takes the place of programs that stay alive. With one thread, they are four times as fast."""
-
-    keeps_alive = True
-
-    def __init__(self, *arguments: Any, interrupt_at: int | None = None, **options: Any) -> None:
-        super().__init__(lambda config: 5e6 if is_one_thread(config) else 2e7, interrupt_at=interrupt_at)
-        self.runtime = arguments[2]
-
-    def close(self) -> None:
-        assert not self.live
-
-
 def is_one_thread(config: Config) -> bool:
+    """Return whether a config has one thread."""
     return config.session_options.get("intra_op_num_threads") == 1
