@@ -1,4 +1,4 @@
-"""Recognizes files that were passed in the place of others: a record as a model, a model as a record, a script."""
+"""Recognizes files by their content: JSON documents of ortune, and what was passed in the place of something else."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import re
 import stat
 from collections.abc import Callable
 from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
 
 from ortune.limited import TooLargeError, read_limited
 
@@ -28,8 +31,11 @@ SUFFIXES = {
     ".json": "a JSON file",
 }
 
+Document = Literal["record", "bundle", "plan", "plan for several models", "bench", ""]
+"""A JSON document of ortune. "plan" is one for a single model, and "bench" is the output of `ortune bench --json`."""
+
 DOCUMENTS = {"a record": (b'"evidence"', b'"search"'), "a plan": (b'"rows"', b'"recommended"')}
-"""What a JSON document of ortune is if it has these keys. A bundle of records counts as one."""
+"""What a JSON document that may be damaged is, if it has these keys. A bundle of records counts as one."""
 
 SPECIAL: dict[str, Callable[[int], bool]] = {
     "a folder": stat.S_ISDIR,
@@ -46,6 +52,51 @@ PROGRAMS = re.compile(
 
 MOST_NAMES = 1000
 """Files of a folder among which a similar name is looked for."""
+
+
+class _Keys(msgspec.Struct):
+    """Keys that show what a document is; empty if it does not have them. Their values are not read."""
+
+    schema: msgspec.Raw = msgspec.Raw()
+    evidence: msgspec.Raw = msgspec.Raw()
+    search: msgspec.Raw = msgspec.Raw()
+    records: msgspec.Raw = msgspec.Raw()
+    rows: msgspec.Raw = msgspec.Raw()
+    recommended: msgspec.Raw = msgspec.Raw()
+    measured_scale: msgspec.Raw = msgspec.Raw()
+    workload: msgspec.Raw = msgspec.Raw()
+    calls_needed: msgspec.Raw = msgspec.Raw()
+
+
+class _MemberKeys(msgspec.Struct):
+    evidence: msgspec.Raw
+    search: msgspec.Raw
+
+
+_Members = Annotated[list[_MemberKeys], msgspec.Meta(min_length=1)]
+
+
+def find_document(content: bytes) -> Document:
+    """Return what a JSON document is, of any schema; empty if it is none of ortune's, or damaged."""
+    try:
+        keys = msgspec.json.decode(content, type=_Keys)
+        if keys.rows and keys.recommended:
+            return "plan for several models" if keys.measured_scale else "plan"
+        if keys.rows and keys.workload and keys.calls_needed:
+            return "bench"
+        if not bytes(keys.schema).isdigit():
+            return ""
+        if keys.evidence and keys.search:
+            return "record"
+        msgspec.json.decode(keys.records, type=_Members)
+    except (ValueError, RecursionError):
+        return ""
+    return "bundle"
+
+
+def is_record(content: bytes) -> bool:
+    """Return whether a file's content looks like a record or a bundle, of any schema."""
+    return find_document(content) in {"record", "bundle"}
 
 
 def name_kind(path: Path) -> str:

@@ -5,6 +5,8 @@ A path may lead to a device that never ends, or to a file that would fill the me
 
 from __future__ import annotations
 
+import errno
+import os
 import stat
 import sys
 from pathlib import Path
@@ -49,6 +51,28 @@ def read_limited(path: str | Path, most_bytes: int, *, only_regular: bool = Fals
     if len(data) > most_bytes:
         raise TooLargeError(f"it has more than {most_bytes >> 10} KiB")
     return data
+
+
+def open_regular(path: Path, flags: int, mode: int) -> int:
+    """Open a file that the user did not name, such as one next to a record. Return its descriptor.
+
+    A link in its place may have come with the folder, and may lead to any file of the user.
+
+    Args:
+        path: Path of the file.
+        flags: Flags of `os.open`.
+        mode: Mode of a new file.
+
+    Raises:
+        OSError: It cannot be opened, or is a link, a pipe or a device. The error says so, as part of a sentence.
+    """
+    if path.is_symlink():
+        raise OSError(errno.ELOOP, "it is a link")
+    descriptor = os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0), mode)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is not a regular file")
+    return descriptor
 
 
 def explain_no_access(path: Path) -> str:

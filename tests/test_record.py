@@ -24,6 +24,7 @@ from ortune.compare.comparison import Speedup
 from ortune.compare.host_speedup import HostSpeedup
 from ortune.compare.hosts import pool_hosts
 from ortune.errors import RecordError, UsageError, spell_as_flag
+from ortune.file_kinds import is_record
 from ortune.gates.reporters.history import is_history
 from ortune.knobs import Config
 from ortune.knobs.config import CPU_PROVIDER
@@ -33,7 +34,6 @@ from ortune.record.files import (
     check_record_writable,
     check_writable,
     encode_record,
-    is_record,
     path_of_trials,
     read_record,
     read_records,

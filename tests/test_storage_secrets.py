@@ -7,6 +7,7 @@ of ortune therefore holds the password, and one of its child processes does not.
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ import msgspec
 import pytest
 
 from ortune.compare.comparison import Speedup
+from ortune.fleet.proofs import open_studies
 from ortune.fleet.shared_metrics import MetricsSender
 from ortune.record.schema import Record
 from ortune.storage import list_studies, parse_location
@@ -73,14 +75,14 @@ ATTEMPTS = 4
 
 def search(url: str, folder: Path, budget_s: int = 20) -> subprocess.Popen[str]:
     """Begin a search beside a program."""
-    beside = f"{sys.executable} -c 'import time; time.sleep(600)'"
+    beside = shlex.join([sys.executable, "-c", "import time; time.sleep(600)"])
     return start(url, folder, "search", TINY_CNN, "--budget", f"{budget_s}s", "-o", "tuned.json", "--beside", beside)
 
 
 def wait_for_trials(process: subprocess.Popen[str], url: str) -> None:
     """Wait until a search has shared a measurement, or has ended."""
     location = parse_location(url, "")
-    while process.poll() is None and not any(study.n_trials for study in list_studies(location)):
+    while process.poll() is None and not any(study.receive() for study in open_studies(location)):
         time.sleep(0.1)
 
 

@@ -37,10 +37,11 @@ def collect(values: Values) -> None:
     from ortune.console.fleet_status import show_unread
     from ortune.console.merge import show_bundle
     from ortune.console.widgets import make_console
+    from ortune.file_kinds import is_record
     from ortune.fleet.collect import list_sourced
     from ortune.fleet.proofs import read_claims
     from ortune.limited import STANDARD_STREAM
-    from ortune.record.files import check_writable, encode_record, is_record, write_atomically
+    from ortune.record.files import check_writable, encode_record, write_atomically
     from ortune.record.select import merge
     from ortune.sanitize import escape_json
     from ortune.storage.location import require_location

@@ -13,8 +13,9 @@ from ortune.sanitize import escape_json
 @command(MergeRequest)
 def merge(values: Values) -> None:
     """Put records for several hosts, loads and models into a bundle, from which apply chooses the right one."""
+    from ortune.file_kinds import is_record
     from ortune.limited import STANDARD_STREAM
-    from ortune.record.files import check_writable, encode_record, is_record, write_atomically
+    from ortune.record.files import check_writable, encode_record, write_atomically
     from ortune.record.select import merge as run
     from ortune.record.select import read_sourced
 

@@ -28,6 +28,9 @@ QUANTILES = {"p50": 0.5, "p99": 0.99}
 CALLS_NEEDED = {"p50": 20, "p99": 1000, "mean": 20, "cpu": 20}
 """Calls that a process must have made for its figure to count. Ten are beyond the quantile."""
 
+MOST_MODELS = 256
+"""Models of a rollout at most. Each is compared over all processes."""
+
 LEAST_TIME_SHARE = 0.01
 """Share of the time of all calls that a model must have to count in the total."""
 
@@ -137,11 +140,16 @@ def compare_arms(
         max_slowdown: Slowdown that must be excluded for the verdict `not_worse`.
 
     Raises:
-        UsageError: There are no metrics, or those of several configs.
+        UsageError: There are no metrics, or those of several configs or of too many models.
     """
     chosen, parts = choose_config(metrics, config)
     processes = merge_forks(parts)
     models = find_models(processes)
+    if len(models) > MOST_MODELS:
+        raise UsageError(
+            f"The metrics are of {len(models)} models, and at most {MOST_MODELS} can be compared.",
+            "Write the metrics of each program to a folder of its own.",
+        )
     rows = [
         _compare(processes, each, _measure_models({key: 1.0}, each), confidence, keys=(key,), model=name)
         for key, name in models.items()

@@ -30,6 +30,7 @@ from ortune.storage import (
     list_studies,
     name_node,
     name_worker,
+    open_storage,
 )
 from ortune.storage.shared_study import StudyInfo, name_study
 
@@ -107,14 +108,15 @@ def read_claim(study: SharedStudy) -> SharedClaim | Unread | None:
 
 
 def open_studies(location: Location) -> Iterable[SharedStudy]:
-    """Yield the studies of a storage whose name is that of their identity."""
-    for info in list_studies(location):
+    """Yield the studies of a storage whose name is that of their identity. Nothing is written."""
+    storage = open_storage(location)
+    for info in list_studies(location, storage):
         if is_genuine(info):
-            yield SharedStudy(location, info.identity)
+            yield SharedStudy(location, info.identity, storage=storage)
 
 
 def is_genuine(study: StudyInfo) -> bool:
-    """Return whether the name of a study is that of its identity. Opening another one would create a study."""
+    """Return whether the name of a study is that of its identity. There may be no study of another name."""
     return name_study(study.identity) == study.name
 
 

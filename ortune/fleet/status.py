@@ -14,6 +14,9 @@ from ortune.fleet.shared_metrics import METRICS_OF_CANARIES
 from ortune.knobs.config import DEFAULT, Config
 from ortune.storage import Location, Measurement, NodeState, Proof, SharedSpeedup, SharedStudy, hash_node
 
+MOST_SHOWN = 1024
+"""Number of characters of a text of a study's identity, which another host may have written."""
+
 
 class Leader(msgspec.Struct, frozen=True, kw_only=True):
     """The best config of a search so far. Nothing about it is proven.
@@ -107,7 +110,7 @@ def _describe(study: SharedStudy, found: SharedClaim | Unread | None) -> StudySt
     measurements, states = study.receive(), study.read_nodes()
     proofs = claim.proofs if claim else ()
     record = claim.record if claim else None
-    identity = study.identity
+    identity = {name: text[:MOST_SHOWN] for name, text in study.identity.items()}
     return StudyStatus(
         study=study.name,
         model=identity.get("model_name", ""),

@@ -68,7 +68,7 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     width: int
     quantized: bool
     control_flow: bool
-    ops: dict[str, int]
+    ops: dict[str, Count]
 
 
 class ModelFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

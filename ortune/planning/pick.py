@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Sequence
 
@@ -15,7 +16,6 @@ from ortune.planning.deployment import Deployment
 from ortune.planning.result import Estimate, LengthPlan, Plan, PlannedDeployment
 from ortune.record.schema import SCHEMA, Evidence, Record, Search, Tried, Verdict
 from ortune.workload import Limit, Load
-from ortune.workload.load import HIGHEST_RATE_PER_S
 
 LARGEST_LOG_RATIO = 300.0
 """What a file can contain, and no measurement shows."""
@@ -195,11 +195,12 @@ def find_load(deployment: Deployment, sustained_per_s: float) -> Load:
     """Return the load that a deployment is for, given the rate that it can take.
 
     With one caller, a program whose calls overlap does not fit, of which `ortune apply` warns. With several, they need
-    not overlap: with a rate, `ortune apply` does not expect it.
+    not overlap: with a rate, `ortune apply` does not expect it. A file may hold a rate that no load has.
     """
-    if deployment.clients == 1 or not 0 < sustained_per_s <= HIGHEST_RATE_PER_S:
-        return deployment.load
-    return deployment.load_at(sustained_per_s)
+    if deployment.clients > 1:
+        with contextlib.suppress(ValueError):
+            return deployment.load_at(sustained_per_s)
+    return deployment.load
 
 
 def find_speedup(row: PlannedDeployment, default: PlannedDeployment) -> Speedup | None:

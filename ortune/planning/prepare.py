@@ -6,6 +6,7 @@ import msgspec
 
 from ortune.compare.open import ComparisonSetup, allow_tf32, check_processes, prepare_comparison
 from ortune.errors import UsageError
+from ortune.file_kinds import find_document
 from ortune.knobs import CPU, Config, SpaceOptions, build_space, ids
 from ortune.knobs.build import fixed_options
 from ortune.knobs.captures import captures_graphs
@@ -15,7 +16,7 @@ from ortune.planning.dynamic_batching import MOST_REQUESTS
 from ortune.planning.length_policies import LengthSample
 from ortune.planning.options import PlanOptions
 from ortune.planning.space import DeploymentSpace, make_deployment_space
-from ortune.record.files import check_writable, is_plan
+from ortune.record.files import check_writable
 from ortune.requests import PlanRequest
 from ortune.worker.installed import find_installed_version, require_runtime
 from ortune.worker.providers import choose_providers
@@ -49,7 +50,7 @@ def prepare_plan(request: PlanRequest) -> PreparedPlan:
     """
     require_runtime()
     if request.output is not None:
-        check_writable(request.output, may_replace=is_plan)
+        check_writable(request.output, may_replace=lambda content: find_document(content) == "plan")
     setup = prepare_comparison(
         request.model,
         Goal(objectives=("throughput",), batches=list_batches(*request.batch) if request.batch else ()),

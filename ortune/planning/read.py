@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ortune.errors import RecordError
+from ortune.file_kinds import find_document
 from ortune.host import read_host
 from ortune.record.check import check_files
-from ortune.record.files import is_host_plan, is_plan, name_of_input, read_any
+from ortune.record.files import name_of_input, read_any
 from ortune.record.schema import Record
 from ortune.record.select import AnySourced, Sourced, Wanted, decode_sourced, limit_to_host, select_record
 
@@ -57,19 +58,23 @@ def read_configs(
             found.append(Sourced(record=each, source="the record"))
         elif not isinstance(each, (str, Path)):
             found += source_plan(each, pick, "plan.json")
-        elif is_plan(data := read_any(each)):
+        else:
+            found += decode_configs(read_any(each), name_of_input(each), trust=trust, pick=pick)
+    return tuple(found)
+
+
+def decode_configs(data: bytes, name: str, *, trust: bool, pick: int | str | None) -> Sequence[Sourced]:
+    """Return the records that the content of a file holds, or the deployments of a plan; see `read_configs`."""
+    match find_document(data):
+        case "plan":
             from ortune.planning.files import decode_plan
 
-            name = name_of_input(each)
-            found += source_plan(decode_plan(data, name, trust=trust), pick, name)
-        elif is_host_plan(data):
+            return source_plan(decode_plan(data, name, trust=trust), pick, name)
+        case "plan for several models":
             from ortune.planning.colocation.files import decode_host_plan
 
-            name = name_of_input(each)
-            found += source_plan(decode_host_plan(data, name, trust=trust), pick, name)
-        else:
-            found += decode_sourced(data, name_of_input(each), trust=trust)
-    return tuple(found)
+            return source_plan(decode_host_plan(data, name, trust=trust), pick, name)
+    return decode_sourced(data, name, trust=trust)
 
 
 def select_config(records: Sequence[Sourced], wanted: Wanted, model: str | Path | None = None) -> Sourced:

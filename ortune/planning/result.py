@@ -13,6 +13,7 @@ from ortune.host import HostClass
 from ortune.knobs.caches import check_cache_options
 from ortune.knobs.config import MOST_ITEMS
 from ortune.model.identity import ModelIdentity
+from ortune.numbers import Count
 from ortune.planning.deployment import Deployment
 from ortune.queueing.policies import Policy, name_policy
 from ortune.times import check_time
@@ -102,7 +103,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     high: float | None
     confidence: float
     source: Source
-    n_measurements: int | None = None
+    n_measurements: Count | None = None
 
     def __post_init__(self) -> None:
         """Reject numbers that no figure has."""
@@ -189,7 +190,7 @@ class PlannedDeployment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     capacity: Estimate | None = None
     predicted_capacity: Estimate | None = None
     is_proven: bool = False
-    replicas: int | None = None
+    replicas: Count | None = None
     at_rate: AtRate | None = None
     predicted_at_rate: AtRate | None = None
     price_of_million: float | None = None
@@ -242,13 +243,13 @@ class LengthPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """
 
     policy: Policy
-    parameter: int | None
+    parameter: Count | None
     items_per_s: Estimate
     predicted_per_s: float
     to_reference: Estimate | None = None
     to_single: Estimate | None = None
     padding: float
-    n_calls: int
+    n_calls: Count
     longest_call_ns: float
     max_error: float | None = None
     problem: str = ""
@@ -275,10 +276,10 @@ class LengthPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """
 
     text: str
-    lengths: tuple[int, ...]
-    maximum: int
+    lengths: tuple[Count, ...]
+    maximum: Count
     place: int
-    n_points: int
+    n_points: Count
     policies: tuple[LengthPolicy, ...]
     recommended: int
     reference: int

@@ -14,12 +14,12 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, Generic, TypeVar
 
 import msgspec
 
 from ortune.errors import RecordError, UsageError
-from ortune.file_kinds import name_kind, name_special
+from ortune.file_kinds import find_document, is_record, name_kind, name_special
 from ortune.limited import STANDARD_STREAM, STDIN, TooLargeError, read_limited
 from ortune.locks import try_to_lock
 from ortune.naming import DISTRIBUTION
@@ -160,7 +160,7 @@ def parse_records(data: bytes, name: str) -> Document:
     Raises:
         RecordError: It holds no records that this version can read.
     """
-    if is_plan(data) or is_host_plan(data):
+    if find_document(data) in {"plan", "plan for several models"}:
         raise RecordError(
             f"{name} is a plan of deployments, and a record is needed here.",
             "`ortune apply` uses plans. To create a record: ortune search MODEL -o FILE.",
@@ -216,9 +216,10 @@ def name_of_input(path: str | Path) -> str:
 def _explain_damage(name: str, error: Exception) -> RecordError:
     """Return the error for a file that is not valid JSON."""
     kind = name_kind(Path(name)) if name != name_of_input(STANDARD_STREAM) else ""
-    if kind == "a record":
+    if kind in ("a record", "a plan"):
+        again = WRITE_AGAIN if kind == "a record" else "Write it again: ortune plan MODEL -o FILE."
         return RecordError(
-            f"{name} is a record, but it cannot be read: {error}.", f"{WRITE_AGAIN} JSON has no numbers such as NaN."
+            f"{name} is {kind}, but it cannot be read: {error}.", f"{again} JSON has no numbers such as NaN."
         )
     if kind not in ("", "a JSON file", "a named pipe", "a device"):
         return RecordError(f"{name} is {kind}, not a record.", SEARCH_HINT)
@@ -686,52 +687,6 @@ def is_special(path: Path) -> bool:
     That is a device, a pipe or a socket, or a file that this process has open, such as /dev/stdout.
     """
     return find_descriptor(path) is not None or (path.exists() and not path.is_file() and not path.is_dir())
-
-
-def is_record(data: bytes) -> bool:
-    """Return whether a file's content looks like a record or a bundle, of any schema."""
-    return _has_keys(data, _RecordKeys) or _has_keys(data, _BundleKeys)
-
-
-class _MemberKeys(msgspec.Struct):
-    evidence: msgspec.Raw
-    search: msgspec.Raw
-
-
-class _RecordKeys(_MemberKeys):
-    schema: int
-
-
-class _BundleKeys(msgspec.Struct):
-    schema: int
-    records: Annotated[list[_MemberKeys], msgspec.Meta(min_length=1)]
-
-
-class _PlanKeys(msgspec.Struct):
-    rows: msgspec.Raw
-    recommended: msgspec.Raw
-
-
-class _HostPlanKeys(_PlanKeys):
-    measured_scale: msgspec.Raw
-
-
-def is_plan(data: bytes) -> bool:
-    """Return whether a file's content looks like a plan of deployments, of any schema."""
-    return _has_keys(data, _PlanKeys) and not is_host_plan(data)
-
-
-def is_host_plan(data: bytes) -> bool:
-    """Return whether a file's content looks like a plan for several models on one host, of any schema."""
-    return _has_keys(data, _HostPlanKeys)
-
-
-def _has_keys(data: bytes, kind: type[msgspec.Struct]) -> bool:
-    try:
-        msgspec.json.decode(data, type=kind)
-    except (ValueError, RecursionError):
-        return False
-    return True
 
 
 def check_record_writable(path: Path, option: str = "output") -> None:

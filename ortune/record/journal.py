@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import stat
 import sys
 import time
 import zlib
@@ -26,7 +25,7 @@ import msgspec
 from ortune.checked_lines import MOST_LINE_BYTES, has_line_after, make_line, read_lines
 from ortune.errors import UsageError
 from ortune.knobs.config import Config
-from ortune.limited import STANDARD_STREAM
+from ortune.limited import STANDARD_STREAM, open_regular
 from ortune.locks import is_same_file, try_to_lock
 from ortune.record.files import follow_link, is_special
 from ortune.worker import Block, BlockPlan, Failure, Runtime, SessionInfo
@@ -35,6 +34,9 @@ from ortune.worker.protocol import BlockReply
 FORMAT = 2
 
 JOURNAL_SUFFIX = ".unfinished.jsonl"
+
+ANOTHER = "Name another file with {output=FILE}, or remove it."
+"""What to do about a file that is no journal."""
 
 SYNC_EVERY_S = 5.0
 """Time between two flushes to the disk. A flush takes up to a second on a slow disk."""
@@ -430,11 +432,11 @@ def read_unfinished(path: Path) -> Content | None:
         UsageError: Its search is running, or the file cannot be read or is not a journal.
     """
     try:
-        descriptor = os.open(path, os.O_RDWR)
+        descriptor = open_regular(path, os.O_RDWR, 0)
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise UsageError(f"{path}: cannot be opened: {error.strerror}.") from None
+        raise UsageError(f"{path}: cannot be opened: {error.strerror}.", ANOTHER) from None
     try:
         return _read(path, descriptor, is_locked=try_to_lock(descriptor) is not False)
     finally:
@@ -448,14 +450,11 @@ def _read(path: Path, descriptor: int, *, is_locked: bool) -> Content:
         UsageError: This process could not lock it, or it cannot be read or is not a journal.
     """
     try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise UsageError(f"{path}: is not a file.", "Remove it, or name another file with {output=FILE}.")
-        n_bytes = status.st_size
+        n_bytes = os.fstat(descriptor).st_size
         if n_bytes > MOST_BYTES and is_locked:
             raise UsageError(
                 f"{path}: has {n_bytes >> 30} GiB, more than the journal of any search.",
-                "Name another file with {output=FILE}, or remove it.",
+                ANOTHER,
             )
         with os.fdopen(descriptor, "rb", closefd=False) as file:
             content = scan_journal(file)
@@ -474,7 +473,7 @@ def _read(path: Path, descriptor: int, *, is_locked: bool) -> Content:
     if is_other:
         raise UsageError(
             f"{path}: this file exists and is not the journal of a search, so it is not overwritten.",
-            "Name another file with {output=FILE}, or remove it.",
+            ANOTHER,
         )
     if content.begin and content.begin.format != FORMAT:
         raise UsageError(
@@ -544,14 +543,14 @@ class Journal:
         """Return the descriptor of the file, and whether it could be locked."""
         try:
             while True:
-                descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
+                descriptor = open_regular(self.path, os.O_RDWR | os.O_CREAT, 0o666)
                 is_locked = try_to_lock(descriptor) is not False  # without locks, there is nothing to wait for
                 # The search that held the lock may have removed the file in the meantime.
                 if not is_locked or is_same_file(descriptor, self.path):
                     return descriptor, is_locked
                 os.close(descriptor)
         except OSError as error:
-            raise UsageError(f"{self.path}: cannot be written: {error.strerror}.", option="output") from None
+            raise UsageError(f"{self.path}: cannot be written: {error.strerror}.", ANOTHER, option="output") from None
 
     @property
     def is_there(self) -> bool:

@@ -8,7 +8,7 @@ import msgspec
 
 from ortune.compare.bench import BenchResult
 from ortune.errors import RecordError
-from ortune.file_kinds import name_kind
+from ortune.file_kinds import find_document, name_kind
 from ortune.gates.reporters.history import MOST_BYTES, HistoryEntry, is_history, parse_history
 from ortune.limited import STANDARD_STREAM
 from ortune.record.check import check_configs
@@ -71,34 +71,15 @@ def read_source(path: str) -> Source:
         raise recognize(path, name, b"") or error from None
     if is_trials_file(content):
         raise RecordError(f"{name} holds the trials of a search.", "Name the record next to it.")
-    keys = read_keys(content)
-    if keys.schema and (keys.evidence or keys.records):
-        return read_records(content, path)
-    if keys.rows and keys.workload and keys.calls_needed:
-        return read_bench(content, name)
+    match find_document(content):
+        case "record" | "bundle":
+            return read_records(content, path)
+        case "bench":
+            return read_bench(content, name)
     if is_history(content):
         entries, broken = parse_history(content, name)
         return History(entries=entries, broken=broken)
     raise recognize(path, name, content) or RecordError(f"{name} is not {KINDS}.", HINT)
-
-
-class Keys(msgspec.Struct):
-    """Those keys of a JSON document that show what it is; empty if it does not have them. Their values are not read."""
-
-    schema: msgspec.Raw = msgspec.Raw()
-    evidence: msgspec.Raw = msgspec.Raw()
-    records: msgspec.Raw = msgspec.Raw()
-    rows: msgspec.Raw = msgspec.Raw()
-    workload: msgspec.Raw = msgspec.Raw()
-    calls_needed: msgspec.Raw = msgspec.Raw()
-
-
-def read_keys(content: bytes) -> Keys:
-    """Return the keys of a JSON document; none if it is no JSON object."""
-    try:
-        return msgspec.json.decode(content, type=Keys)
-    except (ValueError, RecursionError):
-        return Keys()
 
 
 def recognize(path: str, name: str, content: bytes) -> RecordError | None:

@@ -254,6 +254,8 @@ def explain(location: Location, error: BaseException) -> str:
     # Optuna wraps exceptions of databases, whose cause says what happened.
     cause = getattr(error, "orig", None) or error.__cause__ or error
     cause = getattr(cause, "orig", None) or cause
+    if isinstance(cause, RecursionError):
+        return "it holds a value that is nested too deeply."
     details = getattr(cause, "details", None)
     text = str(details() if callable(details) else cause).strip() or type(cause).__name__
     line = location.hide(" ".join(text.split()))

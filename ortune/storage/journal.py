@@ -12,16 +12,33 @@ import contextlib
 import io
 import json
 import os
+import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from optuna.storages.journal import BaseJournalBackend, JournalFileSymlinkLock
+import msgspec
+from optuna.storages.journal import BaseJournalBackend
 
 from ortune.errors import UsageError
+from ortune.file_kinds import name_special
+from ortune.storage.operations import check_operation
 
 START = b'{"op_code"'
 """How a journal begins."""
+
+MOST_BYTES = 1 << 30
+"""Largest part of a journal that is read at a time, into memory."""
+
+REMEDY = "Restore the file, or remove this line: hosts have used none of what follows it."
+
+LOCK_SUFFIX = ".lock"
+LOCK_GRACE_S = 30.0
+"""How the lock of Optuna is named, and for how long it stays the same until its owner counts as killed."""
+
+LONGEST_PAUSE_S = 1.0
+"""Longest time between two tries to get the lock."""
 
 
 class SharedJournal(BaseJournalBackend):  # type: ignore[misc]
@@ -32,12 +49,16 @@ class SharedJournal(BaseJournalBackend):  # type: ignore[misc]
 
     Raises:
         OSError: It cannot be created.
+        UsageError: It is something else than a file, such as a pipe. Reading that may never end.
     """
 
     def __init__(self, path: str) -> None:
         self._path = Path(path)
-        self._lock = JournalFileSymlinkLock(path)
         self._starts = [0]  # of the lines that have been read, and of the one after them
+        if special := name_special(self._path):
+            raise UsageError(
+                f"{self._path}: this is {special}, and a journal is a file.", "Name another file.", option="storage"
+            )
         if not self._path.exists():
             self._path.touch()
 
@@ -47,7 +68,7 @@ class SharedJournal(BaseJournalBackend):  # type: ignore[misc]
         Raises:
             OSError: The file cannot be read.
             UsageError: It is not a journal.
-            ValueError: A line before others is damaged.
+            ValueError: A line before others is damaged, or Optuna cannot read a line.
         """
         with self._path.open("rb") as file:
             data = self._read_from(file, log_number_from)
@@ -61,14 +82,15 @@ class SharedJournal(BaseJournalBackend):  # type: ignore[misc]
         for number, line in enumerate(io.BytesIO(data), log_number_from):
             if is_damaged:
                 # Logs are numbered from 0 and lines from 1, so this is the number of the line before.
-                raise ValueError(
-                    f"line {number} is damaged, and others follow it. Restore the file, or remove this line: hosts "
-                    "have used none of what follows it."
-                )
+                raise ValueError(f"line {number} is damaged, and others follow it. {REMEDY}")
             log = decode_line(line)
             if log is None:
                 is_damaged = True
                 continue
+            try:
+                check_operation(log)
+            except msgspec.ValidationError as error:
+                raise ValueError(f"line {number + 1} is none that Optuna writes: {error}. {REMEDY}") from None
             if number + 1 == len(self._starts):
                 self._starts.append(self._starts[number] + len(line))
             yield log
@@ -81,8 +103,7 @@ class SharedJournal(BaseJournalBackend):  # type: ignore[misc]
             ValueError: The file was replaced.
         """
         lines = b"".join(json.dumps(log, separators=(",", ":")).encode() + b"\n" for log in logs)
-        self._lock.acquire()
-        try:
+        with hold_lock(self._path):
             descriptor = os.open(self._path, os.O_RDWR | os.O_APPEND | getattr(os, "O_BINARY", 0))
             with os.fdopen(descriptor, "r+b", buffering=0) as file:
                 self._cut_damaged_end(file)
@@ -93,18 +114,19 @@ class SharedJournal(BaseJournalBackend):  # type: ignore[misc]
                         self._cut_damaged_end(file)
                     raise
                 os.fsync(file.fileno())
-        finally:
-            self._lock.release()
 
     def _read_from(self, file: IO[bytes], number: int) -> bytes:
         """Return what a file has from a line on.
 
         Raises:
-            ValueError: It no longer has the lines that have been read.
+            ValueError: It no longer has the lines that have been read, or it is too large.
         """
         start = self._starts[number]
-        if file.seek(0, os.SEEK_END) < start:
+        end = file.seek(0, os.SEEK_END)
+        if end < start:
             raise ValueError("the file is shorter than it was. Restore it, or start again with a new one.")
+        if end - start > MOST_BYTES:
+            raise ValueError(f"the file has more than {MOST_BYTES >> 20} MiB. Start again with a new one.")
         file.seek(start)
         return file.read()
 
@@ -117,6 +139,56 @@ class SharedJournal(BaseJournalBackend):  # type: ignore[misc]
                 sound_end = end
         if sound_end < end:
             file.truncate(sound_end)
+
+
+@contextlib.contextmanager
+def hold_lock(path: Path) -> Iterator[None]:
+    """Hold the lock of a journal, which is Optuna's: a link next to it.
+
+    A lock that stays the same for `LOCK_GRACE_S` was left by a killed process, and is removed. Optuna itself looks at
+    the file that the link leads to. If there is none, as where hosts have mounted the file system in different places,
+    it waits forever.
+
+    Raises:
+        OSError: The lock cannot be made or removed.
+    """
+    lock = path.with_name(path.name + LOCK_SUFFIX)
+    found: tuple[int, ...] | None = None
+    since_s = time.monotonic()
+    pause_s = 0.001
+    while not _make_link(lock, path):
+        with contextlib.suppress(OSError):
+            status = lock.lstat()
+            if (now := (status.st_ino, status.st_mtime_ns)) != found:
+                found, since_s = now, time.monotonic()
+        if time.monotonic() - since_s > LOCK_GRACE_S:
+            _remove_link(lock)
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+    try:
+        yield
+    finally:
+        _remove_link(lock)
+
+
+def _make_link(lock: Path, path: Path) -> bool:
+    """Return whether a lock that was free is held now."""
+    try:
+        lock.symlink_to(path)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _remove_link(lock: Path) -> None:
+    """Remove a lock. It is renamed first, so that of several processes that remove it, one does."""
+    own = lock.with_name(f"{lock.name}{uuid.uuid4()}")
+    try:
+        lock.rename(own)
+    except FileNotFoundError:
+        return
+    with contextlib.suppress(OSError):  # it may be a folder
+        own.unlink()
 
 
 def decode_line(line: bytes) -> dict[str, Any] | None:

@@ -155,7 +155,7 @@ def parse_location(text: str, source: str) -> Location:
     if "://" not in text:
         if Path(text).suffix not in JOURNAL_SUFFIXES or URL_WITHOUT_SLASHES.match(text):
             _refuse(source, "the value is neither a URL nor the path of a journal file")
-        return Location(kind="journal", url=str(Path(text).resolve()), title=text)
+        return Location(kind="journal", url=os.path.realpath(text), title=text)
     url = _parse_url(text, source)
     host = url.host or ""
     where = f"[{host}]" if ":" in host else host

@@ -5,15 +5,20 @@ appended. What an interrupted write left at the end is cut off. Lines do not dep
 damaged before others is left out. Once all other lines are in the storage, the file is emptied, and it is removed when
 the search ends. The next search with the same record sends what a killed process left.
 
+The file may have come with the folder, from someone who must not write to the storage. Each line is therefore signed
+with a secret of the user, which is kept elsewhere. Nothing that others signed is sent.
+
 While a search runs, it holds a lock on the file.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hmac
 import io
 import itertools
 import os
+import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,8 +26,9 @@ import msgspec
 
 from ortune.checked_lines import make_line, read_sound_lines
 from ortune.errors import UsageError
-from ortune.limited import read_open
+from ortune.limited import open_regular, read_open
 from ortune.locks import is_same_file, try_to_lock
+from ortune.state_folder import find_state_folder
 from ortune.storage.schema import Measurement
 
 SUFFIX = ".outbox.jsonl"
@@ -32,6 +38,13 @@ MOST_BYTES = 1 << 30
 
 MOST_AT_ONCE = 16
 """Measurements that are written in one transaction, which locks the study."""
+
+KEY_FILE = "outbox.key"
+"""Name of the file with the secret of the user, in the folder for what ortune remembers."""
+
+KEY_BYTES = 32
+SIGNATURE_BYTES = 64
+"""Lengths of the secret, and of a signature: a SHA-256 as hexadecimal digits."""
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -64,7 +77,8 @@ class Outbox:
         n_damaged: Lines before others that cannot be read, and are not sent.
 
     Raises:
-        UsageError: The file cannot be used, another search uses it, or it holds messages for another study.
+        UsageError: The file cannot be used, another search uses it, or it holds messages for another study or of
+            another user.
     """
 
     def __init__(self, path: Path | None, study: str) -> None:
@@ -76,12 +90,17 @@ class Outbox:
         self._descriptor = -1
         if path is None:
             return
+        self._key = read_key()
         try:
             self._open(path)
             self._load(path)
         except OSError as error:
             self._release()
-            raise UsageError(f"{path}: cannot be used: {error.strerror}.", option="output") from None
+            raise UsageError(
+                f"{path}: cannot be used: {error.strerror}.",
+                "Remove it, or name another record with {output=FILE}.",
+                option="output",
+            ) from None
         except UsageError:
             self._release()
             raise
@@ -89,7 +108,7 @@ class Outbox:
     def _open(self, path: Path) -> None:
         """Open and lock the file. A search that ends may remove it between the two."""
         while self._descriptor < 0:
-            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+            self._descriptor = open_regular(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
             if try_to_lock(self._descriptor) is False:
                 raise UsageError(
                     f"Another process is running a search for the same record: it writes {path}.",
@@ -102,7 +121,12 @@ class Outbox:
         with os.fdopen(self._descriptor, "rb", closefd=False) as file:
             file.seek(0)
             data = read_open(file, MOST_BYTES)
-        self.messages, n_bytes = decode_messages(data)
+        self.messages, n_bytes, has_foreign = decode_messages(data, self._key)
+        if has_foreign:
+            raise UsageError(
+                f"{path}: holds results that no search of yours on this host wrote, so they are not sent.",
+                "Remove the file, or name another record with {output=FILE}.",
+            )
         if data and not n_bytes and b"\n" in data:
             raise UsageError(
                 f"{path}: this file exists and is not ortune's, so it is not overwritten.",
@@ -122,7 +146,8 @@ class Outbox:
         """Keep something to send. If the file cannot be written, it is kept in memory."""
         self.messages.append(message)
         if self._descriptor >= 0:
-            line = make_line(msgspec.json.encode(message))
+            content = msgspec.json.encode(message)
+            line = make_line(sign(self._key, content) + content)
             with contextlib.suppress(OSError):
                 n_bytes = os.fstat(self._descriptor).st_size
                 # A part of a line, from a disk that became full, would spoil those that follow.
@@ -159,12 +184,50 @@ class Outbox:
             self._descriptor = -1
 
 
-def decode_messages(data: bytes) -> tuple[list[Message], int]:
-    """Return the messages of the lines of a file that are not damaged, and the end of the last of these lines."""
+def decode_messages(data: bytes, key: bytes) -> tuple[list[Message], int, bool]:
+    """Read the lines of a file that are not damaged.
+
+    Args:
+        data: The file.
+        key: The secret that its messages are signed with.
+
+    Returns:
+        The messages, the end of the last line with one, and whether a line was signed with another secret.
+    """
     messages: list[Message] = []
-    n_bytes = 0
-    for content, end in read_sound_lines(io.BytesIO(data)):
+    n_bytes, has_foreign = 0, False
+    for line, end in read_sound_lines(io.BytesIO(data)):
+        signature, content = line[:SIGNATURE_BYTES], line[SIGNATURE_BYTES:]
+        if not hmac.compare_digest(signature, sign(key, content)):
+            has_foreign = True
+            continue
         with contextlib.suppress(msgspec.MsgspecError, ValueError, RecursionError):
             messages.append(msgspec.json.decode(content, type=Message))
             n_bytes = end
-    return messages, n_bytes
+    return messages, n_bytes, has_foreign
+
+
+def sign(key: bytes, content: bytes) -> bytes:
+    """Return the signature of a message."""
+    return hmac.digest(key, content, "sha256").hex().encode()
+
+
+def read_key() -> bytes:
+    """Return the secret of the user on this host, which is made when it is needed first.
+
+    Where it cannot be kept, as without a home folder, this process has one of its own. What it leaves is then not sent
+    by another one.
+    """
+    folder = find_state_folder()
+    if folder is not None:
+        with contextlib.suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(folder / KEY_FILE, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+            with os.fdopen(descriptor, "r+b", buffering=0) as file:
+                # Of several processes that make one at the same time, the first one counts.
+                if os.fstat(descriptor).st_size < KEY_BYTES:
+                    file.write(secrets.token_bytes(KEY_BYTES))
+                file.seek(0)
+                if len(key := file.read(KEY_BYTES)) == KEY_BYTES:
+                    return key
+    return secrets.token_bytes(KEY_BYTES)

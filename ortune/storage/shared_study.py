@@ -41,12 +41,10 @@ class StudyInfo(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         name: Its name.
         identity: What all its measurements have in common, as text by name: model, class of host, load, and others.
-        n_trials: Number of its measurements.
     """
 
     name: str
     identity: dict[str, str]
-    n_trials: int
 
 
 def name_study(identity: Mapping[str, str]) -> str:
@@ -63,6 +61,7 @@ class SharedStudy:
         location: The storage.
         identity: What must be the same for all that take part.
         n_objectives: Number of objectives.
+        storage: The open storage, which has the study; None to open it, and to create the study if there is none.
 
     Attributes:
         location: The storage.
@@ -74,25 +73,40 @@ class SharedStudy:
         StorageError: The storage does not answer.
     """
 
-    def __init__(self, location: Location, identity: Mapping[str, str], n_objectives: int = 1) -> None:
+    def __init__(
+        self,
+        location: Location,
+        identity: Mapping[str, str],
+        n_objectives: int = 1,
+        *,
+        storage: optuna.storages.BaseStorage | None = None,
+    ) -> None:
         self.location = location
         self.name = name_study(identity)
         self.identity = dict(identity)
         with guard(location):
-            self._study = optuna.create_study(
-                study_name=self.name,
-                storage=open_storage(location),
-                directions=["minimize"] * n_objectives,
-                load_if_exists=True,
-            )
-            if IDENTITY not in self._study.user_attrs:
-                self._study.set_user_attr(IDENTITY, msgspec.json.encode(dict(identity)).decode())
+            if storage is None:
+                self._study = self._create(open_storage(location), n_objectives)
+            else:
+                self._study = optuna.load_study(study_name=self.name, storage=storage)
             self._tables = open_tables(self._study._storage, self._study._study_id)
         self._n_objectives = n_objectives
         self._n_read = 0
         self._last_id = -1
         self._known: dict[str, int] = {}
         self._received: list[Measurement] = []
+
+    def _create(self, storage: optuna.storages.BaseStorage, n_objectives: int) -> optuna.Study:
+        """Return the study of a storage, which is created if there is none."""
+        study = optuna.create_study(
+            study_name=self.name,
+            storage=storage,
+            directions=["minimize"] * n_objectives,
+            load_if_exists=True,
+        )
+        if IDENTITY not in study.user_attrs:
+            study.set_user_attr(IDENTITY, msgspec.json.encode(self.identity).decode())
+        return study
 
     def add(self, measurement: Measurement, labels: Mapping[str, str], choices: Mapping[str, tuple[str, ...]]) -> int:
         """Write a measurement in one transaction, and return the number of its trial.
@@ -210,22 +224,25 @@ def read_measurement(trial: FrozenTrial) -> Measurement | None:
     return decode(trial.user_attrs.get(MEASUREMENT), Measurement)
 
 
-def list_studies(location: Location) -> list[StudyInfo]:
-    """Return all studies of ortune in a storage.
+def list_studies(location: Location, storage: optuna.storages.BaseStorage | None = None) -> list[StudyInfo]:
+    """Return all studies of ortune in a storage. Their trials, which any host may have written, are not read.
+
+    Args:
+        location: The storage.
+        storage: The same, if it is open.
 
     Raises:
         UsageError: A driver is not installed.
         StorageError: The storage does not answer.
     """
-    storage = open_storage(location)
-    found = []
+    storage = storage or open_storage(location)
     with guard(location):
-        for summary in optuna.get_all_study_summaries(storage):
-            if not summary.study_name.startswith(f"{PREFIX}/"):
-                continue
-            try:
-                identity = msgspec.json.decode(summary.user_attrs.get(IDENTITY, ""), type=dict[str, str])
-            except (msgspec.MsgspecError, TypeError):
-                continue
-            found.append(StudyInfo(name=summary.study_name, identity=identity, n_trials=summary.n_trials))
+        studies = [each for each in storage.get_all_studies() if each.study_name.startswith(f"{PREFIX}/")]
+    found = []
+    for study in studies:
+        try:
+            identity = msgspec.json.decode(study.user_attrs.get(IDENTITY, ""), type=dict[str, str])
+        except (TypeError, ValueError):
+            continue
+        found.append(StudyInfo(name=study.study_name, identity=identity))
     return found

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
-
+from ortune.export.literals import SHELL
 from ortune.fleet.deploy.task import RESULTS, Task, check_word
 
 CODES = "|".join(map(str, RESULTS))
@@ -38,8 +37,8 @@ def join_words(task: Task, node: str) -> str:
     """
     for word in (*task.arguments, task.record):
         check_word(word, in_shell=True)
-    output = [f"--output={shlex.quote(f'{task.record}.')}{node}.ortune.json"] if task.record else []
-    return " ".join([*task.command, *output, *map(shlex.quote, task.arguments)])
+    output = [f"--output={SHELL.quote(f'{task.record}.')}{node}.ortune.json"] if task.record else []
+    return " ".join([*task.command, *output, *map(SHELL.quote, task.arguments)])
 
 
 def export_storage(task: Task) -> list[str]:
@@ -49,11 +48,11 @@ def export_storage(task: Task) -> list[str]:
         UsageError: The path of the file cannot be written.
     """
     if task.storage:
-        return [f"export ORTUNE_STORAGE={shlex.quote(task.storage)}"]
+        return [f"export ORTUNE_STORAGE={SHELL.quote(task.storage)}"]
     check_word(task.storage_file, in_shell=True)
     return [
         # Else the variable of whoever starts this would count.
         "unset ORTUNE_STORAGE",
-        f"export ORTUNE_STORAGE_FILE={shlex.quote(task.storage_file)}",
+        f"export ORTUNE_STORAGE_FILE={SHELL.quote(task.storage_file)}",
         '[ -r "$ORTUNE_STORAGE_FILE" ] || { echo "cannot read $ORTUNE_STORAGE_FILE" >&2; exit 2; }',
     ]

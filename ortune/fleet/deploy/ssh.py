@@ -5,8 +5,7 @@ Source: ssh(1)
 
 from __future__ import annotations
 
-import shlex
-
+from ortune.export.literals import SHELL
 from ortune.fleet.deploy.shell import CODES, export_storage, join_words
 from ortune.fleet.deploy.task import Task
 
@@ -28,7 +27,7 @@ def write(task: Task) -> str:
         "",
         "# The variables are those of the hosts.",
         "# shellcheck disable=SC2016",
-        f"remote={shlex.quote(remote)}",
+        f"remote={SHELL.quote(remote)}",
         "hosts=()",
         "children=()",
         'for host in "$@"; do',

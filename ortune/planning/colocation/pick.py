@@ -12,7 +12,7 @@ from ortune.errors import RecordError
 from ortune.knobs.config import DEFAULT, Config
 from ortune.planning.colocation.result import HostPlan, ModelResult, PlannedSharing
 from ortune.planning.pick import MODEL, PickedDeployment, describe_search, find_load
-from ortune.planning.result import LARGEST_FIGURE, Estimate
+from ortune.planning.result import LARGEST_FIGURE, SMALLEST_FIGURE, Estimate
 from ortune.record.schema import SCHEMA, Evidence, Record, Verdict
 
 LONGEST_NAME = 30
@@ -82,11 +82,18 @@ def scale_rate(scale: Estimate | None, rate_per_s: float) -> Estimate | None:
     """
     if scale is None:
         return None
-    estimate, low, high = (
-        None if each is None else min(rate_per_s * each, LARGEST_FIGURE)
-        for each in (scale.estimate, scale.low, scale.high)
+    high = None if scale.high is None else limit_figure(rate_per_s * scale.high)
+    return msgspec.structs.replace(
+        scale,
+        estimate=limit_figure(rate_per_s * scale.estimate),
+        low=limit_figure(rate_per_s * scale.low),
+        high=high,
     )
-    return msgspec.structs.replace(scale, estimate=estimate, low=low, high=high)
+
+
+def limit_figure(value: float) -> float:
+    """Return a number that a plan may hold: 0 for one that is smaller, and the largest one for one that is larger."""
+    return 0.0 if value < SMALLEST_FIGURE else min(value, LARGEST_FIGURE)
 
 
 def describe_served(found: ModelResult) -> Estimate:

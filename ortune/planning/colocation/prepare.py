@@ -10,12 +10,13 @@ import msgspec
 
 from ortune.compare.open import ComparisonSetup, prepare_comparison
 from ortune.errors import InputsError, UsageError
+from ortune.file_kinds import find_document
 from ortune.host import Host
 from ortune.knobs import CPU, SpaceOptions, build_space
 from ortune.model import ModelInfo, compute_digest, read_model
 from ortune.planning.colocation.sharing import Demand
 from ortune.planning.space import DeploymentSpace, make_deployment_space
-from ortune.record.files import check_writable, is_host_plan
+from ortune.record.files import check_writable
 from ortune.requests import HostPlanRequest
 from ortune.worker.installed import find_installed_version, require_runtime
 from ortune.workload import Goal, InputOptions, Limit
@@ -68,7 +69,7 @@ def prepare_host_plan(request: HostPlanRequest) -> PreparedHostPlan:
     """
     require_runtime()
     if request.output is not None:
-        check_writable(request.output, may_replace=is_host_plan)
+        check_writable(request.output, may_replace=lambda content: find_document(content) == "plan for several models")
     paths = [path for path, _ in request.models]
     names = name_models(paths)
     targets = assign_targets(request.slo, paths, names)

@@ -9,6 +9,7 @@ import msgspec
 from ortune.compare.comparison import Noise
 from ortune.host import HostClass
 from ortune.model.identity import ModelIdentity
+from ortune.numbers import Count
 from ortune.planning.colocation.sharing import Demand, Kind, describe_kind
 from ortune.planning.deployment import Deployment
 from ortune.planning.result import Estimate, check_figures, check_headroom, check_origin, check_replicas
@@ -67,7 +68,7 @@ class ModelResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     is_above_target: bool = False
     served_per_s: float
     utilization: float
-    n_requests: int
+    n_requests: Count
     cpu_ns_per_call: float = 0.0
     memory_bytes: int = 0
 
@@ -96,7 +97,7 @@ class PlannedSharing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     memory_bytes: int
     scale: Estimate | None = None
     predicted_scale: Estimate | None = None
-    replicas: int | None = None
+    replicas: Count | None = None
     price_per_hour: float | None = None
 
     def __post_init__(self) -> None:
@@ -175,7 +176,7 @@ class HostPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     rejected: tuple[RejectedSharing, ...] = ()
     headroom: float = 0.0
     price_per_hour: float | None = None
-    n_cores: int
+    n_cores: Count
     budget_s: float
     spent_s: float
     started: str
