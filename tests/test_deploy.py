@@ -32,7 +32,9 @@ from ortune.fleet.deploy.labels import PREFIX, find_labels
 from ortune.fleet.deploy.shell import RUN_IN_CONTAINER
 from ortune.fleet_options import RUNS, TARGETS, has_password, parse_labels, parse_volumes
 from ortune.host import HostClass
+from ortune.sanitize import LOG_COMMAND
 from tests.conftest import ROOT, TINY_CNN, run_ortune
+from tests.environments import write_script
 from tests.hostile import FRAGMENTS, TEXTS
 from tests.hosts import HOSTS, list_files, read_files
 from tests.records import ELSEWHERE, ONE_THREAD, make_record, write
@@ -111,9 +113,8 @@ def test_golden(case: str, tmp_path: Path, request: pytest.FixtureRequest) -> No
 
 # Programs that stand for ortune, srun and ssh.
 
-ORTUNE = f"""#!{sys.executable} -P
-import json, os, sys
-variables = {{name: text for name, text in os.environ.items() if name.startswith("ORTUNE_")}}
+ORTUNE = """import json, os, sys
+variables = {name: text for name, text in os.environ.items() if name.startswith("ORTUNE_")}
 with open(os.environ["CALLS"], "a") as file:
     print(json.dumps([sys.argv[1:], variables]), file=file)
 sys.exit(int(os.environ.get("CODE", "0")))
@@ -139,7 +140,8 @@ def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with programs that stand for ortune and for what starts it."""
     folder = tmp_path / "bin"
     folder.mkdir()
-    for name, text in (("ortune", ORTUNE), ("srun", SRUN), ("ssh", SSH)):
+    write_script(folder / "ortune", ORTUNE)
+    for name, text in (("srun", SRUN), ("ssh", SSH)):
         (folder / name).write_text(text)
         (folder / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
@@ -316,6 +318,7 @@ class TestFiles:
     @given(word=TEXTS)
     @example(word="\n#SBATCH --nodes=100")
     @example(word="'; touch pwned; '")
+    @example(word="it's ##[error]x ###vso[task.complete]y")
     def test_words_in_shells(self, target: str, word: str) -> None:
         """They are lines of one command, or refused."""
         if not word.isprintable():
@@ -323,6 +326,7 @@ class TestFiles:
                 write_task(target, make_task(target, [word]))
             return
         text = write_task(target, make_task(target, [word]))
+        assert not LOG_COMMAND.search(text)
         harmless = write_task(target, make_task(target, ["MARK"]))
         if target == "ssh":
             text, harmless = (find_remote(each) for each in (text, harmless))

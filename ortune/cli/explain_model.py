@@ -161,8 +161,8 @@ def check_no_record(path: Path) -> None:
     Raises:
         UsageError: It is one.
     """
+    from ortune.file_kinds import is_record
     from ortune.limited import TooLargeError, read_limited
-    from ortune.record.files import is_record
 
     try:
         with path.open("rb") as file:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import shlex
-
 from ortune.export.checks import check_line
+from ortune.export.literals import SHELL
 from ortune.export.target import Job, Target
 from ortune.limited import STDIN
 from ortune.numbers import format_quota
@@ -54,12 +53,12 @@ def write(job: Job) -> str:
         words = " ".join(job.selection)
         job.pending.report("selection", words, "the variable takes no options: start programs with `ortune apply`")
     lines += [
-        *_section("# Shell", [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]),
+        *_section("# Shell", [f"export {name}={SHELL.quote(value)}" for name, value in variables.items()]),
         *_section("# Docker", _docker_lines(job, variables)),
-        *_section("# Dockerfile", [f"# ENV {name}={shlex.quote(value)}" for name, value in variables.items()]),
+        *_section("# Dockerfile", [f"# ENV {name}={SHELL.quote(value)}" for name, value in variables.items()]),
         "# To apply all settings to Python programs, install ortune or ortune-apply in their environment, run",
         "# `python -m ortune.enable` or `python -m ortune_apply.enable` there once, and set:",
-        f"# ENV ORTUNE_CONFIG={shlex.quote(file)}",
+        f"# ENV ORTUNE_CONFIG={SHELL.quote(file)}",
     ]
     return "\n".join(lines)
 
@@ -67,7 +66,7 @@ def write(job: Job) -> str:
 def _docker_lines(job: Job, variables: dict[str, str]) -> list[str]:
     """Return the command that starts a container, if it needs options."""
     host = job.record.host
-    options = [f"--env {name}={shlex.quote(value)}" for name, value in variables.items()]
+    options = [f"--env {name}={SHELL.quote(value)}" for name, value in variables.items()]
     if host.cpu_quota:
         options.append(f"--cpus={host.cpu_quota:g}")
     note = ""

@@ -13,9 +13,9 @@ from ortune.errors import UsageError
 from ortune.export.literals import LEVELS_WITHOUT_LAYOUT, format_json
 from ortune.export.provider_names import BY_NAME
 from ortune.export.target import Job, Target
+from ortune.file_kinds import is_record
 from ortune.knobs.config import CPU
 from ortune.limited import read_limited
-from ortune.record.files import is_record
 
 OPTIONS = (
     "intra_op_num_threads",

@@ -6,12 +6,12 @@ Source: https://docs.gunicorn.org/en/stable/settings.html
 from __future__ import annotations
 
 from ortune.export.comments import make_comment
+from ortune.export.literals import SHELL
 from ortune.export.serving import (
     APP,
     START_TIMEOUT_S,
     count_requests,
     find_bind,
-    join_words,
     make_apply_command,
     make_gunicorn_command,
     report_calls,
@@ -39,7 +39,7 @@ def write(job: Job) -> str:
     report_replicas(job)
     start = [*make_apply_command(job), "gunicorn", "--config=gunicorn.conf.py", APP]
     lines = [
-        make_comment("#", f"Save as gunicorn.conf.py, and start: {join_words(start)}"),
+        make_comment("#", f"Save as gunicorn.conf.py, and start: {SHELL.join(start)}"),
         "# Each worker must create its own session: without --preload.",
     ]
     parts = job.cpus
@@ -47,7 +47,7 @@ def write(job: Job) -> str:
         lines += ["", "import os"]
     else:
         report_cpus(job)
-        options = join_words([*make_apply_command(job), *make_gunicorn_command(job)])
+        options = SHELL.join([*make_apply_command(job), *make_gunicorn_command(job)])
         lines.append(make_comment("#", f"Without this file: {options}"))
     threads = count_requests(job)
     lines += ["", f"workers = {deployment.processes}", f"threads = {threads}"]

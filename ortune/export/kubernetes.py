@@ -9,14 +9,13 @@ import math
 
 from ortune.export.comments import make_comment
 from ortune.export.environment import cpu_comments, take_variables
-from ortune.export.literals import YAML
+from ortune.export.literals import SHELL, YAML
 from ortune.export.serving import (
     CONFIG_IN_CONTAINER,
     cache_comments,
     count_cpus,
     count_memory_mib,
     describe_memory,
-    join_words,
     make_apply_command,
     make_gunicorn_command,
     report_calls,
@@ -134,7 +133,7 @@ def write_manifests(job: Job, picked: PickedDeployment) -> str:
     report_gpu(job)
     shape = PodShape(job, picked)
     what = "one process" if shape.n_processes == 1 else f"{shape.n_processes} processes"
-    create = join_words(["kubectl", "create", "configmap", CONFIG_MAP, f"--from-file=config.json={job.file}"])
+    create = SHELL.join(["kubectl", "create", "configmap", CONFIG_MAP, f"--from-file=config.json={job.file}"])
     lines = [
         make_comment("#", f"Before: {create}"),
         "# The image needs gunicorn, your program and ortune-apply.",

@@ -1,4 +1,4 @@
-"""How values are written in programming languages, YAML, JSON and the text format of protobuf.
+"""How values are written in programming languages, shells, YAML, JSON and the text format of protobuf.
 
 Strings come from records and models. A literal has one line, and only printable characters: all others are escaped by
 the rules of the language. So is what CI services take for a command where an export is printed to a log. Texts that no
@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+import shlex
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ortune.export.pending_settings import Value
@@ -104,6 +105,18 @@ class _Kotlin(Language):
         return super().quote(text).replace("$", r"\$")
 
 
+class _Shell:
+    """POSIX shells, where quoted parts that follow each other are one word."""
+
+    def quote(self, text: str) -> str:
+        """Return a word of a command line; in single quotes, unless it has only harmless characters."""
+        return LOG_COMMAND.sub("''#", shlex.quote(text))
+
+    def join(self, words: Iterable[str]) -> str:
+        """Return a command line."""
+        return " ".join(map(self.quote, words))
+
+
 class _Systemd:
     """systemd's units, where `%` starts a specifier, and `$` a variable in command lines."""
 
@@ -132,6 +145,7 @@ KOTLIN = _Kotlin(escape_utf16)
 RUST = Language(lambda character: f"\\u{{{ord(character):x}}}")
 SWIFT = RUST
 YAML = Language(_escape_with_8_digits)
+SHELL = _Shell()
 SYSTEMD = _Systemd()
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from ortune.host.allocators import LD_PRELOAD, SONAMES
 from ortune.knobs.config import CPU, CPU_PROVIDER, CUDA, OF_BOTH, PLUGIN, Config, Plugin, Provider, ThreadPool, alias_of
+from ortune.knobs.environment import portable_variables
 from ortune.knobs.ids import ALLOCATOR, BATCH
 from ortune.knobs.plugin_options import spell_for_plugins
 
@@ -133,8 +133,7 @@ class PendingSettings:
     def take_environment(self) -> dict[str, str]:
         """Take all environment variables."""
         self._remove((*self.config.environment, ALLOCATOR))
-        soname = SONAMES.get(self.config.allocator)
-        return {**self.config.environment, **({LD_PRELOAD: soname} if soname else {})}
+        return portable_variables(self.config)
 
     def take_global_pool(self) -> ThreadPool | None:
         """Take the thread pool that all sessions share; None if each session has its own."""

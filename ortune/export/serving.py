@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import shlex
 
 from ortune.export.checks import check_line
 from ortune.export.comments import make_comment
@@ -84,11 +83,6 @@ def count_requests(job: Job) -> int:
 def find_bind(job: Job) -> str:
     """Return where gunicorn listens if its default, the first port, is that of another model; empty if it is not."""
     return f"127.0.0.1:{job.first_port}" if job.first_port != PORT else ""
-
-
-def join_words(words: list[str]) -> str:
-    """Return a command for a shell."""
-    return shlex.join(words)
 
 
 OWN_POOLS = {

@@ -9,6 +9,7 @@ from ortune.export.comments import make_comment
 from ortune.export.literals import LEVEL_NUMBERS
 from ortune.export.target import Job, Target
 from ortune.knobs.config import CPU
+from ortune.sanitize import printable
 
 PROVIDERS = {CPU: "cpu", "CUDAExecutionProvider": "cuda", "TensorrtExecutionProvider": "trt"}
 
@@ -43,10 +44,10 @@ def write(job: Job) -> str:
         if value is not None:
             lines.append(f"{key}={LEVEL_NUMBERS[str(value)] if option == 'graph_optimization_level' else int(value)}")
     for name, value in pending.take_entries().items():
-        if value.isprintable() and value == value.strip():
+        if value == printable(value).strip():
             lines.append(f"SessionConfig.{name}={value}")
         else:
-            pending.put_back(name, "the file of sherpa-onnx has one line for each value")
+            pending.put_back(name, "the file of sherpa-onnx has one line for each value, and no escape sequences")
     return "\n".join(lines)
 
 

@@ -6,9 +6,9 @@ Source: https://www.uvicorn.org/settings/
 from __future__ import annotations
 
 from ortune.export.comments import make_comment
+from ortune.export.literals import SHELL
 from ortune.export.serving import (
     APP,
-    join_words,
     make_apply_command,
     make_text_of_cpus,
     report_calls,
@@ -47,12 +47,12 @@ def write(job: Job) -> str:
             # ortune looks at the host before taskset leaves only a part of it.
             pinned = ["taskset", "--cpu-list", make_text_of_cpus(cpus)]
             command = [*apply, *pinned, "uvicorn", f"--port={job.first_port + number}", APP]
-            lines.append(f"{join_words(command)} &")
+            lines.append(f"{SHELL.join(command)} &")
         lines.append("wait")
     else:
         report_cpus(job)
         port = [f"--port={job.first_port}"] if job.first_port != PORT else []
-        lines.append(join_words([*apply, "uvicorn", f"--workers={deployment.processes}", *port, APP]))
+        lines.append(SHELL.join([*apply, "uvicorn", f"--workers={deployment.processes}", *port, APP]))
     return "\n".join([*(make_comment("#", line[2:]) if line.startswith("# ") else line for line in lines)])
 
 
