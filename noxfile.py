@@ -95,6 +95,14 @@ def servers(session: nox.Session) -> None:
 
 
 @nox.session
+def full(session: nox.Session) -> None:
+    """Run everything before a release: what `.ci/run` leaves out, and the tests that take long."""
+    session.run(".ci/full", "benchmarks/results/full.txt", external=True)
+    for name in ("long", "servers", "install", "zoo", "fuzz"):
+        session.notify(name)
+
+
+@nox.session
 def zoo(session: nox.Session) -> None:
     """Run the tests that need the real models of models/manifest.toml."""
     session.install("-e", ".[cpu,test]", "scikit-learn", "skl2onnx")
