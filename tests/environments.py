@@ -1,8 +1,9 @@
-"""Virtual environments for tests."""
+"""Virtual environments, and programs that are this Python, for tests."""
 
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -56,11 +57,34 @@ class Environment:
             timeout=150,
         )
 
+    def need_no_sitecustomize(self) -> None:
+        """Skip the test if this Python has a sitecustomize of its own, which it imports instead of that of packages."""
+        if self.run("-c", "import sitecustomize").returncode == 0:
+            pytest.skip("this Python has a sitecustomize of its own")
+
     def install(self, *what: object) -> None:
         """Install packages with the pip of this environment."""
         command = [sys.executable, "-m", "pip", "--python", self.python, "install", "--quiet", "--no-input", *what]
         done = subprocess.run([str(each) for each in command], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
+
+
+def write_command(path: Path, *options: str) -> Path:
+    """Write a program that becomes this Python, with options before the arguments that it gets, and return its path.
+
+    The first line of a script cannot name this Python: its path may contain spaces, or be too long.
+    """
+    path.write_text(f'#!/bin/sh\nexec {shlex.join([sys.executable, *options])} "$@"\n')
+    path.chmod(0o755)
+    return path
+
+
+def write_script(path: Path, code: str) -> Path:
+    """Write a Python program that can be executed, as pip does where the path of Python contains spaces."""
+    # A shell reads a command, and Python reads a text that is not used.
+    path.write_text(f"#!/bin/sh\n'''exec' {shlex.quote(sys.executable)} -P \"$0\" \"$@\"\n' '''\n{code}")
+    path.chmod(0o755)
+    return path
 
 
 def find_python(version: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -22,7 +23,7 @@ from ortune.knobs import Config, ThreadPool
 from ortune.record.schema import Tried
 from tests.applying import PROGRAM, TUNED, outputs, run, sessions, write_tuned
 from tests.conftest import TINY_CNN, TINY_ENCODER
-from tests.environments import OLDER, find_python
+from tests.environments import OLDER, find_python, write_script
 from tests.records import ONE_THREAD, make_record, write
 
 
@@ -155,7 +156,8 @@ class TestProgram:
 
     def test_a_broken_pipe_ends_the_program(self, tuned: Path) -> None:
         """Python ignores SIGPIPE. The program that replaces it must not."""
-        command = f"{sys.executable} -P -m ortune apply {tuned} -q -- sh -c 'kill -s PIPE $$; echo alive'"
+        apply = shlex.join([sys.executable, "-P", "-m", "ortune", "apply", str(tuned), "-q"])
+        command = f"{apply} -- sh -c 'kill -s PIPE $$; echo alive'"
         done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
         assert done.stdout == ""
 
@@ -174,9 +176,7 @@ class TestProgram:
             )
         )
         assert found["intra"] == 1
-        script = tmp_path / "app"
-        script.write_text(f"#!{sys.executable}\n" + PROGRAM.read_text())
-        script.chmod(0o755)
+        write_script(tmp_path / "app", PROGRAM.read_text())
         (found,) = outputs(
             run(
                 "app",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -36,7 +37,7 @@ def write_program(folder: Path, code: str) -> tuple[str, Path]:
     program, pids = folder / "program.py", folder / "pids"
     ready = f"import os, time\nopen({str(pids)!r}, 'a').write(f'{{os.getpid()}}\\n')\n"
     program.write_text(code.replace("READY", ready.rstrip().replace("\n", "; ")))
-    return f"{sys.executable} {program}", pids
+    return shlex.join([sys.executable, str(program)]), pids
 
 
 def read_pids(path: Path, n: int) -> list[int]:
@@ -131,7 +132,7 @@ def test_a_parent_that_is_killed_at_the_start_leaves_nothing(tmp_path: Path) -> 
     here, there = os.pipe()
     os.close(here)
     supervisor = subprocess.Popen(
-        [sys.executable, "-P", "-m", "ortune.worker.background_load", *command.split()],
+        [sys.executable, "-P", "-m", "ortune.worker.background_load", *shlex.split(command)],
         stdin=subprocess.PIPE,
         stdout=there,
         stderr=subprocess.PIPE,

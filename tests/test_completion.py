@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from ortune.cli.completion import complete, prepare_completion
 from tests.conftest import run_ortune
+from tests.environments import write_command
 
 WITH_SHELL = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
 """Lets --show-completion and --install-completion take the name of a shell."""
@@ -40,10 +40,8 @@ CASES = {
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "ortune.toml").write_text('[gate.detector]\nbase = "a.onnx"\nhead = "b.onnx"\n')
-    program = tmp_path / "bin" / "ortune"
-    program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -P -m ortune "$@"\n')
-    program.chmod(0o755)
+    (tmp_path / "bin").mkdir()
+    write_command(tmp_path / "bin" / "ortune", "-P", "-m", "ortune")
     return tmp_path
 
 

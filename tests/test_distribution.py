@@ -8,7 +8,6 @@ import os
 import re
 import subprocess
 import sys
-import tarfile
 import textwrap
 import tomllib
 import zipfile
@@ -22,6 +21,7 @@ import ortune
 from ortune.apply.inside.finder import STATE
 from ortune.knobs import Config
 from tests.applying import PROGRAM
+from tests.archives import extract_files
 from tests.conftest import ROOT, TINY_CNN, TINY_ENCODER
 from tests.environments import Environment, build_wheel
 from tests.records import ONE_THREAD, make_record, write
@@ -278,8 +278,7 @@ class TestWheel:
         command = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)]
         subprocess.run(command, cwd=DISTRIBUTION, check=True, capture_output=True)
         (sdist,) = tmp_path.glob("*.tar.gz")
-        with tarfile.open(sdist) as file:
-            file.extractall(tmp_path, filter="data")
+        extract_files(sdist, tmp_path)
         again = build_wheel(tmp_path / sdist.name.removesuffix(".tar.gz"), tmp_path)
         assert again.name == wheel.name == f"ortune_apply-{ortune.__version__}-py3-none-any.whl"
         contents = [
@@ -341,8 +340,7 @@ class TestInstalled:
         assert done.stdout.split() == ["ORT_ENABLE_EXTENDED", ortune.__version__], done.stderr
 
     def test_the_variable(self, environment: Environment, tmp_path: Path) -> None:
-        if environment.run("-c", "import sitecustomize").returncode == 0:
-            pytest.skip("this Python has a sitecustomize of its own")
+        environment.need_no_sitecustomize()
         record = write(make_record(TINY_CNN, Config(session_options={"intra_op_num_threads": 1})), tmp_path / "r.json")
         done = environment.run("-m", "ortune_apply.enable")
         assert done.returncode == 0, done.stderr

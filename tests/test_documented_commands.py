@@ -6,12 +6,10 @@ Commands that measure a model do so on a simulated host. The others run as they 
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import shlex
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import msgspec
@@ -23,6 +21,7 @@ from ortune.compare.comparison import Speedup
 from ortune.errors import UsageError
 from ortune.planning.files import write_plan
 from tests.conftest import ROOT, TINY_CNN, run_ortune
+from tests.environments import write_command
 from tests.metrics import make_rollout, write_metrics
 from tests.plans import DEPLOYMENTS, make_plan
 from tests.records import ONE_THREAD, make_local_record, write
@@ -130,9 +129,7 @@ def fill(folder: Path) -> None:
         (place / "ortune.toml").write_text(GATES)
     shutil.copytree(ROOT / "examples", folder / "examples")
     (folder / "new" / "bin").mkdir(parents=True)
-    python = folder / "new" / "bin" / "python"
-    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
-    python.chmod(0o755)
+    write_command(folder / "new" / "bin" / "python")
 
 
 @pytest.mark.slow
@@ -146,13 +143,11 @@ def test_commands_run(page: str, folder: Path) -> None:
 
 def run(command: Command, folder: Path) -> subprocess.CompletedProcess[str]:
     words = shlex.split(command.text)
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     if words[0] == "ortune":
         simulate = words[1] in MEASURING and "--" not in words
         faster = FASTER.get(words[1], ()) if simulate or words[1] not in MEASURING else ()
-        return run_ortune(*words[1:], *faster, cwd=folder, simulate=simulate, environment={"PATH": path})
-    variables = {**os.environ, "PATH": path}
-    return subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False, timeout=60, env=variables)
+        return run_ortune(*words[1:], *faster, cwd=folder, simulate=simulate)
+    return subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False, timeout=60)
 
 
 @pytest.mark.parametrize("page", COMMANDS)

@@ -27,8 +27,7 @@ print(onnxruntime.InferenceSession({str(TINY_CNN)!r}).get_session_options().intr
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
     made = Environment(tmp_path_factory.mktemp("environment") / "venv", packages=True)
-    if made.run("-c", "import sitecustomize").returncode == 0:
-        pytest.skip("this Python has a sitecustomize of its own")
+    made.need_no_sitecustomize()
     return made
 
 

@@ -7,6 +7,7 @@ will see. Of each golden, the commands are run one after the other in a new fold
 from __future__ import annotations
 
 import gzip
+import platform
 import re
 import shlex
 import shutil
@@ -17,6 +18,7 @@ import pytest
 
 from tests.conftest import ROOT, TINY_CNN, TINY_ENCODER, run_ortune
 from tests.goldens import GOLDENS, Step
+from tests.simulated import Scenario
 
 FOLDER = ROOT / "tests" / "data" / "goldens"
 
@@ -31,6 +33,8 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="simulated hosts
 def normalize(text: str, folder: Path) -> str:
     """Return a text without what differs from run to run."""
     text = text.replace(str(folder), "FOLDER").replace(sys.executable, "PYTHON")
+    # Records of programs have the version of this Python, others that of the simulated one.
+    text = text.replace(f'"python": "{platform.python_version()}"', f'"python": "{Scenario().runtime.python}"')
     text = re.sub(r"(<(script|style)[^>]*>)(.*?)(</\2>)", leave_out_library, text, flags=re.DOTALL)
     return "".join(f"{line.rstrip()}\n" for line in text.splitlines())
 

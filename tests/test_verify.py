@@ -32,9 +32,10 @@ from ortune.model import read_model
 from ortune.record.files import check_unchanged, encode_record, read_records
 from ortune.record.rounding import round_record
 from ortune.record.schema import SCHEMA, Bundle, Occasion, Record
+from ortune.replaceable import replaced
 from ortune.requests import ApplyRequest, VerifyRequest
 from ortune.worker import Failure
-from ortune.worker.executor import ProcessExecutor
+from ortune.worker.executor import ProcessExecutor, open_workers
 from ortune.worker.failure import FailureKind
 from ortune.workload import InputData, make_feed, parse_limit
 from ortune.workload.workload import BackgroundProgram
@@ -421,9 +422,7 @@ class TestCommand:
 
 
 @pytest.mark.slow
-def test_a_worker_that_dies_once_does_not_show_that_a_config_does_not_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_that_dies_once_does_not_show_that_a_config_does_not_work(tmp_path: Path) -> None:
     program, launches = tmp_path / "worker.py", tmp_path / "launches"
     program.write_text(
         "import os\n"
@@ -435,7 +434,7 @@ def test_a_worker_that_dies_once_does_not_show_that_a_config_does_not_work(
         "main()\n"
     )
     command = (sys.executable, "-P", str(program))
-    monkeypatch.setattr("ortune.apply.check.ProcessExecutor", functools.partial(ProcessExecutor, command=command))
-    found = run_once(make_local_record(TINY_CNN, ONE_THREAD), TINY_CNN)
+    with replaced({open_workers: functools.partial(ProcessExecutor, command=command)}):
+        found = run_once(make_local_record(TINY_CNN, ONE_THREAD), TINY_CNN)
     assert found.works
     assert launches.read_text() == "xxx"

@@ -22,6 +22,7 @@ from ortune.knobs import DEFAULT, Config
 from ortune.model import read_model
 from ortune.record.files import read_trials
 from ortune.record.schema import SCHEMA, Record
+from ortune.replaceable import replaced
 from ortune.requests import SearchRequest
 from ortune.tuning.prepare import prepare
 from ortune.tuning.search import search
@@ -37,7 +38,7 @@ from ortune.worker.cpu import (
     read_thread_times,
     tick_ns,
 )
-from ortune.worker.executor import WORKER_COMMAND, ProcessExecutor, launch_reference
+from ortune.worker.executor import WORKER_COMMAND, ProcessExecutor, launch_reference, open_workers
 from ortune.worker.memory_plan import MemoryPlan
 from ortune.worker.process import WorkerProcess
 from ortune.worker.readback import find_unpinned, read_pool
@@ -731,9 +732,7 @@ def search_with_faulty_worker(folder: Path, knob: str, budget_s: float) -> tuple
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_where_one_session_fits_a_search_has_one_worker_at_a_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_one_session_fits_a_search_has_one_worker_at_a_time(tmp_path: Path) -> None:
     n_live: list[int] = []
 
     class Watched(ProcessExecutor):
@@ -742,7 +741,6 @@ def test_where_one_session_fits_a_search_has_one_worker_at_a_time(
             n_live.append(len(self._live))
             return answers
 
-    monkeypatch.setattr("ortune.compare.open.ProcessExecutor", Watched)
     # A worker takes about 70 MB. Its own limit is larger than what is free here: the free memory is not the true one.
     request = SearchRequest(
         model=str(TINY_CNN),
@@ -755,7 +753,8 @@ def test_where_one_session_fits_a_search_has_one_worker_at_a_time(
     prepared = prepare(request)
     limits = msgspec.structs.replace(prepared.host.limits, memory_bytes=120_000_000)
     prepared = msgspec.structs.replace(prepared, host=msgspec.structs.replace(prepared.host, limits=limits))
-    record = search(prepared).record
+    with replaced({open_workers: Watched}):
+        record = search(prepared).record
     assert record.evidence.noise.one_at_a_time
     assert record.search.n_tried == 1
     assert not record.search.failed

@@ -97,7 +97,7 @@ class TestProcesses:
     ) -> None:
         """This one, behind a script that refuses the option like Python 3.10."""
         python = tmp_path / "python"
-        python.write_text(f'#!/bin/sh\n[ "$1" = -P ] && exit 2\nexec {sys.executable} "$@"\n')
+        python.write_text(f'#!/bin/sh\n[ "$1" = -P ] && exit 2\nexec {shlex.quote(sys.executable)} "$@"\n')
         python.chmod(0o755)
         monkeypatch.chdir(folder)
         check_python(str(python), "head_python")
@@ -107,6 +107,7 @@ class TestProcesses:
     def test_enable(self, folder: Path, tmp_path: Path) -> None:
         """Its child process must import what programs import, but not from here."""
         environment = Environment(tmp_path / "venv", packages=True)
+        environment.need_no_sitecustomize()
         done = subprocess.run(
             [environment.python, "-P", "-m", "ortune.enable"], cwd=folder, capture_output=True, text=True, check=False
         )

@@ -8,7 +8,9 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -18,14 +20,17 @@ from ortune.console.progress import SearchProgress
 from ortune.console.safe_console import SafeConsole
 from ortune.console.search import show_search
 from ortune.console.verdict import show_verdict
-from ortune.host import Host
+from ortune.host import Host, read_host
 from ortune.host.allocators import find_allocators
-from ortune.knobs import Candidate, Config, SpaceOptions, build_space
+from ortune.knobs import Candidate, Config
 from ortune.record.files import path_of_trials, read_record
+from ortune.replaceable import replaced
 from ortune.requests import SearchRequest
 from ortune.tuning.outcome import Progress
 from ortune.tuning.prepare import PreparedSearch, prepare
 from ortune.tuning.search import search
+from ortune.worker.installed import RuntimePackage, find_runtime_packages
+from ortune.worker.runtime import ask_for_runtime
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -105,10 +110,16 @@ def render() -> str:
 
 
 def prepare_on(recording: Recording) -> PreparedSearch:
-    """Return the prepared search as on the host of a recording, without the results of searches on this one."""
-    prepared = prepare(SearchRequest(model=str(ROOT / MODEL), provider=("cpu",), history=False))
-    space = build_space(recording.host, prepared.model, SpaceOptions(allocators=recording.allocators))
-    return msgspec.structs.replace(prepared, host=recording.host, space=space)
+    """Return the prepared search as on the host of a recording. Nothing of this host changes it."""
+    runtime = read_record(HERE / OUTPUT).runtime
+    replacements: dict[Callable[..., Any], Callable[..., Any]] = {
+        read_host: lambda **options: recording.host,
+        find_allocators: lambda: dict.fromkeys(recording.allocators, ""),
+        find_runtime_packages: lambda: (RuntimePackage("onnxruntime", runtime.onnxruntime),),
+        ask_for_runtime: lambda: runtime,
+    }
+    with replaced(replacements):
+        return prepare(SearchRequest(model=str(ROOT / MODEL), provider=("cpu",), history=False))
 
 
 def draw_progress(reports: tuple[Report, ...]) -> SearchProgress:

@@ -358,12 +358,9 @@ def minor_version(version: str) -> str:
 
 
 def started(each: Sourced) -> datetime.datetime:
-    """Return when the search began; a time without a zone is taken as one of this host."""
+    """Return when the search began. A time without a zone is in UTC, on every host."""
     found = datetime.datetime.fromisoformat(each.record.search.started)
-    try:
-        return found.astimezone()
-    except (OSError, OverflowError, ValueError):  # Windows does not know times before 1970
-        return found.replace(tzinfo=datetime.UTC)
+    return found if found.tzinfo else found.replace(tzinfo=datetime.UTC)
 
 
 def load_distance(one: Load, other: Load) -> float:

@@ -28,6 +28,7 @@ from ortune.planning.pick import pick_deployment
 from tests.conftest import TINY_CNN
 from tests.consumers.running import need, program, run
 from tests.consumers.test_programs import READY_S, ask, check_tuned, free_port, processes_of, read_log, serving, stop
+from tests.environments import write_command
 from tests.plans import DEPLOYMENTS, QUIET, make_plan, pick
 from tests.records import ELSEWHERE
 
@@ -228,7 +229,8 @@ class TestSystemd:
             pytest.skip("systemd-analyze is not installed")
         name = "model@.service" if DEPLOYMENTS[case].pinned else "model.service"
         done = write_here("systemd", case, tmp_path, name)
-        text = done.text.replace("/srv/app/.venv/bin/ortune", sys.executable).replace("/srv/app", str(tmp_path))
+        command = write_command(tmp_path / "ortune", "-P", "-m", "ortune")
+        text = done.text.replace("/srv/app/.venv/bin/ortune", str(command)).replace("/srv/app", str(tmp_path))
         assert self.check(tmp_path, name, text) == ""
         assert "Unknown key" in self.check(tmp_path, name, text.replace("MemoryLow=", "MemoryLeast="))
 

@@ -291,6 +291,11 @@ SERVERS = {
 }
 
 
+def split_command(name: str, port: int) -> list[str]:
+    """Return the words of the command that starts a server. Its folder may contain spaces."""
+    return [word.format(folder=Path(__file__).parent, port=port) for word in SERVERS[name].split()]
+
+
 class TestServers:
     """A small application with two workers, which uvicorn spawns and gunicorn forks."""
 
@@ -300,8 +305,7 @@ class TestServers:
             need("uvicorn_worker")
         port = free_port()
         answers: list[Any] = []
-        line = SERVERS[name].format(folder=Path(__file__).parent, port=port)
-        command, *arguments = line.split()
+        command, *arguments = split_command(name, port)
         with serving([*before, program(command), *arguments], port, output, MODEL=str(TINY_CNN)) as server:
             with ThreadPoolExecutor(4) as pool:
                 deadline = time.monotonic() + READY_S
@@ -323,7 +327,7 @@ class TestServers:
         options = ["--canary", "50%", "--metrics", str(folder), "--quiet", "--"]
         before = [sys.executable, "-P", "-m", "ortune", "apply", str(record), *options]
         port, output = free_port(), tmp_path / "output.txt"
-        command, *arguments = SERVERS[name].format(folder=Path(__file__).parent, port=port).split()
+        command, *arguments = split_command(name, port)
         answers: list[Any] = []
         killed: set[int] = set()
 
