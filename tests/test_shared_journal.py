@@ -107,7 +107,9 @@ def test_a_damaged_line_before_others_is_named(journal: Path) -> None:
     n_lines = len(journal.read_bytes().splitlines())
     journal.write_bytes(journal.read_bytes() + TORN)
     for _ in range(2):
-        JournalFileBackend(str(journal)).append_logs([{"op_code": 3, "worker_id": "b", "study_id": 99}])
+        JournalFileBackend(str(journal)).append_logs(
+            [{"op_code": 3, "worker_id": "b", "study_id": 99, "system_attr": {"a": 1}}]
+        )
     before = journal.read_bytes()
     for use in (study.receive, lambda: add(study, 1), lambda: open_study(journal.parent)):
         with pytest.raises(StorageError, match=rf"fleet\.journal: line {n_lines + 1} is damaged.*remove this line"):

@@ -31,7 +31,7 @@ START = b'{"op_code"'
 MOST_BYTES = 1 << 30
 """Largest part of a journal that is read at a time, into memory."""
 
-REMEDY = "Restore the file, or remove this line: hosts have used none of what follows it."
+REMEDY = "Restore the file, or remove this line: no host has used what follows it."
 
 LOCK_SUFFIX = ".lock"
 LOCK_GRACE_S = 30.0
@@ -90,7 +90,9 @@ class SharedJournal(BaseJournalBackend):  # type: ignore[misc]
             try:
                 check_operation(log)
             except msgspec.ValidationError as error:
-                raise ValueError(f"line {number + 1} is none that Optuna writes: {error}. {REMEDY}") from None
+                raise ValueError(f"line {number + 1} is not one that Optuna writes: {error}. {REMEDY}") from None
+            except ValueError as error:
+                raise ValueError(f"line {number + 1} {error}") from None
             if number + 1 == len(self._starts):
                 self._starts.append(self._starts[number] + len(line))
             yield log
@@ -153,22 +155,33 @@ def hold_lock(path: Path) -> Iterator[None]:
         OSError: The lock cannot be made or removed.
     """
     lock = path.with_name(path.name + LOCK_SUFFIX)
-    found: tuple[int, ...] | None = None
+    found: tuple[int, int] | None = None
     since_s = time.monotonic()
     pause_s = 0.001
     while not _make_link(lock, path):
-        with contextlib.suppress(OSError):
-            status = lock.lstat()
-            if (now := (status.st_ino, status.st_mtime_ns)) != found:
-                found, since_s = now, time.monotonic()
-        if time.monotonic() - since_s > LOCK_GRACE_S:
+        # Between two looks, another process may have released it and a third one taken it.
+        if (now := _identify(lock)) != found:
+            found, since_s = now, time.monotonic()
+        if found is not None and time.monotonic() - since_s > LOCK_GRACE_S:
             _remove_link(lock)
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+    own = _identify(lock)
     try:
         yield
     finally:
-        _remove_link(lock)
+        # If writing took longer than others wait, they have taken the lock.
+        if _identify(lock) == own:
+            _remove_link(lock)
+
+
+def _identify(lock: Path) -> tuple[int, int] | None:
+    """Return what tells a lock from others with the same name, or None if there is none."""
+    try:
+        status = lock.lstat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns
 
 
 def _make_link(lock: Path, path: Path) -> bool:

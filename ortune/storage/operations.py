@@ -20,6 +20,9 @@ from ortune.times import check_time
 MOST_SHOWN = 64
 """Number of characters of a name that a message shows."""
 
+MOST_OPERATIONS = 100
+"""Numbers from this one on are no operations of any version of Optuna."""
+
 RUNNING: Final = 0
 WAITING: Final = 4
 """States of trials, of which all others are final."""
@@ -83,7 +86,7 @@ class CreateTrial(Operation, frozen=True, kw_only=True, tag=4):
     intermediate_values: dict[Step, float | None] = {}
 
     def __post_init__(self) -> None:
-        """Check the times, the values, and that each parameter has a distribution that contains it."""
+        """Check the times, the values, and that each parameter has a legal distribution."""
         check_times(self.datetime_start, self.datetime_complete)
         if self.value is not None and self.values is not None:
             raise ValueError("it has both value and values")
@@ -103,7 +106,7 @@ class SetTrialParameter(Operation, frozen=True, kw_only=True, tag=5):
     distribution: str
 
     def __post_init__(self) -> None:
-        """Check that the distribution contains the value."""
+        """Check that Optuna can read the distribution and the value."""
         check_parameter(self.param_name, self.param_value_internal, self.distribution)
 
 
@@ -147,7 +150,11 @@ class SetTrialSystemAttribute(Operation, frozen=True, kw_only=True, tag=9):
     system_attr: Attribute
 
 
-class DiscardTrials(Operation, frozen=True, kw_only=True, tag=10):
+LAST_OPERATION = 10
+"""The largest `op_code` of Optuna 5.0."""
+
+
+class DiscardTrials(Operation, frozen=True, kw_only=True, tag=LAST_OPERATION):
     """A line that Optuna itself skips."""
 
 
@@ -174,7 +181,11 @@ def check_operation(log: dict[str, Any]) -> None:
 
     Raises:
         msgspec.ValidationError: It cannot. The message is part of a sentence.
+        ValueError: A later version of Optuna wrote it. The message is a sentence about the line.
     """
+    code = log.get("op_code")
+    if type(code) is int and LAST_OPERATION < code < MOST_OPERATIONS:
+        raise ValueError(f"has the operation {code}, which this version of Optuna does not know. Update Optuna here.")
     msgspec.convert(log, type=AnyOperation)
 
 

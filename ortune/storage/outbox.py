@@ -75,10 +75,11 @@ class Outbox:
         messages: What was not sent.
         doubtful: Identifiers of measurements that may have arrived, although the connection was lost.
         n_damaged: Lines before others that cannot be read, and are not sent.
+        is_foreign: Whether the file has lines that are signed with another secret. It is then left as it is, nothing of
+            it is sent, and messages are kept in memory only.
 
     Raises:
-        UsageError: The file cannot be used, another search uses it, or it holds messages for another study or of
-            another user.
+        UsageError: The file cannot be used, another search uses it, or it holds messages for another study.
     """
 
     def __init__(self, path: Path | None, study: str) -> None:
@@ -87,6 +88,7 @@ class Outbox:
         self.messages: list[Message] = []
         self.doubtful: set[str] = set()
         self.n_damaged = 0
+        self.is_foreign = False
         self._descriptor = -1
         if path is None:
             return
@@ -123,10 +125,10 @@ class Outbox:
             data = read_open(file, MOST_BYTES)
         self.messages, n_bytes, has_foreign = decode_messages(data, self._key)
         if has_foreign:
-            raise UsageError(
-                f"{path}: holds results that no search of yours on this host wrote, so they are not sent.",
-                "Remove the file, or name another record with {output=FILE}.",
-            )
+            # It stays as it is, for whoever has the secret.
+            self.is_foreign, self.messages = True, []
+            self._release()
+            return
         if data and not n_bytes and b"\n" in data:
             raise UsageError(
                 f"{path}: this file exists and is not ortune's, so it is not overwritten.",
@@ -218,16 +220,35 @@ def read_key() -> bytes:
     Where it cannot be kept, as without a home folder, this process has one of its own. What it leaves is then not sent
     by another one.
     """
+    own = secrets.token_bytes(KEY_BYTES)
     folder = find_state_folder()
-    if folder is not None:
-        with contextlib.suppress(OSError):
+    if folder is None:
+        return own
+    path = folder / KEY_FILE
+    with contextlib.suppress(OSError):
+        if not path.exists():
             folder.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(folder / KEY_FILE, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
-            with os.fdopen(descriptor, "r+b", buffering=0) as file:
-                # Of several processes that make one at the same time, the first one counts.
-                if os.fstat(descriptor).st_size < KEY_BYTES:
-                    file.write(secrets.token_bytes(KEY_BYTES))
-                file.seek(0)
-                if len(key := file.read(KEY_BYTES)) == KEY_BYTES:
-                    return key
-    return secrets.token_bytes(KEY_BYTES)
+            write_once(path, own)
+        with os.fdopen(open_regular(path, os.O_RDONLY, 0o600), "rb") as file:
+            if len(key := file.read(KEY_BYTES)) == KEY_BYTES:
+                return key
+    return own
+
+
+def write_once(path: Path, content: bytes) -> None:
+    """Write a private file, unless there is one. Of several processes and hosts that do so, the first one counts.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        with contextlib.suppress(FileExistsError):
+            os.link(temporary, path)
+    finally:
+        temporary.unlink()

@@ -21,6 +21,7 @@ from ortune.knobs import Config
 from ortune.model import Traits
 from ortune.record.files import write_atomically
 from ortune.sanitize import encode_json, printable
+from ortune.state_folder import find_state_folder
 from ortune.workload import Feed, Goal
 
 VARIABLE = "ORTUNE_HISTORY"
@@ -79,15 +80,8 @@ def history_path() -> Path | None:
     if setting:
         path = Path(setting)
         return path if path.is_file() or not path.exists() else None
-    import platformdirs
-
-    if not os.environ.get("XDG_STATE_HOME"):
-        try:
-            if not Path.home().is_dir():
-                return None
-        except RuntimeError:
-            return None
-    return Path(platformdirs.user_state_dir("ortune", appauthor=False)) / "history.jsonl"
+    folder = find_state_folder()
+    return folder / "history.jsonl" if folder else None
 
 
 def describe_search(

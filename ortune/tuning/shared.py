@@ -147,6 +147,10 @@ class SharedExchange(Exchange):
         self._notes: list[str] = []
         if n := self._outbox.n_damaged:
             self._notes.append(f"storage: {explain_damage(n, outbox_path)}")
+        if self._outbox.is_foreign:
+            self._notes.append(
+                f"storage: {outbox_path} is not signed with the key of this user on this host, so it is not sent"
+            )
 
     # What happens in the storage.
 
