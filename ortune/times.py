@@ -1,7 +1,4 @@
-"""The time of day, which files have in ISO 8601, and a clock.
-
-A time in a file has a time zone or not.
-"""
+"""Reads the time of day and a monotonic clock. Files hold times in ISO 8601, with or without a time zone."""
 
 from __future__ import annotations
 

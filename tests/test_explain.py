@@ -86,10 +86,12 @@ class TestSentence:
     def test_what_is_known_of_others_is_stated_as_it_is(self) -> None:
         """The default is best if others probably gain less than 5%, also where memory is optimized."""
         text = summarize(make("default_is_best", "memory"))
-        assert text == "Keep the default settings: on this host, no others are likely to be better by more than 5%."
+        assert text == (
+            "Keep the default settings: on this host, no other settings are likely to be better by more than 5%."
+        )
         limited = claim_limits(make("default_is_best"))
         evidence = msgspec.structs.replace(limited.evidence, verdict="default_is_best")
-        assert "no others within the limits" in summarize(msgspec.structs.replace(limited, evidence=evidence))
+        assert "no other settings within the limits" in summarize(msgspec.structs.replace(limited, evidence=evidence))
         assert "none of the settings that were tried is proven to be better" in summarize(make("nothing_found"))
         assert "No settings were found" in summarize(make("infeasible"))
         assert "no settings were found" in summarize(make("overload"))

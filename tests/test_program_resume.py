@@ -65,7 +65,7 @@ class Searches:
         self.executor: SimulatedPrograms | None = None
         self.interrupt_at: int | None = None
         monkeypatch.setattr(preparing, "observe_program", lambda task, server, observe_s: self.observed)
-        monkeypatch.setattr(searching, "open_programs", self._open)
+        monkeypatch.setattr(searching, "open_program_executor", self._open)
 
     def _open(self, task: object, models: object, runtime: Runtime, *others: Any, **options: Any) -> SimulatedPrograms:
         self.executor = SimulatedPrograms(

@@ -136,7 +136,7 @@ def run(
         results = run_gates(requests, lambda number: display.observer(requests[number].name), finished)
     for alone, together in zip(done, results, strict=True):
         if together is not alone:
-            display.finish(together)
+            display.correct(together)
     display.show_all(results)
     return results
 

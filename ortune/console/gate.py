@@ -154,8 +154,18 @@ class GateDisplay:
         # The intervals do not show why if no objective has this decision, or if one would fail a gate that runs alone.
         if not explaining or (result.decision == "inconclusive" and any(each.is_above for each in explaining)):
             parts.append(result.reason)
+        self._print_decision(result, "; ".join(parts))
+        for note in result.notes if isinstance(result, GateResult) else ():
+            show_warning(self._console, f"{result.name}: {note}")
+
+    def correct(self, result: GateResult | GateError) -> None:
+        """Show that one of several gates is decided otherwise than alone, and why."""
+        if not self._quiet:
+            self._print_decision(result, result.reason)
+
+    def _print_decision(self, result: GateResult | GateError, why: str) -> None:
         decision = Text(f"{result.decision:>12}", f"bold {STYLES[result.decision]}")
-        text = f"{result.name}  {'; '.join(parts)}"
+        text = f"{result.name}  {why}"
         if not self._console.is_terminal:
             # A line for each gate, for programs that search the output.
             self._console.print(Text.assemble(decision, f"  {text}"), soft_wrap=True)
@@ -165,8 +175,6 @@ class GateDisplay:
             grid.add_column(overflow="fold")
             grid.add_row(decision, text)
             self._console.print(grid)
-        for note in result.notes if isinstance(result, GateResult) else ():
-            show_warning(self._console, f"{result.name}: {note}")
 
     def show(self, result: GateResult) -> None:
         """Show how a single gate ended."""

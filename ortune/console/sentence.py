@@ -38,7 +38,8 @@ def summarize_search(record: Record) -> str:
         case "default_is_best":
             within = " within the limits" if record.workload.limits else ""
             return (
-                f"Keep {kept}: on this host, no others{within} are likely to be better by more than {SMALL_GAIN:.0%}."
+                f"Keep {kept}: on this host, no other settings{within} are likely to be better by more than "
+                f"{SMALL_GAIN:.0%}."
             )
         case "nothing_found":
             return f"Keep {kept}: none of the settings that were tried is proven to be better."

@@ -61,5 +61,5 @@ class ProgramExecutor(ProgramRunner):
         return failure or live
 
 
-open_programs = replaceable(ProgramExecutor)
+open_program_executor = replaceable(ProgramExecutor)
 """Returns a `ProgramExecutor`, or what a simulated host has instead."""

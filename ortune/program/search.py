@@ -13,7 +13,7 @@ from ortune.compare.open import OpenComparison, fit_objective, start_comparison
 from ortune.errors import ProgramError, UsageError
 from ortune.host import HostClass
 from ortune.knobs import Config
-from ortune.program.executor import open_programs
+from ortune.program.executor import open_program_executor
 from ortune.program.identity import describe_program_identity
 from ortune.program.launcher import TunedModel
 from ortune.program.outputs import is_unjudged, make_check_error
@@ -161,7 +161,7 @@ def open_program(
         # Idle BLAS threads of NumPy spin for a while, which would count as CPU use by other processes.
         stack.enter_context(threadpool_limits(limits=1, user_api="blas"))
         load = stack.enter_context(BackgroundLoad(request.beside)) if request.beside is not None else None
-        inner = open_programs(
+        inner = open_program_executor(
             prepared.task,
             [
                 TunedModel(name=model.name, path=identity.path, files=identity.files)

@@ -89,13 +89,14 @@ def compare_fitting(state: SearchState, result: CandidateResult) -> PairedRun | 
     return run if run.launches and not result.failure else None
 
 
-def report_fitting(state: SearchState, run: PairedRun, result: CandidateResult) -> None:
+def report_fitting(state: SearchState, run: PairedRun, result: CandidateResult, *, others_follow: bool) -> None:
     """Report how the pool compares. If it seems to be better, plan as much time as its proof still needs."""
     speedup = compute_speedup(run.in_one_regime(), FINALIST_POSITION, state.goal.objective)
     if speedup is None:
         return
     label, ratio = result.candidate.label, format_speedup(speedup)
-    state.add_note(f"{label} against the default: {ratio}. Other candidates follow.")
+    others = " Other candidates follow." if others_follow else ""
+    state.add_note(f"{label} against the default: {ratio}.{others}")
     if speedup.estimate > 1 + NEGLIGIBLE_GAIN:
         time_s = plan_proof_s(state, speedup)
         plan = with_confirmation(state.plan, state.goal, state.pace, time_s)

@@ -205,8 +205,11 @@ def run_stages(
     if fitting is not None and (run := compare_fitting(state, fitting)) is not None:
         confirmed.fitting = run, fitting
         state.replan(plan_search(state.space, opened, settings, state.end_s))
-        report_fitting(state, run, fitting)
-        if state.now_s() + state.plan.launch_s > state.end_s:
+        # Launches may take longer than the first one did, above all under a quota.
+        launch_s = state.stages[-1].wall_s / len(run.launches)
+        is_over = state.now_s() + launch_s > state.end_s
+        report_fitting(state, run, fitting, others_follow=not is_over)
+        if is_over:
             confirm_ranked(state, opened, confirmed, [fitting])
             return
     screening = Screening(state, study)

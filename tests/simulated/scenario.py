@@ -28,7 +28,7 @@ from ortune.host.topology import Quota
 from ortune.knobs import Config
 from ortune.model import ModelInfo
 from ortune.model.child import read_in_child
-from ortune.program.executor import open_programs
+from ortune.program.executor import open_program_executor
 from ortune.program.observation import ObservedProcess, ObservedSession, Reading
 from ortune.program.prepare import ObservedRun, observe_program
 from ortune.replaceable import replace, replaced
@@ -327,11 +327,14 @@ def list_replacements(scenario: Scenario) -> dict[Callable[..., Any], Callable[.
         workers.n_cases = feed.n_cases
         return workers
 
+    def open_simulated_programs(task: Any, models: Any, runtime: Runtime, *others: Any, **options: Any) -> Any:
+        return SimulatedPrograms(scenario, task, runtime)
+
     measured: dict[Callable[..., Any], Callable[..., Any]] = {
         read_in_child: read_here,
         open_workers: open_simulated_workers,
         open_colocated: SimulatedColocated,
-        open_programs: lambda task, models, runtime, *others, **options: SimulatedPrograms(scenario, task, runtime),
+        open_program_executor: open_simulated_programs,
         observe_program: lambda *arguments: observe(Path("model.onnx").resolve()),
     }
     if scenario.is_here:
