@@ -1,4 +1,4 @@
-"""The folder for what ortune remembers of a user on this host. No file of a working folder gets there."""
+"""The folder for what ortune remembers of a user on this host. It is in the user's home, not in a working folder."""
 
 from __future__ import annotations
 
