@@ -1,12 +1,15 @@
 """Change the package in small ways, and see whether the tests notice: the share of changes that they do is the score.
 
-    pytest -p tests.reach --reach reach.jsonl -p tests.costs --costs costs.json
+    python3.12 -m pytest -p tests.reach --reach reach.jsonl -p tests.costs --costs costs.json
     python -m benchmarks.mutation --reach reach.jsonl --costs costs.json --json FILE [--count 1000] [--jobs 2]
 
-Each change is one operator, constant or condition of a function. It is made in a copy of the repository, where the
-tests that reach the function run, the cheapest first, until one fails. For functions that are called only in child
-processes, the tests that name the module run. Changes that FILE has are not tried again. Which ones are sampled depends
-on --seed alone.
+Each change is one operator, constant or condition of a function. The tests that reach the function run, the cheapest
+first, until one fails. For functions that are called only in child processes, the tests that name the module run.
+Which changes are sampled depends on --seed alone; `--again FILE` tries those of another result instead.
+
+pytest collects all tests once, in a copy of the repository. Each change is made in a fork of this process, in the code
+of the functions that are loaded, and in the file for the processes that the tests start. What a module computed when
+it was imported stays as it was.
 """
 
 from __future__ import annotations
@@ -14,23 +17,37 @@ from __future__ import annotations
 import argparse
 import ast
 import collections
-import concurrent.futures
+import contextlib
+import gc
 import json
+import math
 import os
-import queue
 import random
+import resource
+import select
 import shutil
+import signal
 import subprocess
 import sysconfig
 import tempfile
+import time
 import venv
 from collections.abc import Iterator
 from pathlib import Path
+from types import CodeType, FunctionType
 from typing import Any
+
+import pytest
 
 from benchmarks.host import describe_commit, describe_host
 
 ROOT = Path(__file__).parent.parent
+
+TASKS = "ORTUNE_MUTATION_TASKS"
+"""Environment variable with the path of the changes that pytest tries, with the tests of each."""
+
+RESULTS = "ORTUNE_MUTATION_RESULTS"
+"""Environment variable with the path of the results, one JSON object per line."""
 
 COMPARISONS: dict[type[ast.cmpop], str] = {
     ast.Lt: "<=",
@@ -53,11 +70,17 @@ OPERATORS: dict[type[ast.operator], str] = {
     ast.Mod: "*",
 }
 
-MOST_TEST_S = 300.0
-"""Time of the tests of one change. A change with which they take longer is noticed: it loops."""
+MOST_TEST_S = 15.0
+"""Time that the tests of one change usually take. The cheapest tests within it run."""
 
-MOST_TESTS = 150
-"""Tests of one change, the cheapest ones that reach it."""
+MOST_TESTS = 200
+"""Tests of one change."""
+
+PATIENCE_S = 20.0
+"""CPU time by which the tests of a change may exceed twice the usual. If they need more, it is noticed: it loops."""
+
+LONGEST_WAIT_S = 180.0
+"""How long the tests of a change may wait."""
 
 Change = dict[str, Any]
 
@@ -65,22 +88,26 @@ Change = dict[str, Any]
 def list_changes(path: Path) -> Iterator[Change]:
     """Return the changes of a module: where, what is there, and what takes its place."""
     source = path.read_text()
-    tree = ast.parse(source)
-    for function in ast.walk(tree):
-        if not isinstance(function, ast.FunctionDef):
-            continue
+
+    def visit(node: ast.AST, function: int | None) -> Iterator[Change]:
+        if function is not None and isinstance(node, ast.expr) and (new := change_expression(node, source)):
+            yield {
+                "file": str(path.relative_to(ROOT)),
+                "function": function,
+                "at": [node.lineno, node.col_offset, node.end_lineno, node.end_col_offset],
+                "old": ast.get_source_segment(source, node),
+                "new": new,
+            }
+        if not isinstance(node, ast.FunctionDef):
+            for child in ast.iter_child_nodes(node):
+                yield from visit(child, function)
+            return
         # Decorators are part of a function's first line, as its code object has it.
-        first = min([function.lineno, *(each.lineno for each in function.decorator_list)])
-        for statement in function.body:
-            for node in ast.walk(statement):
-                if isinstance(node, ast.expr) and (new := change_expression(node, source)):
-                    yield {
-                        "file": str(path.relative_to(ROOT)),
-                        "function": first,
-                        "at": [node.lineno, node.col_offset, node.end_lineno, node.end_col_offset],
-                        "old": ast.get_source_segment(source, node),
-                        "new": new,
-                    }
+        first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+        for statement in node.body:
+            yield from visit(statement, first)
+
+    yield from visit(ast.parse(source), None)
 
 
 def change_expression(node: ast.expr, source: str) -> str | None:
@@ -109,13 +136,12 @@ def change_expression(node: ast.expr, source: str) -> str | None:
     return None
 
 
-def apply_change(change: Change, folder: Path) -> None:
-    """Make a change in a copy of the repository."""
-    path = folder / change["file"]
-    lines = path.read_bytes().splitlines(keepends=True)
+def change_source(change: Change, source: bytes) -> bytes:
+    """Return the source of a module with a change. Columns of `at` count bytes, as those of `ast`."""
+    lines = source.splitlines(keepends=True)
     first, begin, last, end = change["at"]
     lines[first - 1 : last] = [lines[first - 1][:begin] + change["new"].encode() + lines[last - 1][end:]]
-    path.write_bytes(b"".join(lines))
+    return b"".join(lines)
 
 
 def read_reach(path: Path) -> dict[str, set[str]]:
@@ -138,37 +164,152 @@ def choose_tests(change: Change, reach: dict[str, set[str]], costs: dict[str, di
             str(path.relative_to(ROOT)) for path in (ROOT / "tests").glob("test_*.py") if module in path.read_text()
         }
         tests = {test for test in costs if test.partition("::")[0] in naming}
-    known = [test for test in tests if test in costs]
-    return sorted(known, key=lambda test: costs[test]["wall_s"])[:MOST_TESTS]
+    chosen: list[str] = []
+    total_s = 0.0
+    for test in sorted((test for test in tests if test in costs), key=lambda test: costs[test]["wall_s"]):
+        total_s += costs[test]["wall_s"]
+        if chosen and total_s > MOST_TEST_S:
+            break
+        chosen.append(test)
+    return chosen[:MOST_TESTS]
 
 
-def try_change(change: Change, tests: list[str], folder: Path) -> Change:
-    """Run the tests with a change. Return the change with what came of it."""
+def order_tests(names: list[str], items: dict[str, pytest.Item], costs: dict[str, float]) -> list[pytest.Item]:
+    """Return tests, the cheapest first. Those of a file that cost alike are neighbors, as they share fixtures."""
+
+    def rank(name: str) -> tuple[int, str, str]:
+        return math.ceil(math.log10(costs[name] + 0.01)), name.partition("::")[0], name
+
+    return [items[name] for name in sorted(names, key=rank) if name in items]
+
+
+def pytest_runtestloop(session: pytest.Session) -> bool | None:
+    """Try the changes instead of running all tests."""
+    if TASKS not in os.environ:
+        return None
+    tasks = json.loads(Path(os.environ[TASKS]).read_text())
+    items = {item.nodeid: item for item in session.items}
+    reliable: set[str] = set()
+    functions = find_functions()
+    gc.freeze()  # or collections in forks would copy the memory of all modules
+    with Path(os.environ[RESULTS]).open("a") as results:
+        for change in tasks:
+            costs = change.pop("costs")
+            tests = order_tests([*costs], items, costs)
+            if killer := items.get(change.pop("before", "")):
+                tests = [killer, *(test for test in tests if test is not killer)]
+            result = try_change(change, tests, sum(costs.values()), functions)
+            while (name := result.get("by")) in items and not passes(items[name], reliable):
+                # The test fails anyway: it says nothing about this change, nor about others.
+                tests.remove(items.pop(name))
+                result = try_change(change, tests, sum(costs.values()), functions)
+            print(json.dumps(result), file=results, flush=True)
+    return True
+
+
+def passes(test: pytest.Item, reliable: set[str]) -> bool:
+    """Return whether a test passes without a change. Those that do are remembered."""
+    if test.nodeid in reliable:
+        return True
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        os._exit(run_until_failure([test]) is not None)
+    _, status = os.waitpid(child, 0)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)
+    if status == 0:
+        reliable.add(test.nodeid)
+    return status == 0
+
+
+def find_functions() -> dict[str, list[FunctionType]]:
+    """Return the loaded functions of the package, for each file."""
+    functions = collections.defaultdict(list)
+    for candidate in gc.get_objects():
+        if isinstance(candidate, FunctionType):
+            functions[candidate.__code__.co_filename].append(candidate)
+    return functions
+
+
+def list_codes(code: CodeType) -> Iterator[CodeType]:
+    """Return a code object and those in it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from list_codes(constant)
+
+
+def try_change(
+    change: Change, tests: list[pytest.Item], usual_s: float, functions: dict[str, list[FunctionType]]
+) -> Change:
+    """Run tests with a change, in a fork. Return the change with what came of it."""
     if not tests:
         return {**change, "result": "not reached"}
-    path = folder / change["file"]
+    path = ROOT / change["file"]
     before = path.read_bytes()
-    apply_change(change, folder)
-    python = str(folder / ".venv" / "bin" / "python")
-    command = [python, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider", *tests]
+    source = change_source(change, before)
+    reader, writer = os.pipe()
+    begin_s = time.monotonic()
+    path.write_bytes(source)
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        most_s = math.ceil(2 * usual_s + PATIENCE_S)
+        resource.setrlimit(resource.RLIMIT_CPU, (most_s, most_s))
+        try:
+            change_code(path, source, functions[str(path)])
+            failed = run_until_failure(tests)
+        except BaseException as error:  # noqa: BLE001  (an end of pytest is a failure, too)
+            failed = repr(error)
+        os.write(writer, json.dumps(failed)[:4000].encode())
+        os._exit(0)
+    os.close(writer)
     try:
-        done = subprocess.run(
-            command,
-            cwd=folder,
-            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
-            capture_output=True,
-            text=True,
-            timeout=MOST_TEST_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return {**change, "result": "noticed", "by": "the time limit"}
+        ready, _, _ = select.select([reader], [], [], LONGEST_WAIT_S)
+        answer = os.read(reader, 4096) if ready else b""
     finally:
+        os.close(reader)
+        os.killpg(child, signal.SIGKILL)
+        os.waitpid(child, 0)
         path.write_bytes(before)
-    if done.returncode == 0:
-        return {**change, "result": "not noticed", "n_tests": len(tests)}
-    failed = [line.split()[1] for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-    return {**change, "result": "noticed", "by": failed[0] if failed else done.stdout[-200:]}
+    change = {**change, "s": round(time.monotonic() - begin_s, 2)}
+    if not ready:
+        return {**change, "result": "noticed", "by": "the longest wait"}
+    if not answer:
+        return {**change, "result": "noticed", "by": "the end of the process"}
+    if failed := json.loads(answer):
+        return {**change, "result": "noticed", "by": failed}
+    return {**change, "result": "not noticed", "n_tests": len(tests)}
+
+
+def change_code(path: Path, source: bytes, functions: list[FunctionType]) -> None:
+    """Give the loaded functions of a module the code of a changed source."""
+    codes = {
+        (code.co_qualname, code.co_firstlineno, code.co_freevars): code
+        for code in list_codes(compile(source, str(path), "exec", dont_inherit=True))
+    }
+    for function in functions:
+        old = function.__code__
+        if new := codes.get((old.co_qualname, old.co_firstlineno, old.co_freevars)):
+            function.__code__ = new
+
+
+def run_until_failure(tests: list[pytest.Item]) -> str | None:
+    """Run tests. Return the name of the first that fails, or None."""
+    failed: list[str] = []
+
+    class Listener:
+        def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+            if report.failed:
+                failed.append(report.nodeid)
+
+    tests[0].config.pluginmanager.register(Listener())
+    for test, following in zip(tests, [*tests[1:], None], strict=True):
+        test.config.hook.pytest_runtest_protocol(item=test, nextitem=following)
+        if failed:
+            return failed[0]
+    return None
 
 
 def copy_repository(folder: Path) -> Path:
@@ -184,44 +325,66 @@ def copy_repository(folder: Path) -> Path:
     return folder
 
 
+def start_pytest(folder: Path, changes: list[Change], results: Path) -> subprocess.Popen[bytes]:
+    """Start pytest in a copy of the repository, which tries changes."""
+    tasks = folder / "changes.json"
+    tasks.write_text(json.dumps(changes))
+    python = str(folder / ".venv" / "bin" / "python")
+    return subprocess.Popen(
+        [python, "-m", "pytest", "-n0", "-p", "no:cacheprovider", "-p", "benchmarks.mutation"],
+        cwd=folder,
+        env={**os.environ, TASKS: str(tasks), RESULTS: str(results), "PYTHONDONTWRITEBYTECODE": "1"},
+        stdout=subprocess.DEVNULL,
+    )
+
+
+def sample_changes(arguments: argparse.Namespace) -> list[Change]:
+    """Return the changes to try."""
+    if arguments.again:
+        keys = ("file", "function", "at", "old", "new")
+        known = json.loads(arguments.again.read_text())["changes"]
+        possible = {file: [*list_changes(ROOT / file)] for file in {change["file"] for change in known}}
+        return [
+            {**change, "before": tried.get("by", "")}
+            for tried in known
+            if (change := {key: tried[key] for key in keys}) in possible[change["file"]]
+        ]
+    changes = [change for path in sorted((ROOT / "ortune").rglob("*.py")) for change in list_changes(path)]
+    print(f"{len(changes)} possible changes")
+    return random.Random(arguments.seed).sample(changes, min(arguments.count, len(changes)))
+
+
 def main() -> None:
-    """Try the changes that are missing, and print the score."""
+    """Try the changes, and print the score."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--reach", type=Path, required=True, help="what the plugin tests.reach wrote")
     parser.add_argument("--costs", type=Path, required=True, help="what the plugin tests.costs wrote")
-    parser.add_argument("--json", type=Path, required=True, help="file with the results, which are added to it")
+    parser.add_argument("--json", type=Path, required=True, help="file for the results")
+    parser.add_argument("--again", type=Path, metavar="FILE", help="try the changes of this result")
     parser.add_argument("--count", type=int, default=1000, help="number of changes")
     parser.add_argument("--jobs", type=int, default=2, help="changes that are tried at a time")
     parser.add_argument("--seed", type=int, default=0, help="random seed of the sample")
     arguments = parser.parse_args()
     reach, costs = read_reach(arguments.reach), json.loads(arguments.costs.read_text())["tests"]
-    changes = [change for path in sorted((ROOT / "ortune").rglob("*.py")) for change in list_changes(path)]
-    sample = random.Random(arguments.seed).sample(changes, min(arguments.count, len(changes)))
-    known = json.loads(arguments.json.read_text())["changes"] if arguments.json.exists() else []
-    done = {(each["file"], *each["at"], each["new"]) for each in known}
-    missing = [each for each in sample if (each["file"], *each["at"], each["new"]) not in done]
+    changes = sample_changes(arguments)
+    for change in changes:
+        change["costs"] = {test: costs[test]["wall_s"] for test in choose_tests(change, reach, costs)}
     with tempfile.TemporaryDirectory() as name:
-        folders: queue.Queue[Path] = queue.Queue()
+        results = Path(name, "results.jsonl")
+        started = []
         for number in range(arguments.jobs):
-            folders.put(copy_repository(Path(name, str(number))))
-
-        def run(change: Change) -> Change:
-            folder = folders.get()
-            try:
-                return try_change(change, choose_tests(change, reach, costs), folder)
-            finally:
-                folders.put(folder)
-
-        with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
-            for result in pool.map(run, missing):
-                known.append(result)
-                content = {"host": describe_host(), "commit": describe_commit(), "changes": known}
-                arguments.json.write_text(json.dumps(content, indent=1) + "\n")
-    counts = collections.Counter(each["result"] for each in known)
+            folder = copy_repository(Path(name, str(number)))
+            started.append(start_pytest(folder, changes[number :: arguments.jobs], results))
+        with contextlib.suppress(KeyboardInterrupt):  # what was tried until then is written
+            for process in started:
+                process.wait()
+        tried = [json.loads(line) for line in results.read_text().splitlines()]
+    content = {"host": describe_host(), "commit": describe_commit(), "changes": tried}
+    arguments.json.write_text(json.dumps(content, indent=1) + "\n")
     print(describe_host())
-    print(f"{describe_commit()}; {len(changes)} possible changes, {len(known)} tried")
-    for name, count in counts.most_common():
-        print(f"{name:12} {count:5}  {count / len(known):.1%}")
+    print(f"{describe_commit()}; {len(tried)} changes")
+    for result, count in collections.Counter(change["result"] for change in tried).most_common():
+        print(f"{result:12} {count:5}  {count / len(tried):.1%}")
 
 
 if __name__ == "__main__":

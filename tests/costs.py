@@ -38,6 +38,7 @@ def read_cpu_s() -> float:
     return used_s
 
 
+@pytest.hookimpl(tryfirst=True)  # also for tests that are skipped by their marks
 def pytest_runtest_setup(item: pytest.Item) -> None:
     item.stash[STARTS] = time.monotonic(), read_cpu_s()
 
