@@ -35,8 +35,14 @@ def normalize(text: str, folder: Path) -> str:
     text = text.replace(str(folder), "FOLDER").replace(sys.executable, "PYTHON")
     # Records of programs have the version of this Python, others that of the simulated one.
     text = text.replace(f'"python": "{platform.python_version()}"', f'"python": "{Scenario().runtime.python}"')
+    text = re.sub(r"\d+\.\d{6,}(e[-+]?\d+)?", round_number, text)
     text = re.sub(r"(<(script|style)[^>]*>)(.*?)(</\2>)", leave_out_library, text, flags=re.DOTALL)
     return "".join(f"{line.rstrip()}\n" for line in text.splitlines())
+
+
+def round_number(match: re.Match[str]) -> str:
+    """Return a number with eight digits. Sums differ in their last ones: Python 3.12 adds floats more precisely."""
+    return repr(float(f"{float(match[0]):.8g}"))
 
 
 def leave_out_library(match: re.Match[str]) -> str:
