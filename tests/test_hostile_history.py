@@ -17,7 +17,7 @@ import pytest
 
 import ortune
 from tests.conftest import TINY_CNN, run_ortune
-from tests.test_hostile_kinds import BIDI, NESTED, Change, Document, put, put_all
+from tests.test_hostile_kinds import BIDI, NESTED, Change, Document, put, put_all, take_turns
 from tests.test_hostile_plans import COMMANDS_OF_LOGS, FORMATS, IN_CI, SHELL, TERMINAL, TRAVERSAL, check_end
 
 EVERY_TEXT = (COMMANDS_OF_LOGS, TERMINAL, FORMATS, SHELL, TRAVERSAL, BIDI)
@@ -93,33 +93,40 @@ def run(folder: Path, command: str, *options: str, history: str = "h.jsonl") -> 
     return done.stdout + done.stderr
 
 
-def use(folder: Path, content: bytes) -> None:
-    """Let all commands that read the history read it."""
+COMMANDS = ("suggest", "suggest --json", "search")
+"""All commands that read the history."""
+
+
+def use(folder: Path, content: bytes, commands: list[str]) -> None:
+    """Let commands read the history."""
     path = folder / "h.jsonl"
     path.write_bytes(content)
-    for text in (run(folder, "suggest"), run(folder, "suggest", "--json")):
-        assert "evil" not in text
-        assert "optimized_model_filepath" not in text
-    run(folder, "search", "-o", "r.json", "--budget", "2s")
-    config = ortune.read_record(folder / "r.json").config
-    assert not config.environment
-    assert not {"logid", "optimized_model_filepath"} & {*config.session_options}
-    assert int(config.session_options.get("intra_op_num_threads", 0)) < 1000
+    for command in commands:
+        if command == "search":
+            run(folder, "search", "-o", "r.json", "--budget", "2s")
+            config = ortune.read_record(folder / "r.json").config
+            assert not config.environment
+            assert not {"logid", "optimized_model_filepath"} & {*config.session_options}
+            assert int(config.session_options.get("intra_op_num_threads", 0)) < 1000
+        else:
+            text = run(folder, *command.split())
+            assert "evil" not in text
+            assert "optimized_model_filepath" not in text
     assert not list(folder.glob("*pwned*"))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", LINES)
-def test_lines(name: str, line: bytes, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "commands"), take_turns(LINES, COMMANDS, 1))
+def test_lines(name: str, commands: list[str], line: bytes, tmp_path: Path) -> None:
     document: Document = copy.deepcopy(json.loads(line))
     LINES[name](document)
-    use(tmp_path, json.dumps(document, separators=(",", ":")).encode() + b"\n" + line)
+    use(tmp_path, json.dumps(document, separators=(",", ":")).encode() + b"\n" + line, commands)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CONTENTS)
-def test_contents(name: str, line: bytes, tmp_path: Path) -> None:
-    use(tmp_path, CONTENTS[name](line))
+@pytest.mark.parametrize(("name", "commands"), take_turns(CONTENTS, COMMANDS, 1))
+def test_contents(name: str, commands: list[str], line: bytes, tmp_path: Path) -> None:
+    use(tmp_path, CONTENTS[name](line), commands)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such files")

@@ -8,9 +8,10 @@ from __future__ import annotations
 import copy
 import functools
 import hashlib
+import itertools
 import json
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -283,42 +284,53 @@ COMMANDS: dict[str, tuple[Any, ...]] = {
 }
 
 
-def run_all(folder: Path, content: bytes) -> Iterator[tuple[str, Any]]:
+def take_turns(cases: Iterable[str], parts: Collection[str], count: int) -> list[Any]:
+    """Return parameters: each case with a few parts, so that all cases together have all parts; or, long, with all."""
+    turns = itertools.cycle(parts)
+    few = [pytest.param(case, [*itertools.islice(turns, count)], id=case) for case in cases]
+    return few + [pytest.param(case, parts, id=f"{case}-all", marks=pytest.mark.long) for case in cases]
+
+
+def run_commands(names: Iterable[str], folder: Path, content: bytes) -> Iterator[tuple[str, Any]]:
     """Yield each command that ended, with its name."""
-    for name, arguments in COMMANDS.items():
+    for name in names:
         (folder / "r.json").write_bytes(content)
-        yield name, run_ortune(*arguments, cwd=folder, simulate=True, timeout=100)
+        yield name, run_ortune(*COMMANDS[name], cwd=folder, simulate=True, timeout=100)
 
 
-def call_all(path: Path) -> Iterator[tuple[str, Exception | None]]:
-    """Yield each function of the Python interface that reads records, with what it raised."""
-    functions: dict[str, Callable[[], object]] = {
-        "read_record": lambda: ortune.read_record(path)._repr_html_(),
-        "read_trials": lambda: read_trials(path),
-        "session_options": lambda: ortune.session_options(path, any_host=True),
-        "run_options": lambda: ortune.run_options(path, any_host=True),
-        "point": lambda: ortune.read_record(path).point(1)._repr_html_(),
-    }
-    for target in list_targets():
-        functions[f"export {target.name}"] = functools.partial(ortune.export_config, path, target.name)
-    for name, function in functions.items():
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            try:
-                function()
-            except OrtuneError as error:
-                yield name, error
-            else:
-                yield name, None
+FUNCTIONS: dict[str, Callable[[Path], object]] = {
+    "read_record": lambda path: ortune.read_record(path)._repr_html_(),
+    "read_trials": read_trials,
+    "session_options": lambda path: ortune.session_options(path, any_host=True),
+    "run_options": lambda path: ortune.run_options(path, any_host=True),
+    "point": lambda path: ortune.read_record(path).point(1)._repr_html_(),
+    **{f"export {target.name}": functools.partial(ortune.export_config, to=target.name) for target in list_targets()},
+}
+"""What reads records in the Python interface."""
+
+
+def check_call(function: Callable[[Path], object], path: Path) -> None:
+    """Check that a function returns, or says why it cannot."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            function(path)
+        except OrtuneError as error:
+            assert str(error)
+
+
+@pytest.mark.parametrize(("name", "functions"), take_turns(LEGAL, FUNCTIONS, 12))
+def test_through_python(name: str, functions: list[str], benign: Document, tmp_path: Path) -> None:
+    path = write_hostile(benign, LEGAL[name], tmp_path / "r.json")
+    for function in functions:
+        check_call(FUNCTIONS[function], path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", LEGAL)
-def test_through_everything(name: str, benign: Document, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "commands"), take_turns(LEGAL, COMMANDS, 2))
+def test_through_commands(name: str, commands: list[str], benign: Document, tmp_path: Path) -> None:
     path = write_hostile(benign, LEGAL[name], tmp_path / "r.json")
-    for _, fault in call_all(path):
-        assert fault is None or str(fault)
-    for command, done in run_all(tmp_path, path.read_bytes()):
+    for command, done in run_commands(commands, tmp_path, path.read_bytes()):
         assert done.returncode in {0, 1, 2, 3}, (command, done.stdout, done.stderr)
         assert "Traceback" not in done.stderr, (command, done.stderr)
         text = done.stdout + done.stderr

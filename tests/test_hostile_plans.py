@@ -10,8 +10,7 @@ import functools
 import json
 import re
 import subprocess
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,17 @@ from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
 from tests.plans import DEPLOYMENTS, make_plan
 from tests.records import ONE_THREAD, make_local_record, write
 from tests.test_host_plan_apply import make_host_plan
-from tests.test_hostile_kinds import BIDI, NESTED, Change, Document, duplicate, put, put_all
+from tests.test_hostile_kinds import (
+    BIDI,
+    NESTED,
+    Change,
+    Document,
+    check_call,
+    duplicate,
+    put,
+    put_all,
+    take_turns,
+)
 
 ONE, SEVERAL = "one model", "several models"
 
@@ -279,11 +288,11 @@ COMMANDS: dict[str, tuple[Any, ...]] = {
 }
 
 
-def run_all(folder: Path, content: bytes) -> Iterator[tuple[str, Any]]:
+def run_commands(names: Iterable[str], folder: Path, content: bytes) -> Iterator[tuple[str, Any]]:
     """Yield each command that ended, with its name."""
-    for name, arguments in COMMANDS.items():
+    for name in names:
         (folder / "p.json").write_bytes(content)
-        yield name, run_ortune(*arguments, cwd=folder, simulate=True, timeout=100, environment=IN_CI)
+        yield name, run_ortune(*COMMANDS[name], cwd=folder, simulate=True, timeout=100, environment=IN_CI)
 
 
 def check_end(command: str, done: subprocess.CompletedProcess[str]) -> None:
@@ -298,45 +307,38 @@ def check_end(command: str, done: subprocess.CompletedProcess[str]) -> None:
     assert done.returncode != 2 or "error" in done.stderr, (command, done.stderr)
 
 
-def call_all(path: Path) -> Iterator[tuple[str, Exception | None]]:
-    """Yield each function of the Python interface that reads plans, with what it raised."""
-    functions: dict[str, Callable[[], object]] = {
-        "read_plan": lambda: ortune.read_plan(path),
-        "read_host_plan": lambda: ortune.read_host_plan(path),
-        "session_options": lambda: ortune.session_options(path, model=str(TINY_CNN), any_host=True),
-        "run_options": lambda: ortune.run_options(path, model=str(TINY_CNN), any_host=True),
-    }
-    for target in list_targets():
-        for pick in (None, 1, "memory"):
-            functions[f"export {target.name} {pick}"] = functools.partial(
-                ortune.export_config, path, target.name, model=TINY_CNN, pick=pick
-            )
-    for name, function in functions.items():
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            try:
-                function()
-            except ortune.OrtuneError as error:
-                yield name, error
-            else:
-                yield name, None
+FUNCTIONS: dict[str, Callable[[Path], object]] = {
+    "read_plan": ortune.read_plan,
+    "read_host_plan": ortune.read_host_plan,
+    "session_options": lambda path: ortune.session_options(path, model=str(TINY_CNN), any_host=True),
+    "run_options": lambda path: ortune.run_options(path, model=str(TINY_CNN), any_host=True),
+    **{
+        f"export {target.name} {pick}": functools.partial(
+            ortune.export_config, to=target.name, model=TINY_CNN, pick=pick
+        )
+        for target in list_targets()
+        for pick in (None, 1, "memory")
+    },
+}
+"""What reads plans in the Python interface."""
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-def test_through_python(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "functions"), take_turns(HOSTILE, FUNCTIONS, 8))
+def test_through_python(name: str, functions: list[str], tmp_path: Path) -> None:
     kind, change = HOSTILE[name]
-    for function, fault in call_all(write_hostile(kind, change, tmp_path / "p.json")):
-        assert fault is None or str(fault), function
+    path = write_hostile(kind, change, tmp_path / "p.json")
+    for function in functions:
+        check_call(FUNCTIONS[function], path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", HOSTILE)
-def test_through_commands(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "commands"), take_turns(HOSTILE, COMMANDS, 2))
+def test_through_commands(name: str, commands: list[str], tmp_path: Path) -> None:
     folder = tmp_path / "work"
     folder.mkdir()
     kind, change = HOSTILE[name]
     path = write_hostile(kind, change, folder / "p.json")
-    for command, done in run_all(folder, path.read_bytes()):
+    for command, done in run_commands(commands, folder, path.read_bytes()):
         check_end(command, done)
     assert [each.name for each in tmp_path.iterdir()] == ["work"]
     assert not (folder / "pwned").exists()

@@ -184,7 +184,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@settings(max_examples=800, suppress_health_check=list(HealthCheck))
+@settings(max_examples=250, suppress_health_check=list(HealthCheck))
 @given(document=documents())
 def test_records_through_all_that_reads_them(document: dict[str, Any], folder: Path) -> None:
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():

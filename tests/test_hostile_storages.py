@@ -39,7 +39,7 @@ from tests.conftest import TINY_CNN, run_ortune
 from tests.metrics import make_metrics, make_model, make_rollout, write_metrics
 from tests.records import ONE_THREAD, make_local_record, write
 from tests.test_fleet_storage import make_proof, prove
-from tests.test_hostile_kinds import BIDI
+from tests.test_hostile_kinds import BIDI, take_turns
 from tests.test_hostile_plans import COMMANDS_OF_LOGS, FORMATS, IN_CI, SHELL, TERMINAL, TRAVERSAL, check_end
 
 ALL = (BIDI, COMMANDS_OF_LOGS, TERMINAL, FORMATS, SHELL, TRAVERSAL, "", "NaN", "x" * 900)
@@ -212,15 +212,15 @@ class TestLines:
 
     @pytest.mark.parametrize("name", LINES)
     def test_a_legal_line_that_is_not_of_optuna(self, name: str, lines: list[bytes], tmp_path: Path) -> None:
-        hostile = encode_line(LINES[name])
-        for content, number in (([*lines[:3], hostile, *lines[3:]], 4), ([*lines, hostile], len(lines) + 1)):
-            message = self.read(tmp_path, content)
-            assert f"fleet.journal: line {number} is not one that Optuna writes: " in message
-            assert "Restore the file, or remove this line" in message
+        message = self.read(tmp_path, [*lines[:3], encode_line(LINES[name]), *lines[3:]])
+        assert "fleet.journal: line 4 is not one that Optuna writes: " in message
+        assert "Restore the file, or remove this line" in message
 
     def test_a_worker_that_is_missing(self, lines: list[bytes], tmp_path: Path) -> None:
         message = self.read(tmp_path, [*lines, b'{"op_code": 1, "study_id": 0}\n'])
-        assert "not one that Optuna writes: Object missing required field `worker_id`" in message
+        assert (
+            f"line {len(lines) + 1} is not one that Optuna writes: Object missing required field `worker_id`" in message
+        )
 
     @pytest.mark.parametrize("name", DAMAGED)
     def test_what_is_no_line(self, name: str, lines: list[bytes], tmp_path: Path) -> None:
@@ -400,15 +400,15 @@ ODD: dict[str, Callable[[SharedStudy, Location, bytes], None]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ODD)
-def test_odd_contents(name: str, lines: list[bytes], record_bytes: bytes, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "commands"), take_turns(ODD, COMMANDS, 3))
+def test_odd_contents(name: str, commands: list[str], lines: list[bytes], record_bytes: bytes, tmp_path: Path) -> None:
     folder = prepare(tmp_path, record_bytes)
     path = folder / "fleet.journal"
     path.write_bytes(b"".join(lines))
     location = locate(folder)
     ODD[name](SharedStudy(location, {"model_name": "m.onnx", "host_name": "Zen 9"}), location, record_bytes)
     content = path.read_bytes()
-    for command in COMMANDS:
+    for command in commands:
         path.write_bytes(content)
         write_record(folder, record_bytes)
         run(folder, command)
