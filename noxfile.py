@@ -14,10 +14,23 @@ LOCKED = {
 }
 """The files of requirements/, each with the options that choose its onnxruntime and what else it holds."""
 
-FUZZ_TARGETS = (
-    *("records", "gates", "options", "npz", "models", "sysfs", "histories", "trials", "journals"),
-    "reports",
-)
+ROOMS = {
+    "consumers": ("ortune/export/", "ortune/apply/", "ortune/gates/reporters/", "examples/", "tests/consumers/"),
+    "fuzz": ("ortune/record/", "ortune/knobs/", "ortune/limited.py", "ortune/sanitize.py", "tests/fuzz/"),
+    "install": ("ortune/apply/distribution/", "docs/ci/", "requirements/", "action.yml", "pyproject.toml"),
+    "long": ("ortune/compare/", "ortune/planning/", "ortune/program/", "ortune/queueing/", "ortune/tuning/"),
+    "openvino": ("ortune/knobs/providers.py", "ortune/knobs/caches.py", "ortune/worker/providers.py"),
+    "plugins": ("ortune/knobs/plugins.py", "ortune/knobs/plugin_options.py", "ortune/worker/plugins.py"),
+    "servers": ("ortune/fleet/", "ortune/storage/", "ortune/tuning/shared.py", "ortune/tuning/exchange.py"),
+    "webgpu": (
+        "ortune/worker/gpu.py",
+        "ortune/worker/devices.py",
+        "ortune/worker/providers.py",
+        "tests/test_webgpu.py",
+    ),
+    "zoo": ("ortune/model/", "ortune/workload/", "models/"),
+}
+"""What a change of these files runs besides `.ci/run`: the parts of `full`, each with the beginnings of paths."""
 
 
 @nox.session
@@ -100,6 +113,16 @@ def full(session: nox.Session) -> None:
     session.run(".ci/full", "benchmarks/results/full.txt", external=True)
     for name in ("long", "servers", "install", "zoo", "fuzz"):
         session.notify(name)
+
+
+@nox.session(python=False)
+def touched(session: nox.Session) -> None:
+    """Run the parts of `full` whose code was changed since a commit: `nox -s touched -- main`."""
+    changed = session.run("git", "diff", "--name-only", *session.posargs, external=True, silent=True).splitlines()
+    session.posargs.clear()
+    for name, beginnings in ROOMS.items():
+        if any(path.startswith(beginnings) for path in changed):
+            session.notify(name)
 
 
 @nox.session
@@ -196,8 +219,9 @@ def fuzz(session: nox.Session) -> None:
     """
     session.install("-e", ".[cpu,test]", "atheris>=3")
     options = session.posargs or ["--count", "20000"]
+    targets = session.run("python", "-c", "from tests.fuzz.run import NAMES; print(*NAMES)", silent=True).split()
     for engine in ("random", "atheris"):
-        for target in FUZZ_TARGETS:
+        for target in targets:
             session.run("python", "-m", "tests.fuzz.run", target, "--engine", engine, *options)
 
 

@@ -276,3 +276,15 @@ def test_tests_import_ever_less_from_inside_the_package() -> None:
             elif isinstance(node, ast.Import):
                 n_deep += sum(alias.name.startswith("ortune.") for alias in node.names)
     assert MOST_DEEP_IMPORTS - 30 < n_deep <= MOST_DEEP_IMPORTS
+
+
+def test_what_a_change_runs_besides_exists() -> None:
+    """The table of noxfile.py, from parts of `nox -s full` to the files that they test."""
+    noxfile = ast.parse((ROOT / "noxfile.py").read_text())
+    sessions = {node.name for node in noxfile.body if isinstance(node, ast.FunctionDef)}
+    table = next(
+        node.value for node in noxfile.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "ROOMS"
+    )
+    for name, paths in ast.literal_eval(table).items():
+        assert name in sessions
+        assert [path for path in paths if not (ROOT / path).exists()] == []

@@ -174,7 +174,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--most-seconds", type=float, default=float("inf"), help="time after which to end early")
     parser.add_argument("--engine", choices=["random", "atheris"], default="random")
-    parser.add_argument("--findings", type=Path, default=Path("fuzz-findings"), help="folder for inputs that fail")
+    parser.add_argument("--findings", type=Path, default=Path("build/fuzz-findings"), help="folder for what fails")
     return parser.parse_args()
 
 
