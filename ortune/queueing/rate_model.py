@@ -139,7 +139,11 @@ class RateModel:
         if len(factors) == 1:
             return self.expect(rate_per_s, slowdown * factors[0])
         most_per_s = MOST_BUSY * self.highest_per_s / slowdown
-        return sum(self.expect(min(rate_per_s, most_per_s / each), slowdown * each) for each in factors) / len(factors)
+        total = 0.0
+        for factor in factors:
+            highest_per_s = most_per_s / factor
+            total += self.expect(rate_per_s if rate_per_s < highest_per_s else highest_per_s, slowdown * factor)
+        return total / len(factors)
 
     def find_inflation(self, rate_per_s: float, slowdown: float) -> float:
         """Return the variance inflation of the figure; see `LimitedFigure`."""
@@ -348,8 +352,8 @@ class RateModel:
         stretch = slowdown if self.service_ns else 1.0
         if low is high:  # nothing is between them
             return self.figure.expect(low, stretch)
-        logs = [math.log(self.figure.expect(tail, stretch)) for tail in (low, high)]
-        return math.exp((1 - weight) * logs[0] + weight * logs[1])
+        log_low, log_high = math.log(self.figure.expect(low, stretch)), math.log(self.figure.expect(high, stretch))
+        return math.exp((1 - weight) * log_low + weight * log_high)
 
     def _expect_slowdown(self, observed: Sequence[Observation]) -> tuple[float, float]:
         """Return where the logarithm of the slowdown is expected from durations of calls, and how far off that may be.
@@ -374,12 +378,17 @@ class RateModel:
 
     def _locate(self, utilization: float) -> tuple[Tail, Tail, float]:
         """Return the latencies at the utilizations of the table below and above, and the weight of the one above."""
-        place = min(max(bisect.bisect_left(UTILIZATIONS, utilization) - 1, 0), len(UTILIZATIONS) - 2)
-        below, above = UTILIZATIONS[place], UTILIZATIONS[place + 1]
-        weight = min(max((utilization - below) / (above - below), 0.0), 1.0)
-        # Only what has a weight is simulated.
-        low, high = (place + (weight == 1), place + (weight > 0))
-        return self._tail(low), self._tail(high), weight
+        # Only what has a weight is simulated. A fit calls this hundred thousands of times.
+        above = bisect.bisect_left(UTILIZATIONS, utilization)
+        if above == 0:
+            lowest = self._tail(0)
+            return lowest, lowest, 0.0
+        if above == len(UTILIZATIONS) or utilization == UTILIZATIONS[above]:
+            highest = self._tail(min(above, len(UTILIZATIONS) - 1))
+            return highest, highest, 1.0
+        below = UTILIZATIONS[above - 1]
+        weight = (utilization - below) / (UTILIZATIONS[above] - below)
+        return self._tail(above - 1), self._tail(above), weight
 
     def bound_value(self, observed: Observation, slowdown: float, confidence: float) -> tuple[float, float]:
         """Return the interval of the value at the rate of a measurement."""

@@ -13,6 +13,7 @@ Random numbers do not depend on the rate, so that simulations at two rates have 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator
 
@@ -53,6 +54,9 @@ lattice."""
 
 CONTROLLED_SHARES = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
 """Shares of the requests that wait longer than some time for the single server; these times are controls."""
+
+N_CACHED = 2
+"""First chunks that are kept for the next rate: 8 MB each."""
 
 SHORTEST = 64
 """Requests of each replication at least."""
@@ -119,7 +123,7 @@ def simulate(
             times = waits if only_waits else sojourns
         else:
             times = sojourns - services if only_waits else sojourns
-            services /= queue.servers_of_queue
+            services = services / queue.servers_of_queue
             waits = serve(arrivals, services, single) - services
             single -= arrivals[-1]
         free -= arrivals[-1]  # times stay small, so that nothing is lost by rounding
@@ -142,10 +146,20 @@ def simulate(
 def draw_chunks(queue: Queue, n: int, seed: int) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
     """Yield gaps, in units of the mean one, and service times in ns, of successive requests of all replications."""
     for number, first in enumerate(range(0, n, CHUNK)):
-        rng = np.random.default_rng([seed, 1, number])
-        # All of a chunk is drawn, and then cut, so that the numbers do not depend on `n`.
-        gaps, services = (draw(rng, (CHUNK, N_REPLICATIONS)) for draw in (queue.draw_gaps, queue.services.draw))
+        draw = draw_first_chunk if number < N_CACHED else draw_chunk
+        gaps, services = draw(queue, number, seed)
         yield gaps[: n - first], services[: n - first]
+
+
+def draw_chunk(queue: Queue, number: int, seed: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the gaps and service times of one chunk. All of it is drawn, so that numbers do not depend on its use."""
+    rng = np.random.default_rng([seed, 1, number])
+    gaps, services = (draw(rng, (CHUNK, N_REPLICATIONS)) for draw in (queue.draw_gaps, queue.services.draw))
+    gaps.flags.writeable = services.flags.writeable = False
+    return gaps, services
+
+
+draw_first_chunk = functools.lru_cache(maxsize=N_CACHED)(draw_chunk)
 
 
 def draw_start(

@@ -34,7 +34,8 @@ ABOVE = np.concatenate([np.linspace(1, 0.1, 91)[:-1], np.logspace(-1, -4, 61)])
 _ABOVE = ABOVE.tolist()
 
 LEAST_SHARE = 1e-6
-"""Smallest share."""
+MOST_SHARE = 1 - LEAST_SHARE
+"""Smallest and largest share."""
 
 
 class Tail(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,12 +69,13 @@ class Tail(msgspec.Struct, frozen=True, kw_only=True):
         # A fit looks up thousands of shares, each of which would take longer with NumPy.
         place = bisect.bisect_right(self.quantiles_ns, latency_ns)
         if place == 0:
-            return 1 - LEAST_SHARE
+            return MOST_SHARE
         if place == len(self.quantiles_ns):
             return max(self.least_share if latency_ns > self.quantiles_ns[-1] else _ABOVE[-1], LEAST_SHARE)
-        low, high = self.quantiles_ns[place - 1 : place + 1]
-        weight = (latency_ns - low) / (high - low)
-        return float(min(_ABOVE[place - 1] + weight * (_ABOVE[place] - _ABOVE[place - 1]), 1 - LEAST_SHARE))
+        low, high = self.quantiles_ns[place - 1], self.quantiles_ns[place]
+        share_low: float = _ABOVE[place - 1]
+        share = share_low + (latency_ns - low) / (high - low) * (_ABOVE[place] - share_low)
+        return share if share < MOST_SHARE else MOST_SHARE
 
 
 SimulateTail = Callable[[float], Tail]
