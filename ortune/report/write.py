@@ -14,7 +14,7 @@ import json
 import re
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ortune import __version__
 from ortune.errors import UsageError
@@ -22,6 +22,9 @@ from ortune.record.files import check_writable, write_atomically
 from ortune.report.blocks import Chart, Page
 from ortune.report.charts.style import PRINT_COLORS
 from ortune.sanitize import printable, printable_lines
+
+if TYPE_CHECKING:
+    import jinja2
 
 PNG_WIDTH = 720
 PNG_SCALE = 2.0
@@ -68,6 +71,22 @@ def render_page(page: Page) -> str:
         UsageError: A package that reports need is missing.
     """
     check_installed()
+    scripts = [read_vega() if page.charts else "", read_text("page.js")]
+    charts = [{"id": f"chart-{chart.name}", "spec": chart.spec} for chart in page.charts]
+    return read_template().render(
+        page=page,
+        kind_of=lambda block: type(block).__name__,
+        charts=encode_script_json(charts),
+        style=read_text("page.css"),
+        scripts=[script for script in scripts if script],
+        hashes=" ".join(f"'sha256-{hash_script(script)}'" for script in scripts if script),
+        version=__version__,
+    )
+
+
+@functools.cache
+def read_template() -> jinja2.Template:
+    """Return the template of a page. To compile it takes longer than to render a page."""
     import jinja2
     from markupsafe import Markup, escape
 
@@ -86,17 +105,7 @@ def render_page(page: Page) -> str:
         lstrip_blocks=True,
     )
     environment.filters["lines"] = escape_lines
-    scripts = [read_vega() if page.charts else "", read_text("page.js")]
-    charts = [{"id": f"chart-{chart.name}", "spec": chart.spec} for chart in page.charts]
-    return environment.from_string(read_text("page.html.jinja")).render(
-        page=page,
-        kind_of=lambda block: type(block).__name__,
-        charts=encode_script_json(charts),
-        style=read_text("page.css"),
-        scripts=[script for script in scripts if script],
-        hashes=" ".join(f"'sha256-{hash_script(script)}'" for script in scripts if script),
-        version=__version__,
-    )
+    return environment.from_string(read_text("page.html.jinja"))
 
 
 def encode_script_json(value: Any) -> str:
