@@ -146,11 +146,16 @@ class AdditiveModel:
         shared = (self._batches[:, None] == self._batches).astype(float)
         of_noise = shared * np.outer(self._shared_sigmas, self._shared_sigmas)
 
-        def factorize(scales: tuple[float, float, float], luck: float, baseline_luck: float) -> Array:
-            """Return the Cholesky factor of the covariance of the measurements."""
+        def combine_effects(scales: tuple[float, float, float]) -> Array:
+            """Return the covariance of the measurements that is due to the settings, with each luck."""
             main, pair_share, own = scales
-            of_luck = baseline_luck**2 * shared * self._inflations + of_noise
-            covariance: Array = main**2 * (of_main + pair_share**2 * of_pairs) + own**2 * same + of_luck
+            return np.asarray(main**2 * (of_main + pair_share**2 * of_pairs) + own**2 * same)
+
+        def factorize(of_effects: Array, luck: float, baseline_luck: float) -> Array:
+            """Return the Cholesky factor of the covariance of the measurements."""
+            covariance: Array = baseline_luck**2 * shared * self._inflations
+            covariance += of_noise
+            covariance += of_effects
             diagonal = luck**2 * self._own_inflations + self._variances - self._shared_sigmas**2
             if not len(covariance):
                 return covariance
@@ -169,7 +174,7 @@ class AdditiveModel:
 
         def choose(lucks: list[tuple[float, float]]) -> tuple[Array, float, float]:
             """Return the factor of the most probable luck of candidates and of the baseline, and these two."""
-            factors = [factorize(self._scales, *each) for each in lucks]
+            factors = [factorize(of_effects, *each) for each in lucks]
             scores = [
                 self._log_likelihood(factor) - UNEQUAL * abs(BASELINE_LUCKS.index(luck) - BASELINE_LUCKS.index(other))
                 for factor, (luck, other) in zip(factors, lucks, strict=True)
@@ -182,19 +187,23 @@ class AdditiveModel:
             # The scales change little between consecutive measurements.
             self._scales = max(
                 itertools.product(MAIN_SCALES, PAIR_SHARES, OWN_SCALES),
-                key=lambda scales: self._log_likelihood(factorize(scales, self.luck, self.baseline_luck)),
+                key=lambda scales: self._log_likelihood(
+                    factorize(combine_effects(scales), self.luck, self.baseline_luck)
+                ),
             )
+            of_effects = combine_effects(self._scales)
             choose_luck()
             self._n_fitted = len(self._seen)
         else:
-            self._factor = factorize(self._scales, self.luck, self.baseline_luck)
+            of_effects = combine_effects(self._scales)
+            self._factor = factorize(of_effects, self.luck, self.baseline_luck)
         _, places = np.unique(self._batches, return_inverse=True)
         for _ in range(REWEIGHTINGS if len(self._seen) else 0):
             self._reweight(places)
             if can_fit:
                 choose_luck()
             else:
-                self._factor = factorize(self._scales, self.luck, self.baseline_luck)
+                self._factor = factorize(of_effects, self.luck, self.baseline_luck)
 
     def _reweight(self, places: NDArray[np.int64]) -> None:
         """Inflate the variance of the luck of launches that seem to be outliers.
