@@ -118,10 +118,10 @@ def full(session: nox.Session) -> None:
 @nox.session(python=False)
 def touched(session: nox.Session) -> None:
     """Run the parts of `full` whose code was changed since a commit: `nox -s touched -- main`."""
-    changed = session.run("git", "diff", "--name-only", *session.posargs, external=True, silent=True).splitlines()
+    changed = session.run("git", "diff", "--name-only", *session.posargs, external=True, silent=True) or ""
     session.posargs.clear()
     for name, beginnings in ROOMS.items():
-        if any(path.startswith(beginnings) for path in changed):
+        if any(path.startswith(beginnings) for path in changed.splitlines()):
             session.notify(name)
 
 
@@ -219,9 +219,9 @@ def fuzz(session: nox.Session) -> None:
     """
     session.install("-e", ".[cpu,test]", "atheris>=3")
     options = session.posargs or ["--count", "20000"]
-    targets = session.run("python", "-c", "from tests.fuzz.run import NAMES; print(*NAMES)", silent=True).split()
+    names = session.run("python", "-c", "from tests.fuzz.run import NAMES; print(*NAMES)", silent=True) or ""
     for engine in ("random", "atheris"):
-        for target in targets:
+        for target in names.split():
             session.run("python", "-m", "tests.fuzz.run", target, "--engine", engine, *options)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ortune.knobs import Config
-from tests.conftest import TINY_CNN, TINY_ENCODER
+from tests.conftest import TINY_CNN, TINY_ENCODER, run_in_fork
 from tests.records import make_record, write
 
 PROGRAM = Path(__file__).parent / "programs" / "sessions.py"
@@ -31,15 +31,18 @@ def run(
     options: tuple[str, ...] = (),
     environment: dict[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command, with a record in force if there is one."""
-    before = [sys.executable, "-P", "-m", "ortune", "apply", str(record), *options, "--"] if record else []
+    """Run a command, with a record in force if there is one.
+
+    What puts a record in force is a fork, which takes little time, and becomes the program.
+    """
+    changed = {"OTHER_MODEL": str(TINY_ENCODER), **(environment or {})}
+    words = [str(each) for each in command]
+    if record:
+        arguments = ["apply", str(record), *options, "--", *words]
+        whole = [sys.executable, "-P", "-m", "ortune", *arguments]
+        return run_in_fork(whole, arguments, cwd=Path.cwd(), timeout=120, environment=changed, simulate=False)
     return subprocess.run(
-        [*before, *map(str, command)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env={**os.environ, "OTHER_MODEL": str(TINY_ENCODER), **(environment or {})},
+        words, capture_output=True, text=True, timeout=120, check=False, env={**os.environ, **changed}
     )
 
 

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +53,8 @@ MODELS = ROOT / "models"
 TINY_CNN = MODELS / "tiny_cnn.onnx"
 TINY_ENCODER = MODELS / "tiny_encoder.onnx"
 FAULTY_WORKER = (sys.executable, "-P", str(Path(__file__).parent / "faulty_worker.py"))
+FORKED_CHILD = "forked child"
+"""Name of the forks of `tests/simulated/child_server.py`."""
 
 
 @functools.cache
@@ -92,13 +94,45 @@ def run_ortune(
         environment: Variables to change; None removes one.
         simulate: Whether its measurements are simulated, so that budgets take no time; or the host that is simulated.
     """
+    command = [sys.executable, "-P", "-m", "ortune", *map(str, arguments)]
+    changed = {"COLUMNS": str(columns), "NO_COLOR": "1", **(environment or {})}
+    return run_in_fork(command, command[4:], cwd=cwd, timeout=timeout, environment=changed, simulate=simulate)
+
+
+def run_program(
+    code: str, *arguments: str, cwd: Path, timeout: int = 150, simulate: bool | Scenario = False
+) -> subprocess.CompletedProcess[str]:
+    """Run Python code in a child process that has imported ortune already. The arguments are as for `run_ortune`."""
+    command = [sys.executable, "-c", code, *arguments]
+    return run_in_fork(command, arguments, code=code, cwd=cwd, timeout=timeout, environment={}, simulate=simulate)
+
+
+def run_in_fork(
+    command: Sequence[str],
+    arguments: Sequence[str],
+    *,
+    code: str = "",
+    cwd: Path,
+    timeout: int,
+    environment: Mapping[str, str | None],
+    simulate: bool | Scenario,
+) -> subprocess.CompletedProcess[str]:
+    """Run a command as a fork of a process that has imported ortune already, where there is fork.
+
+    Args:
+        command: What runs elsewhere.
+        arguments: The arguments, without the program.
+        code: Python code to run; empty for ortune.
+        cwd: Its working directory.
+        timeout: When it is killed, in seconds.
+        environment: Variables to change; None removes one.
+        simulate: Whether its measurements are simulated, or the host that is simulated.
+    """
     from tests.simulated import Scenario
 
-    command = [sys.executable, "-P", "-m", "ortune", *map(str, arguments)]
     chosen = Scenario(is_here=True) if simulate is True else simulate
     scenario = msgspec.to_builtins(chosen) if chosen else None
-    changed = {"COLUMNS": str(columns), "NO_COLOR": "1", **(environment or {})}
-    env = {name: value for name, value in {**os.environ, **changed}.items() if value is not None}
+    env = {name: value for name, value in {**os.environ, **environment}.items() if value is not None}
     if sys.platform != "linux":
         if simulate:
             pytest.skip("simulated hosts of commands need fork")
@@ -108,20 +142,26 @@ def run_ortune(
         start_fork_server.cache_clear()
         server = start_fork_server()
     assert server.stdin and server.stdout
+    request = {"arguments": arguments, "code": code, "cwd": str(cwd), "env": env, "timeout_s": timeout}
     with tempfile.TemporaryDirectory() as folder:
         stdout, stderr = Path(folder, "stdout"), Path(folder, "stderr")
-        request = {"arguments": command[4:], "cwd": str(cwd), "env": env, "timeout_s": timeout, "scenario": scenario}
+        request |= {"scenario": scenario, "stdout": str(stdout), "stderr": str(stderr)}
         try:
-            print(json.dumps({**request, "stdout": str(stdout), "stderr": str(stderr)}), file=server.stdin, flush=True)
-            code = int(server.stdout.readline())
+            print(json.dumps(request), file=server.stdin, flush=True)
+            status = int(server.stdout.readline())
         except BaseException:
             stop_fork_server(server)  # the next command must not get the answer to this one
             raise
-        if code == -signal.SIGALRM:
+        if status == -signal.SIGALRM:
             raise subprocess.TimeoutExpired(command, timeout, stdout.read_bytes(), stderr.read_bytes())
-        return subprocess.CompletedProcess(command, code, stdout.read_text(), stderr.read_text())
+        return subprocess.CompletedProcess(command, status, stdout.read_text(), stderr.read_text())
 
 
+# Processes of tests share compiled modules, also where the environment says that Python writes none: to compile all
+# that one process imports takes seconds.
+if "ORTUNE_MUTATION_TASKS" not in os.environ:  # where each module is changed, and changed back, within a second
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
 # Workers inherit it, which distinguishes them from the workers of another test run.
 os.environ["ORTUNE_TEST_RUN"] = str(os.getpid())
 # Do not read or change the history of the user's searches, and what else is remembered of the user.
@@ -153,7 +193,9 @@ def worker_processes() -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         try:
-            if not any("ortune.worker.main" in part or "faulty_worker" in part for part in process.cmdline()):
+            command = process.cmdline()
+            is_fork = process.name() == FORKED_CHILD
+            if not is_fork and not any("ortune.worker.main" in part or "faulty_worker" in part for part in command):
                 continue
             if process.environ().get("ORTUNE_TEST_RUN") == os.environ["ORTUNE_TEST_RUN"]:
                 found.append(process)
@@ -170,6 +212,23 @@ def models_read_here() -> Iterator[None]:
 
     with replaced({read_in_child: read_here}):
         yield
+
+
+@pytest.fixture(scope="module")
+def forked_children() -> Iterator[None]:
+    """Let workers be forks of a process that has imported all that they import, which takes a third of a second."""
+    from tests.simulated.children import fork_children
+
+    with fork_children():
+        yield
+
+
+@pytest.fixture
+def started_children(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the workers of a test be started as those of users, although others of its module are forks."""
+    from tests.simulated.children import NewProcess
+
+    monkeypatch.setattr(subprocess, "Popen", NewProcess)
 
 
 @pytest.fixture(autouse=True)
@@ -222,8 +281,12 @@ def pytest_make_collect_report(
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect the tests with an opt-in marker that the option `-m` does not name."""
-    hidden = [marker for marker in OPT_IN_MARKERS if marker not in config.option.markexpr]
-    deselected = [item for item in items if any(item.get_closest_marker(marker) for marker in hidden)]
+    hidden = {marker for marker in OPT_IN_MARKERS if marker not in config.option.markexpr}
+    kept: list[pytest.Item] = []
+    deselected: list[pytest.Item] = []
+    for item in items:
+        is_hidden = any(mark.name in hidden for mark in item.iter_markers())
+        (deselected if is_hidden else kept).append(item)
     if deselected:
         config.hook.pytest_deselected(items=deselected)
-        items[:] = [item for item in items if item not in deselected]
+        items[:] = kept

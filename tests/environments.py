@@ -99,21 +99,22 @@ def find_python(version: str) -> str:
     pytest.skip(f"there is no Python {version}")
 
 
+def build(project: Path, folder: Path, *kinds: str) -> None:
+    """Build a project into a folder, as pip does, in one process.
+
+    Args:
+        project: Its folder.
+        folder: Where to.
+        kinds: `wheel` and `sdist`, in the order to build them in.
+    """
+    calls = "; ".join(f"build_{kind}(sys.argv[1])" for kind in kinds)
+    command = [sys.executable, "-c", f"import sys; from hatchling.build import *; {calls}", str(folder)]
+    done = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def build_wheel(project: Path, folder: Path) -> Path:
     """Build the wheel of a project into a folder, and return its path."""
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "--quiet",
-        "--no-deps",
-        "--no-build-isolation",
-        "-w",
-        folder,
-        project,
-    ]
-    done = subprocess.run([str(each) for each in command], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    build(project, folder, "wheel")
     (wheel,) = folder.glob("*.whl")
     return wheel

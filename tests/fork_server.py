@@ -1,9 +1,9 @@
-"""Runs the command line in forks of one process, which has imported it already.
+"""Runs the command line, or Python code, in forks of one process, which has imported ortune already.
 
 Otherwise, most tests of messages would spend their time on importing Typer, Rich, NumPy and Optuna. A fork has its own
-working directory, environment, output and memory, as a new process has. It reads models itself, and the installed
-onnxruntime is asked once for all forks. What depends on processes is tested with `subprocess`: interrupts, closed
-output, imports.
+working directory, environment, output and memory, as a new process has. It reads models itself, the installed
+onnxruntime is asked once for all forks, and pages have no script that draws charts. What depends on processes is tested
+with `subprocess`: interrupts, closed output, imports.
 
 The process reads a request from stdin, one JSON object per line, and writes the exit code to stdout.
 """
@@ -12,14 +12,12 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import functools
 import gc
-import importlib
+import importlib.util
 import json
 import os
 import pkgutil
 import signal
-import subprocess
 import sys
 import traceback
 from pathlib import Path
@@ -65,22 +63,16 @@ def avoid_children() -> None:
     replace({read_in_child: read_here, ask_for_runtime: lambda: runtime})
 
 
-@functools.cache
-def share_vega() -> None:
-    """Let all forks have the script of pages, which takes two seconds to make. It is made by another process.
-
-    The engine that makes it starts threads, which a process that forks must not have.
-    """
-    program = "import sys; from ortune.report.write import read_vega; sys.stdout.write(read_vega())"
-    done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=False)
-    if done.returncode == 0:  # vl-convert-python is optional
+def leave_out_vega() -> None:
+    """Put a comment of some length into pages in place of the script that draws charts, which takes seconds to make."""
+    if importlib.util.find_spec("vl_convert"):  # it is optional
         from ortune.report import write
 
-        vars(write)["read_vega"] = lambda: done.stdout
+        vars(write)["read_vega"] = lambda: f"/* {'Vega ' * 10_000} */"
 
 
-def serve() -> None:
-    """Answer requests until stdin ends. In a fork, return when the command has been run."""
+def serve() -> str:
+    """Answer requests until stdin ends. In a fork, return the code to run; an empty text for ortune."""
     requests, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
     # The forks inherit these: nothing that they print or read is taken for a request or an answer.
     with Path(os.devnull).open("r+b") as nothing:
@@ -88,15 +80,14 @@ def serve() -> None:
         os.dup2(nothing.fileno(), 1)
     import_modules()
     avoid_children()
+    leave_out_vega()
     gc.freeze()  # or collections in forks would copy the memory of all modules
     for line in requests:
         request = json.loads(line)
-        if any("report" in each or each.endswith(".html") for each in request["arguments"]):
-            share_vega()
         child = os.fork()
         if child == 0:
             enter(request)
-            return
+            return str(request["code"])
         _, status = os.waitpid(child, 0)
         print(os.waitstatus_to_exitcode(status), file=answers, flush=True)
     os._exit(0)
@@ -125,12 +116,15 @@ def enter(request: dict[str, Any]) -> None:
     signal.alarm(request["timeout_s"])
 
 
-def run() -> int:
-    """Run the command, and return its exit code."""
+def run(code: str) -> int:
+    """Run Python code or, if it is empty, the command. Return its exit code."""
     from ortune.__main__ import main
 
     try:
-        main()
+        if code:
+            exec(compile(code, "<code>", "exec"), {"__name__": "__main__"})
+        else:
+            main()
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else bool(end.code)
     except BaseException:  # noqa: BLE001  (as Python does)
@@ -140,8 +134,7 @@ def run() -> int:
 
 
 if __name__ == "__main__":
-    serve()
-    code = run()
+    status = run(serve())
     atexit._run_exitfuncs()
     sys.stdout.flush()
-    os._exit(code)  # deleting the modules takes longer than most commands
+    os._exit(status)  # deleting the modules takes longer than most commands

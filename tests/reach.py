@@ -13,11 +13,15 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType
+from typing import Any
 
 import pytest
 
 VARIABLE = "ORTUNE_TEST_REACH"
 """Environment variable with the path of the file, which commands inherit."""
+
+MONITORING: Any = getattr(sys, "monitoring", None)
+"""What Python 3.12 and later have."""
 
 PACKAGE = f"{Path(__file__).parent.parent / 'ortune'}{os.sep}"
 
@@ -32,20 +36,20 @@ class Recorder:
         """Note a call. Further calls of the function are not reported."""
         if code.co_filename.startswith(PACKAGE):
             self.codes.add((code.co_filename, code.co_firstlineno))
-        return sys.monitoring.DISABLE
+        return MONITORING.DISABLE
 
     def start(self) -> None:
         """Begin with no functions."""
         self.codes.clear()
-        sys.monitoring.use_tool_id(sys.monitoring.COVERAGE_ID, "ortune")
-        sys.monitoring.register_callback(sys.monitoring.COVERAGE_ID, sys.monitoring.events.PY_START, self)
-        sys.monitoring.set_events(sys.monitoring.COVERAGE_ID, sys.monitoring.events.PY_START)
-        sys.monitoring.restart_events()
+        MONITORING.use_tool_id(MONITORING.COVERAGE_ID, "ortune")
+        MONITORING.register_callback(MONITORING.COVERAGE_ID, MONITORING.events.PY_START, self)
+        MONITORING.set_events(MONITORING.COVERAGE_ID, MONITORING.events.PY_START)
+        MONITORING.restart_events()
 
     def stop(self) -> None:
         """Note nothing more."""
-        sys.monitoring.set_events(sys.monitoring.COVERAGE_ID, sys.monitoring.events.NO_EVENTS)
-        sys.monitoring.free_tool_id(sys.monitoring.COVERAGE_ID)
+        MONITORING.set_events(MONITORING.COVERAGE_ID, MONITORING.events.NO_EVENTS)
+        MONITORING.free_tool_id(MONITORING.COVERAGE_ID)
 
     def write(self, test: str) -> None:
         """Append what was called to the file."""

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import onnx
@@ -32,38 +33,56 @@ def tuned(tmp_path: Path) -> Path:
     return write_tuned(tmp_path)
 
 
+Found = dict[str, dict[str, Any]]
+"""What a program prints, by the way in which it creates sessions."""
+
+WAYS = (
+    *("nothing", "forked", "by_path", "by_bytes", "by_pathlike", "subclass", "explicit", "shared"),
+    *("spawned", "forked_after_import", "broken"),
+)
+"""Ways of `tests/programs/sessions.py` to create sessions. The first two come before any that imports onnxruntime."""
+
+
+@pytest.fixture(scope="module")
+def plain() -> Found:
+    """What a program finds in each way."""
+    return dict(zip(WAYS, sessions(*WAYS), strict=True))
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
+    """What a program finds in each way with a record in force."""
+    record = write_tuned(tmp_path_factory.mktemp("ways"))
+    return dict(zip(WAYS, sessions(*WAYS, record=record), strict=True))
+
+
 class TestProgram:
     """Unmodified programs."""
 
     @pytest.mark.slow
-    def test_sessions_of_the_model_get_the_tuned_options(self, tuned: Path) -> None:
-        ways = ("by_path", "by_bytes", "by_pathlike", "subclass")
-        plain, found = sessions(*ways), sessions(*ways, record=tuned)
-        for before, after in zip(plain, found, strict=True):
+    def test_sessions_of_the_model_get_the_tuned_options(self, plain: Found, found: Found) -> None:
+        for way in ("by_path", "by_bytes", "by_pathlike", "subclass"):
+            before, after = plain[way], found[way]
             assert (after["intra"], after["level"], after["spinning"]) == (1, "ORT_ENABLE_EXTENDED", "0")
             assert before["intra"] != 1
             assert after["output"] == pytest.approx(before["output"], abs=1e-5)
             assert after["kind"] == before["kind"]
 
     @pytest.mark.parametrize("way", ["spawned", "forked", "forked_after_import"])
-    @pytest.mark.slow
-    def test_child_processes_do_too(self, way: str, tuned: Path) -> None:
-        (found,) = sessions(way, record=tuned)
-        assert (found["intra"], found["spinning"]) == (1, "0")
+    def test_child_processes_do_too(self, way: str, found: Found) -> None:
+        assert (found[way]["intra"], found[way]["spinning"]) == (1, "0")
+
+    def test_other_models_are_left_alone(self, plain: Found, found: Found) -> None:
+        assert found["shared"] == plain["shared"]
+        assert found["shared"]["intra"] == 2
+        assert found["shared"]["spinning"] is None
 
     @pytest.mark.slow
-    def test_other_models_are_left_alone(self, tuned: Path) -> None:
-        (plain,), (found,) = sessions("shared"), sessions("shared", record=tuned)
-        assert found == plain
-        assert found["intra"] == 2
-        assert found["spinning"] is None
-
-    @pytest.mark.slow
-    def test_a_model_of_another_record_behaves_as_without(self, tmp_path: Path) -> None:
+    def test_a_model_of_another_record_behaves_as_without(self, plain: Found, tmp_path: Path) -> None:
         record = write(make_record(TINY_ENCODER, TUNED), tmp_path / "other.json")
         ways = ("by_path", "explicit", "subclass", "spawned", "broken")
         done = run(sys.executable, PROGRAM, TINY_CNN, *ways, record=record)
-        assert outputs(done) == sessions(*ways)
+        assert outputs(done) == [plain[way] for way in ways]
         # One line at the end, besides those of the start; none for the model that is not there.
         assert "no session got tuned options" in done.stderr
         assert len(done.stderr.splitlines()) == 4  # the spawned child prints its own
@@ -76,14 +95,13 @@ class TestProgram:
         assert plain.stderr.splitlines()[-1] == done.stderr.splitlines()[-1]
         assert "During handling" not in done.stderr
 
-    @pytest.mark.slow
-    def test_tuned_options_win(self, tuned: Path) -> None:
-        (found,) = sessions("explicit", record=tuned)
-        assert (found["intra"], found["spinning"]) == (1, "0")
+    def test_tuned_options_win(self, found: Found) -> None:
+        explicit = found["explicit"]
+        assert (explicit["intra"], explicit["spinning"]) == (1, "0")
         # An affinity string for two threads is not valid for one. What was not tuned stays, and so does the object.
-        assert found["affinity"] is None
-        assert found["severity"] == 3
-        assert found["own"] == [2, "1"]
+        assert explicit["affinity"] is None
+        assert explicit["severity"] == 3
+        assert explicit["own"] == [2, "1"]
 
     @pytest.mark.slow
     def test_explicit_options_can_win(self, tuned: Path) -> None:
@@ -129,11 +147,10 @@ class TestProgram:
         assert "keeps the program's own options: no record is for this model" in done.stderr
         assert "tuned options take precedence" in done.stderr
 
-    def test_onnxruntime_is_imported_when_the_program_does(self, tuned: Path) -> None:
-        (found,) = sessions("nothing", record=tuned)
-        assert found["onnxruntime"] is False
-        assert found["numpy"] is False
-        assert str(STARTUP) not in found["path"]
+    def test_onnxruntime_is_imported_when_the_program_does(self, found: Found) -> None:
+        assert found["nothing"]["onnxruntime"] is False
+        assert found["nothing"]["numpy"] is False
+        assert str(STARTUP) not in found["nothing"]["path"]
 
     def test_a_program_without_python_runs(self, tuned: Path) -> None:
         done = run("sh", "-c", "cat; exit 7", record=tuned)

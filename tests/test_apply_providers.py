@@ -24,7 +24,7 @@ from ortune.record.schema import Record, Tried
 from ortune.record.select import Choice
 from ortune.workload.program import ProgramRun
 from tests.applying import run
-from tests.conftest import TINY_CNN
+from tests.conftest import TINY_CNN, long_params
 from tests.records import ONE_THREAD, make_record, write
 
 AZURE = "AzureExecutionProvider"
@@ -313,7 +313,7 @@ class TestPrograms:
             done.stderr,
         )
 
-    @pytest.mark.parametrize("options", [(), ("--keep-explicit",)])
+    @pytest.mark.parametrize("options", [(), *long_params(("--keep-explicit",))])
     @pytest.mark.slow
     def test_a_program_on_a_gpu_under_a_record_for_the_cpu(self, options: tuple[str, ...], tmp_path: Path) -> None:
         code = f"""

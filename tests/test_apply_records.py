@@ -118,7 +118,6 @@ class TestBadInput:
         (tmp_path / "notes.txt").write_text("")
         assert message in self.refused(tuned, *arguments, tmp_path=tmp_path)
 
-    @pytest.mark.slow
     def test_no_record(self, tmp_path: Path) -> None:
         assert "There is no CONFIG." in self.refused("--", "true", tmp_path=tmp_path)
         assert "There is no CONFIG." in self.refused(tmp_path=tmp_path)
@@ -137,7 +136,6 @@ class TestBadInput:
             ('{"schema": 3, "records": 5}', "`$.records`"),
         ],
     )
-    @pytest.mark.slow
     def test_files_that_are_not_records(self, content: str, message: str, tmp_path: Path) -> None:
         path = tmp_path / "r.json"
         path.write_text(content)

@@ -232,7 +232,7 @@ class TestWorkers:
     @pytest.mark.parametrize(
         ("base", "config"),
         [
-            (DEFAULT, batch_of(3)),
+            pytest.param(DEFAULT, batch_of(3), marks=pytest.mark.long),
             (DEFAULT, Config(batch=8, io_binding=True)),
             (batch_of(4), DEFAULT),
             (batch_of(2), msgspec.structs.replace(ONE_THREAD, batch=5)),

@@ -23,6 +23,9 @@ from tests.records import make_record, write
 
 CALLING = Path(__file__).parent / "programs" / "canary.py"
 
+PATH = f"import sys; sys.path.insert(0, {str(CALLING.parent)!r})"
+"""What code needs that runs the text of that program."""
+
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
 
@@ -78,6 +81,12 @@ class TestSplit:
             parse_share(value)
 
 
+@pytest.fixture
+def light_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the program `CALLING` have sessions that take next to no CPU time."""
+    monkeypatch.setenv("LIGHT_SESSIONS", "1")
+
+
 class TestPrograms:
     @pytest.mark.parametrize(("share", "arm"), [("100%", CANARY), ("0%", CONTROL)])
     def test_one_process(self, share: str, arm: str, tuned: Path, tmp_path: Path) -> None:
@@ -94,6 +103,7 @@ class TestPrograms:
         assert path.read_text().count("\n") == 1
 
     @needs_fork
+    @pytest.mark.usefixtures("light_sessions")
     def test_forked_workers_decide_for_themselves(self, tuned: Path, tmp_path: Path) -> None:
         """Until both arms were seen: the split is random."""
         folder = tmp_path / "metrics"
@@ -109,6 +119,7 @@ class TestPrograms:
         assert len({process.arm for process in processes}) == 2
 
     @needs_fork
+    @pytest.mark.usefixtures("light_sessions")
     def test_children_with_a_session_of_their_parent_stay_in_its_arm(self, tuned: Path, tmp_path: Path) -> None:
         processes, _, done = run_canaries(tuned, tmp_path / "metrics", "inherits")
         assert done.returncode == 0, done.stderr
@@ -118,25 +129,29 @@ class TestPrograms:
         assert {process.arm for process in processes} == {parent.arm}
         assert [process.n_calls for process in processes] == [30, 40, 40, 40]
 
+    @pytest.mark.usefixtures("light_sessions")
     def test_calls_in_threads_are_all_counted(self, tuned: Path, tmp_path: Path) -> None:
         (process,), _, _ = run_canaries(tuned, tmp_path / "metrics", "threads")
         assert process.n_calls == 2000
 
     @pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
+    @pytest.mark.usefixtures("light_sessions")
     def test_a_process_that_ends_by_a_signal_of_its_own(self, tuned: Path, tmp_path: Path) -> None:
         (process,), _, done = run_canaries(tuned, tmp_path / "metrics", "terminated")
         assert done.returncode == -15
         assert process.n_calls == 30
 
     @pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
+    @pytest.mark.usefixtures("light_sessions")
     def test_a_process_that_is_killed_has_written_before(self, tuned: Path, tmp_path: Path) -> None:
         (process,), _, done = run_canaries(tuned, tmp_path / "metrics", "killed")
         assert done.returncode == -9
         assert process.n_calls > 0
 
+    @pytest.mark.usefixtures("light_sessions")
     def test_a_folder_that_is_gone_does_not_stop_the_program(self, tuned: Path, tmp_path: Path) -> None:
         folder = tmp_path / "metrics"
-        code = f"import os; os.rmdir({str(folder)!r}); exec(open({str(CALLING)!r}).read())"
+        code = f"import os, sys; os.rmdir({str(folder)!r}); {PATH}; exec(open({str(CALLING)!r}).read())"
         done = run(
             *(sys.executable, "-c", code, TINY_CNN, "once"),
             record=tuned,
@@ -146,23 +161,26 @@ class TestPrograms:
         assert done.stdout.split()[1] == "2"
         assert done.stderr.count("metrics cannot be written") == 1
 
+    @pytest.mark.slow
     def test_without_metrics(self, tuned: Path) -> None:
         for share, n_threads in (("100%", 1), ("0%", 0)):
             (session,) = sessions("by_path", record=tuned, options=("-q", "--canary", share))
             assert session["intra"] == n_threads
 
+    @pytest.mark.usefixtures("light_sessions")
     def test_from_the_environment(self, tuned: Path, tmp_path: Path) -> None:
-        start = f"from ortune.apply.environment import start; start(); exec(open({str(CALLING)!r}).read())"
+        start = f"from ortune.apply.environment import start; start(); {PATH}; exec(open({str(CALLING)!r}).read())"
         for share, n_threads in (("0%", "2"), ("100%", "1")):
             variables = {"ORTUNE_CONFIG": str(tuned), "ORTUNE_CANARY": share, "ORTUNE_METRICS": str(tmp_path / share)}
             done = run(sys.executable, "-P", "-c", start, TINY_CNN, "once", environment=variables)
             assert done.stdout.split()[1:] == [n_threads], done.stderr
             assert len(read_metrics(tmp_path / share).processes) == 1
 
+    @pytest.mark.usefixtures("light_sessions")
     def test_from_python(self, tuned: Path, tmp_path: Path) -> None:
         folder = tmp_path / "m"
         start = f"import ortune; ortune.install({str(tuned)!r}, canary='0%', metrics={str(folder)!r})"
-        code = f"{start}; exec(open({str(CALLING)!r}).read())"
+        code = f"{start}; {PATH}; exec(open({str(CALLING)!r}).read())"
         done = run(sys.executable, "-P", "-c", code, TINY_CNN, "once")
         assert done.stdout.split()[1:] == ["2"], done.stderr
         assert len(read_metrics(folder).processes) == 1

@@ -25,6 +25,8 @@ from ortune.workload.load import Load, make_load
 from tests.conftest import TINY_CNN
 from tests.records import make_record
 
+pytestmark = pytest.mark.usefixtures("models_read_here")
+
 CAPTURED = Config(io_binding=True, providers=((CUDA, {"enable_cuda_graph": "1"}), (CPU, {})))
 
 

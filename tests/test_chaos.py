@@ -11,6 +11,7 @@ from benchmarks.landscape import load_landscape, recorded_paths
 from benchmarks.replay import ReplayExecutor
 from ortune.knobs import DEFAULT
 from ortune.worker import BlockPlan, Failure
+from tests.conftest import long_params
 
 PLAN = BlockPlan(duration_ns=10**7, lead_in_ns=0, min_calls=3, deadline_s=9.0)
 
@@ -31,7 +32,7 @@ def test_a_fifth_of_the_launches_fails_in_every_way() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 14])
+@pytest.mark.parametrize("seed", [14, *long_params(0)])
 def test_the_right_winner_is_found_although_launches_fail(seed: int) -> None:
     row = fail_launches(seed)
     assert row["faults"] == []

@@ -441,7 +441,8 @@ class TestStages:
         assert {sharing.kind for sharing in host.launched} == {"default", "unpinned", "divided"}
 
     def test_divided_cores_are_disjoint(self) -> None:
-        outcome, _ = plan_simulated([self.FAST, self.SLOW], [(100, "p99<25ms"), (20, "p99<200ms")], 16, n_nodes=4)
+        demands = [(100, "p99<25ms"), (20, "p99<200ms")]
+        outcome, _ = plan_simulated([self.FAST, self.SLOW], demands, 16, n_nodes=4, budget_s=75)
         divided = find_row(outcome, "divided")
         cpus = [cpu for model in divided.models for own in model.deployment.cpus for cpu in own]
         assert len(cpus) == len(set(cpus)) <= 16
@@ -485,7 +486,7 @@ class TestStages:
     def test_what_does_not_fit_into_memory_is_named_and_not_launched(self) -> None:
         large = [msgspec.structs.replace(each, bytes=900 * MEGABYTE) for each in (self.FAST, self.SLOW)]
         demands = [(100, "p99<25ms"), (60, "p99<200ms")]
-        outcome, host = plan_simulated(large, demands, 8, free_bytes=4_000 * MEGABYTE)
+        outcome, host = plan_simulated(large, demands, 8, free_bytes=4_000 * MEGABYTE, budget_s=25)
         unfit = [each for each in outcome.rejected if each.problem == DOES_NOT_FIT]
         assert unfit
         for each in unfit:
@@ -500,22 +501,24 @@ class TestStages:
             plan_simulated(large, [(100, "p99<25ms"), (20, "p99<200ms")], free_bytes=2_000 * MEGABYTE)
 
     def test_more_models_than_cores(self) -> None:
-        outcome, _ = plan_simulated([self.FAST] * 3, [(20, "p99<50ms")] * 3, 2)
+        outcome, _ = plan_simulated([self.FAST] * 3, [(20, "p99<50ms")] * 3, 2, budget_s=25)
         assert {row.kind for row in outcome.rows} <= {"default", "unpinned"}
         assert outcome.recommended is not None
 
     def test_a_failing_sharing_does_not_end_it(self) -> None:
         demands = [(100, "p99<25ms"), (20, "p99<200ms")]
-        outcome, _ = plan_simulated([self.FAST, self.SLOW], demands, fails=["divided"])
+        outcome, _ = plan_simulated([self.FAST, self.SLOW], demands, fails=["divided"], budget_s=50)
         (problem,) = outcome.rejected
         assert problem.kind == "divided"
         assert "broken" in problem.problem
         assert outcome.recommended is not None
         with pytest.raises(MeasureError, match=r"do not run together on this host: .*broken"):
-            plan_simulated([self.FAST, self.SLOW], demands, fails=["default", "unpinned", "divided"])
+            plan_simulated([self.FAST, self.SLOW], demands, fails=["default", "unpinned", "divided"], budget_s=25)
 
     def test_a_process_that_ends_is_launched_again(self) -> None:
-        outcome, _ = plan_simulated([self.FAST, self.SLOW], [(100, "p99<25ms"), (20, "p99<200ms")], ends_once=True)
+        demands = [(100, "p99<25ms"), (20, "p99<200ms")]
+        outcome, host = plan_simulated([self.FAST, self.SLOW], demands, ends_once=True, budget_s=25)
+        assert not host.ends_once
         assert not outcome.rejected
         assert outcome.recommended
 

@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 import pytest
 import yaml
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ortune.cli.node_command import FORMS, read_node_command
@@ -99,6 +99,11 @@ def deploy(*arguments: str, cwd: Path, returncode: int = 0) -> subprocess.Comple
     assert done.returncode == returncode, done.stderr
     assert "Traceback" not in done.stderr
     return done
+
+
+def read_golden(case: str) -> str:
+    """Return what a case prints, as `test_golden` checks it."""
+    return (GOLDEN / f"{case}.txt").read_text()
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -221,7 +226,6 @@ HOSTILE = (
 )
 
 
-@pytest.mark.slow
 class TestOnNodes:
     @pytest.mark.parametrize("target", TARGETS)
     def test_the_command_gets_each_word(self, target: str, nodes: Path) -> None:
@@ -305,6 +309,7 @@ class TestOnNodes:
 
 class TestFiles:
     @pytest.mark.parametrize("target", ["kubernetes-job", "kubernetes-daemonset"])
+    @settings(max_examples=25)
     @given(words=st.lists(TEXTS, min_size=1, max_size=4), url=TEXTS)
     @example(words=["".join(FRAGMENTS), "\n".join(FRAGMENTS)], url=" ".join(FRAGMENTS))
     def test_words_in_yaml(self, target: str, words: list[str], url: str) -> None:
@@ -339,26 +344,26 @@ class TestFiles:
         with pytest.raises(UsageError, match="bytes that are not text"):
             write_task(target, make_task(target, ["a\udc80"]))
 
-    def test_directives_of_slurm_come_before_the_first_command(self, tmp_path: Path) -> None:
-        lines = deploy(*CASES["slurm"], cwd=tmp_path).stdout.splitlines()
+    def test_directives_of_slurm_come_before_the_first_command(self) -> None:
+        lines = read_golden("slurm").splitlines()
         first = next(n for n, line in enumerate(lines) if line and not line.startswith("#"))
         assert [n for n, line in enumerate(lines) if line.startswith("#SBATCH")] == [*range(4, first - 1)]
         for line in lines[4 : first - 1]:
             assert re.fullmatch(r"#SBATCH --[a-z-]+(=\S+)?", line)
 
-    def test_pods_have_the_class_guaranteed(self, tmp_path: Path) -> None:
+    def test_pods_have_the_class_guaranteed(self) -> None:
         for case in ("job", "daemonset"):
-            spec = yaml.safe_load(deploy(*CASES[case], cwd=tmp_path).stdout)["spec"]["template"]["spec"]
+            spec = yaml.safe_load(read_golden(case))["spec"]["template"]["spec"]
             for container in (*spec["containers"], *spec.get("initContainers", ())):
                 assert container["resources"]["requests"] == container["resources"]["limits"]
-            assert read_container(deploy(*CASES[case], cwd=tmp_path).stdout)["resources"]["limits"]["cpu"] == "4"
+            assert read_container(read_golden(case))["resources"]["limits"]["cpu"] == "4"
 
-    def test_the_deadline_follows_from_the_budget(self, tmp_path: Path) -> None:
+    def test_the_deadline_follows_from_the_budget(self) -> None:
         for case, expected in (("job", 2 * 1200 + 900), ("job-grpc", 7200)):
-            pod = yaml.safe_load(deploy(*CASES[case], cwd=tmp_path).stdout)["spec"]["template"]["spec"]
+            pod = yaml.safe_load(read_golden(case))["spec"]["template"]["spec"]
             assert pod["activeDeadlineSeconds"] == expected
-        assert "#SBATCH --time=60\n" in deploy(*CASES["slurm"], cwd=tmp_path).stdout
-        assert "#SBATCH --time=25\n" in deploy(*CASES["slurm-verify"], cwd=tmp_path).stdout
+        assert "#SBATCH --time=60\n" in read_golden("slurm")
+        assert "#SBATCH --time=25\n" in read_golden("slurm-verify")
 
     def test_the_quota_of_the_host_class(self, tmp_path: Path) -> None:
         record = make_record(TINY_CNN, ONE_THREAD, here=False)
@@ -370,7 +375,7 @@ class TestFiles:
     def test_an_existing_file_is_kept(self, tmp_path: Path) -> None:
         path = tmp_path / "job.sh"
         deploy("-o", "job.sh", *CASES["slurm"], cwd=tmp_path)
-        assert path.read_text() == (GOLDEN / "slurm.txt").read_text()
+        assert path.read_text() == read_golden("slurm")
         path.write_text("mine")
         assert "already exists" in deploy("-o", "job.sh", *CASES["slurm"], cwd=tmp_path, returncode=2).stderr
         assert path.read_text() == "mine"
@@ -422,6 +427,8 @@ class TestLabels:
 
 
 class TestCredentials:
+    URL = "postgresql://u:12/hunter22@h/d"
+
     @pytest.mark.parametrize(
         "url",
         [
@@ -437,16 +444,16 @@ class TestCredentials:
         ],
     )
     def test_a_password_is_refused_and_not_shown(self, url: str, tmp_path: Path) -> None:
-        before = ("--target", "slurm", "--nodes", "2")
-        for arguments in (
-            (*before, "--storage", url, "--", "m.onnx"),
-            (*before, "--storage-file", "x", "--", "m.onnx", "--storage", url),
-            (*before, "--storage-file", "x", "--", "m.onnx", f"--storage={url}"),
-            (*before, "--storage-file", "x", "--", url),
-        ):
-            done = deploy(*arguments, cwd=tmp_path, returncode=2)
-            assert "password" in done.stderr
-            assert "hunter22" not in done.stdout + done.stderr
+        self.check_refused(("--storage", url, "--", "m.onnx"), tmp_path)
+
+    @pytest.mark.parametrize("after", [("m.onnx", "--storage", URL), ("m.onnx", f"--storage={URL}"), (URL,)])
+    def test_a_password_in_the_command_is_refused(self, after: tuple[str, ...], tmp_path: Path) -> None:
+        self.check_refused(("--storage-file", "x", "--", *after), tmp_path)
+
+    def check_refused(self, arguments: tuple[str, ...], folder: Path) -> None:
+        done = deploy("--target", "slurm", "--nodes", "2", *arguments, cwd=folder, returncode=2)
+        assert "password" in done.stderr
+        assert "hunter22" not in done.stdout + done.stderr
 
     @pytest.mark.parametrize(
         "text", ["grpc://h:13000", "postgresql://u@h:5432/d", "postgresql://h:5432/d", "p99<20ms", "/a:b@c"]

@@ -23,7 +23,7 @@ from ortune.knobs import Config
 from tests.applying import PROGRAM
 from tests.archives import extract_files
 from tests.conftest import ROOT, TINY_CNN, TINY_ENCODER
-from tests.environments import Environment, build_wheel
+from tests.environments import Environment, build, build_wheel
 from tests.records import ONE_THREAD, make_record, write
 from tests.test_layers import MODULES
 
@@ -260,8 +260,17 @@ class TestCommand:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_wheel(DISTRIBUTION, tmp_path_factory.mktemp("wheel"))
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the wheel and the source distribution."""
+    folder = tmp_path_factory.mktemp("built")
+    build(DISTRIBUTION, folder, "wheel", "sdist")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(built: Path) -> Path:
+    (wheel,) = built.glob("*.whl")
+    return wheel
 
 
 @pytest.fixture(scope="module")
@@ -275,9 +284,7 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Enviro
 @pytest.mark.slow
 class TestWheel:
     def test_a_source_distribution_builds_the_same_wheel(self, wheel: Path, tmp_path: Path) -> None:
-        command = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)]
-        subprocess.run(command, cwd=DISTRIBUTION, check=True, capture_output=True)
-        (sdist,) = tmp_path.glob("*.tar.gz")
+        (sdist,) = wheel.parent.glob("*.tar.gz")
         extract_files(sdist, tmp_path)
         again = build_wheel(tmp_path / sdist.name.removesuffix(".tar.gz"), tmp_path)
         assert again.name == wheel.name == f"ortune_apply-{ortune.__version__}-py3-none-any.whl"

@@ -5,14 +5,16 @@ from __future__ import annotations
 import functools
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from docs.commands import build_group
 from docs.record_page import find_undocumented
 from docs.record_page import render as render_record_page
 from docs.transcript.render import COMMAND, find, normalize, render, replace
 from ortune.errors import ExitCode
-from ortune.options import options_of as request_options
+from ortune.options import options_of
 from ortune.record.schema import SCHEMA
 from ortune.requests import COMMANDS, GROUPS
 from tests.conftest import ROOT, run_ortune
@@ -34,20 +36,31 @@ def block(name: str) -> str:
 
 
 @functools.cache
-def help_of(*command: str) -> str:
-    done = run_ortune(*command, "--help", cwd=ROOT, columns=160)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def commands() -> dict[str, set[str]]:
+    """Return the options that the help of each command lists, by the name of the command."""
+    found: dict[str, set[str]] = {}
+    for name, command in build_group().commands.items():
+        if name in GROUPS:
+            found |= {f"{name} {each}": list_options(member) for each, member in command.commands.items()}
+        elif not command.hidden:
+            found[name] = list_options(command)
+    return found
 
 
-def commands() -> list[str]:
-    names = re.findall(r"^│ (\w+) ", help_of().split("Commands")[1], re.MULTILINE)
-    of_groups = [name for name in COMMANDS if name.split()[0] in GROUPS]
-    return [*(name for name in names if name not in GROUPS), *of_groups]
+def list_options(command: Any) -> set[str]:
+    """Return the options that the help of a command lists."""
+    shown = [parameter for parameter in command.params if not getattr(parameter, "hidden", False)]
+    names = {name for parameter in shown for name in (*parameter.opts, *parameter.secondary_opts)}
+    return {name for name in names if name.startswith("--")} - {"--help"}
 
 
-def options_of(command: str) -> set[str]:
-    return set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", help_of(*command.split()))) - {"--help"}
+def test_commands_and_options_are_those_of_the_help() -> None:
+    help_text = run_ortune("fleet", "--help", cwd=ROOT).stdout
+    assert set(re.findall(r"^│ (\w+) ", help_text.split("─ Commands ─")[1], re.MULTILINE)) == {
+        name.split()[1] for name in commands() if name.startswith("fleet ")
+    }
+    help_text = run_ortune("fleet", "compare", "--help", cwd=ROOT, columns=160).stdout
+    assert set(re.findall(r"^│ +(--[a-z-]+)", help_text, re.MULTILINE)) - {"--help"} == commands()["fleet compare"]
 
 
 def test_the_space_of_the_transcript_is_the_one_that_was_searched(transcript: str) -> None:
@@ -70,20 +83,18 @@ def test_the_marked_commands_name_existing_files() -> None:
     assert block("tests").endswith("python -m pytest")
 
 
-@pytest.mark.slow
 def test_every_command_and_option_is_documented() -> None:
     text = "\n".join(page.read_text() for page in PAGES if page.name != "CHANGELOG.md")
-    for command in commands():
+    for command, options in commands().items():
         assert f"ortune {command}" in text, f"no page shows ortune {command}"
-        for option in options_of(command):
+        for option in options:
             assert option in text, f"no page explains {option} of ortune {command}"
 
 
-@pytest.mark.slow
 def test_every_documented_option_exists() -> None:
-    known = {command: options_of(command) for command in commands()}
+    known = commands()
     of_programs = {
-        name.split()[0]: {each.flag for request in requests for each in request_options(request).values()}
+        name.split()[0]: {each.flag for request in requests for each in options_of(request).values()}
         for name, requests in COMMANDS.items()
         if name.endswith(" --")
     }

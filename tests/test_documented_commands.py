@@ -10,6 +10,7 @@ import re
 import shlex
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -31,22 +32,41 @@ RULES = read_rules()
 COMMANDS = {page.relative_to(ROOT).as_posix(): [*find_commands(page, RULES)] for page in find_pages()}
 
 
-def choose_commands() -> dict[str, list[Command]]:
-    """Return the commands to run, by page: each only for the first page that shows it."""
+def choose_commands(name: Callable[[str], str]) -> dict[str, list[Command]]:
+    """Return the commands to run, by page: of commands with the same name, the first."""
     chosen: dict[str, list[Command]] = {}
     seen: set[str] = set()
     for page, commands in COMMANDS.items():
         for command in commands:
-            if command.rule is None and command.text not in seen:
-                seen.add(command.text)
+            if command.rule is None and name(command.text) not in seen:
+                seen.add(name(command.text))
                 chosen.setdefault(page, []).append(command)
     return chosen
 
 
-RUN = choose_commands()
+def name_kind(text: str) -> str:
+    """Return a command without what hardly changes how it runs: which model and record, how many, how it is shown."""
+    kind = re.sub(r"\S+\.onnx\b", "MODEL", text)
+    kind = re.sub(r"(?<=apply )\S+\.json(?= )|\b(old|new|tuned)\.json\b", "RECORD", kind)
+    kind = re.sub(r" -o \S+| --explain\b| --json\b| --budget \S+", "", kind)
+    return re.sub(r"\d+", "N", kind)
+
+
+ALL = choose_commands(str)
+
+SHOWN_BY_GOLDENS = ("ortune plan model.onnx --slo",)
+"""Starts of commands that take many seconds. Of each, a golden runs one."""
+
+RUN = {
+    page: [command for command in commands if not command.text.startswith(SHOWN_BY_GOLDENS)]
+    for page, commands in choose_commands(name_kind).items()
+}
 
 FASTER = {"profile": ("--runs", "20"), "search": ("--trials", "8")}
 """Options that tests add to commands, to searches on a simulated host only."""
+
+SHORTER = {"examples/two_processes.py": ("--seconds", "0.1")}
+"""Options that tests add to programs, which would run for seconds."""
 
 MEASURING = ("search", "bench", "gate", "plan", "apply")
 """Commands that run on a simulated host, unless they run a program."""
@@ -135,14 +155,28 @@ def fill(folder: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("page", RUN)
 def test_commands_run(page: str, folder: Path) -> None:
-    """In the order of the page: a command may need the files of an earlier one."""
-    for command in RUN[page]:
+    """One of each kind: all others are checked to be legal."""
+    check_commands(page, RUN[page], folder)
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ALL)
+def test_all_commands_run(page: str, folder: Path) -> None:
+    check_commands(page, ALL[page], folder)
+
+
+def check_commands(page: str, commands: list[Command], folder: Path) -> None:
+    """Run commands in the order of the page: one may need the files of an earlier one."""
+    for command in commands:
         done = run(command, folder)
         assert done.returncode == 0, f"{page}: {command.text}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
 
 
 def run(command: Command, folder: Path) -> subprocess.CompletedProcess[str]:
     words = shlex.split(command.text)
+    for program, options in SHORTER.items():
+        words += options if program in words else ()
     if words[0] == "ortune":
         simulate = words[1] in MEASURING and "--" not in words
         faster = FASTER.get(words[1], ()) if simulate or words[1] not in MEASURING else ()

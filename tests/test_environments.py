@@ -26,10 +26,12 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from ortune.console.verdict import format_headline
 from ortune.record.files import PROBE_BYTES, read_record, read_trials
 from ortune.tuning.hints import VARIABLE
-from tests.conftest import ROOT, TINY_CNN, run_ortune
+from tests.conftest import ROOT, TINY_CNN, run_in_fork
 from tests.records import ONE_THREAD, make_local_record, write
+from tests.simulated import Scenario
 
 if sys.platform != "linux":
     pytest.skip("mounts, device nodes and limits of Linux", allow_module_level=True)
@@ -40,10 +42,14 @@ PAGE = ROOT / "docs" / "environments.md"
 START, END = "<!-- environments -->\n", "<!-- end of environments -->"
 
 SHORT = ("--budget", "2s", "--trials", "1")
-MEDIUM = ("--budget", "4s", "--trials", "1")
 LONG = ("--budget", "60s", "--trials", "1")
-"""Budgets of a search that ends soon, of one that measures something on a busy host too, and of one that a test
-interrupts."""
+"""Budgets of a search that ends soon, and of one that something ends before its time."""
+
+CHANGE_AT = 60
+"""Number of the block of a simulated search before which a situation changes. Some candidates have an interval then."""
+
+INTERRUPTED = Scenario(is_here=True, interrupt_at=CHANGE_AT + 20)
+"""A host on which a search is interrupted some blocks after the change."""
 
 AS_USUAL = "as usual"
 
@@ -165,15 +171,35 @@ def run(
     folder: Path,
     *arguments: object,
     environment: Mapping[str, str | None] | None = None,
-    fork: bool = True,
-    **options: Any,
+    simulate: bool | Scenario = False,
+    **surroundings: Any,
 ) -> Done:
-    """Run ortune: in a fork, which is faster, unless it needs a process of its own."""
-    if options or not fork:
-        return finish(make_process(folder, *arguments, environment=environment, **options))
-    changed = {"TMPDIR": str(folder.parent), **(environment or {})}
-    done = run_ortune(*arguments, cwd=folder, environment=changed)
+    """Run ortune in a fork, which takes little time.
+
+    Args:
+        folder: Its working directory.
+        arguments: Its arguments.
+        environment: Variables to change; None removes one.
+        simulate: Whether its measurements are simulated, or the host that is simulated.
+        surroundings: Arguments of `tests.surroundings.run_command`.
+    """
+    changed = {"COLUMNS": "100", "NO_COLOR": "1", "TMPDIR": str(folder.parent), **(environment or {})}
+    names = [os.fspath(each) for each in arguments]  # type: ignore[call-overload]
+    done = run_in_fork(
+        ["ortune", *names],
+        names,
+        code=f"from tests.surroundings import run_command; run_command(**{surroundings!r})",
+        cwd=folder,
+        timeout=120,
+        environment=changed,
+        simulate=simulate,
+    )
     return Done(done.returncode, done.stdout, done.stderr)
+
+
+def run_process(folder: Path, *arguments: object, **options: Any) -> Done:
+    """Run ortune in a process of its own, for what happens when Python starts, or when it imports modules."""
+    return finish(make_process(folder, *arguments, **options))
 
 
 def run_in_shell(folder: Path, command: str) -> Done:
@@ -194,13 +220,8 @@ def run_in_shell(folder: Path, command: str) -> Done:
 
 def run_on_mount(folder: Path, setup: str, *arguments: object, **options: Any) -> Done:
     """Run ortune where `disk` is a file system of its own, which only this process sees."""
-    return finish(start_on_mount(folder, setup, *arguments, **options))
-
-
-def start_on_mount(folder: Path, setup: str, *arguments: object, **options: Any) -> subprocess.Popen[str]:
     (folder / "disk").mkdir()
-    script = f'mount -t tmpfs -o size=160k none disk && {{ {setup}; }} && exec "$@"'
-    return make_process(folder, *arguments, prefix=("unshare", "-m", "sh", "-ec", script, "sh"), **options)
+    return run(folder, *arguments, mounts=f"mount -t tmpfs -o size=160k none disk; {setup}", **options)
 
 
 FILL = "dd if=/dev/zero of=disk/other bs=4k status=none 2>/dev/null || true"
@@ -214,44 +235,18 @@ def can_mount() -> bool:
 needs_mounts = pytest.mark.skipif(not can_mount(), reason="needs root and mount namespaces")
 
 
-def start_search(folder: Path, output: str, **options: Any) -> subprocess.Popen[str]:
-    return make_process(folder, "search", TINY_CNN, "-o", output, *LONG, **options)
-
-
-def change_and_interrupt(
-    process: subprocess.Popen[str], change: Callable[[int], object], *, interrupt: bool = True
-) -> Done:
-    """Change something while a search measures, then end it as Ctrl-C does, so that it writes its record.
-
-    Args:
-        process: The search.
-        change: The change. It gets the process id.
-        interrupt: Whether to end it. Otherwise, it must end because of the change.
-    """
-    assert process.stdout is not None
-    seen = ""
-    for line in process.stdout:
-        seen += line
-        # On a busy host, the screening may end before there is an interval.
-        if re.match(r"(screening|racing|confirmation) \d.* \d+\.\d+x  ?", line):
-            break
-    else:
-        pytest.fail(f"nothing was measured: {seen}{process.stderr and process.stderr.read()}")
-    change(process.pid)
-    if interrupt:
-        process.send_signal(signal.SIGINT)
-    return finish(process, seen)
-
-
 def check_rescued(done: Done, *, is_complete: bool = True) -> None:
-    """Check that a record was kept, with its trials, and that the verdict of a complete search was shown."""
+    """Check that a record was kept, with its trials, and that a complete search has shown the headline of this record.
+
+    A search that ended because of the situation shows none.
+    """
     found = re.search(r"The record was written to (\S+) instead", done.stderr)
     assert found, done.stderr
     record = read_record(found[1])
     assert record.search.n_tried
     assert read_trials(found[1]).trials
-    verdicts = ("Interrupted", "Inconclusive", "Nothing better found", "is best on this host", "as fast as")
-    assert is_complete == any(verdict in done.stdout for verdict in verdicts)
+    headline = " ".join(format_headline(record).plain.split())
+    assert (headline in " ".join(done.stdout.split())) == is_complete, done.stdout
     assert "written" not in done.stdout
     shutil.rmtree(Path(found[1]).parent)
 
@@ -303,14 +298,13 @@ def full_at_start(folder: Path) -> Done:
     mark=needs_mounts,
 )
 def full_in_screening(folder: Path) -> Done:
-    def fill(pid: int) -> None:
-        # The file system of the process, as this one does not see it.
-        with contextlib.suppress(OSError), Path(f"/proc/{pid}/cwd/disk/other").open("wb", buffering=0) as file:
-            while True:
-                file.write(bytes(4096))
-
-    command = ("search", TINY_CNN, "-o", "disk/tuned.json", *LONG)
-    done = change_and_interrupt(start_on_mount(folder, "true", *command), fill, interrupt=False)
+    done = run_on_mount(
+        folder,
+        "true",
+        *("search", TINY_CNN, "-o", "disk/tuned.json", *LONG),
+        before_block=(CHANGE_AT, FILL),
+        simulate=True,
+    )
     check_rescued(done, is_complete=False)
     assert "To go on, repeat the command with --resume." in done.stderr
     return done
@@ -326,7 +320,7 @@ def full_in_screening(folder: Path) -> Done:
 )
 def full_at_end(folder: Path) -> Done:
     node = make_node(folder / "full", 7)
-    done = run(folder, "search", TINY_CNN, "-o", "full", *MEDIUM)
+    done = run(folder, "search", TINY_CNN, "-o", "full", *LONG, simulate=True)
     check_rescued(done)
     assert stat.S_ISCHR(node.stat().st_mode)
     return done
@@ -342,15 +336,14 @@ def full_at_end(folder: Path) -> Done:
 )
 def full_everywhere(folder: Path) -> Done:
     make_node(folder / "full", 7)
-
-    def fill(pid: int) -> None:
-        with contextlib.suppress(OSError), Path(f"/proc/{pid}/cwd/disk/other").open("wb", buffering=0) as file:
-            while True:
-                file.write(bytes(512))
-
-    environment = {"TMPDIR": "disk", "HOME": str(folder / "disk")}
-    command = ("search", TINY_CNN, "-o", "full", *LONG)
-    done = change_and_interrupt(start_on_mount(folder, "true", *command, environment=environment), fill)
+    done = run_on_mount(
+        folder,
+        "true",
+        *("search", TINY_CNN, "-o", "full", *LONG),
+        environment={"TMPDIR": "disk", "HOME": str(folder / "disk")},
+        before_block=(CHANGE_AT, FILL),
+        simulate=INTERRUPTED,
+    )
     lines = [line for line in done.stderr.splitlines() if line.startswith("  ")]
     record = json.loads("".join(lines))
     assert record["search"]["interrupted"]
@@ -366,7 +359,8 @@ def full_everywhere(folder: Path) -> Done:
 )
 def vanished_folder(folder: Path) -> Done:
     (folder / "out").mkdir()
-    done = change_and_interrupt(start_search(folder, "out/tuned.json"), lambda pid: shutil.rmtree(folder / "out"))
+    command = ("search", TINY_CNN, "-o", "out/tuned.json", *LONG)
+    done = run(folder, *command, before_block=(CHANGE_AT, "rm -r out"), simulate=INTERRUPTED)
     check_rescued(done)
     return done
 
@@ -429,9 +423,8 @@ def a_socket(folder: Path) -> Done:
 @row(OUTPUTS, "`/dev/stdout`", AS_USUAL, "", "The same as `-`.")
 def standard_output(folder: Path) -> Done:
     (folder / "stdout").symlink_to("/proc/self/fd/1")  # what /dev/stdout is
-    with (folder / "found").open("wb") as file:
-        done = run(folder, "suggest", TINY_CNN, "-o", "stdout", stdout=file)
-    assert json.loads((folder / "found").read_bytes())["proven"] is False
+    done = run(folder, "suggest", TINY_CNN, "-o", "stdout")
+    assert json.loads(done.stdout)["proven"] is False
     assert (folder / "stdout").is_symlink()
     return done
 
@@ -451,11 +444,11 @@ FILES = "Other files and folders"
 )
 def no_temporary_folder(folder: Path) -> Done:
     # Nothing is hidden: ortune itself may be in one of these folders.
-    setup = "mount -o remount,ro disk && cd /proc"
+    setup = "mount -o remount,ro disk"
     for each in ("/tmp", "/var/tmp"):
-        setup += f" && mount --rbind {each} {each} && mount -o remount,bind,ro {each}"
+        setup += f"; mount --rbind {each} {each}; mount -o remount,bind,ro {each}"
     command = ("search", TINY_CNN, "-o", "-", "-q", *SHORT)
-    return run_on_mount(folder, setup, *command, environment={"TMPDIR": str(folder / "disk")})
+    return run_on_mount(folder, setup, *command, environment={"TMPDIR": str(folder / "disk")}, cwd="/proc")
 
 
 @row(
@@ -510,7 +503,14 @@ def no_home(folder: Path) -> Done:
 @row(FILES, "the history of searches cannot be read or written", AS_USUAL, "", "Without the history of searches.")
 def unwritable_history(folder: Path) -> Done:
     (folder / "file").touch()
-    return run(folder, "search", TINY_CNN, *SHORT, environment={VARIABLE: str(folder / "file" / "history.jsonl")})
+    return run(
+        folder,
+        "search",
+        TINY_CNN,
+        *SHORT,
+        environment={VARIABLE: str(folder / "file" / "history.jsonl")},
+        simulate=True,
+    )
 
 
 @row(
@@ -537,7 +537,7 @@ NAMES = "Names"
 def odd_names(folder: Path) -> Done:
     model = folder / "a model\n'of' \"mine\"; $(x).onnx"
     shutil.copy(TINY_CNN, model)
-    done = run(folder, "search", model.name, *SHORT)
+    done = run(folder, "search", model.name, *SHORT, simulate=True)
     record = model.with_suffix(".ortune.json")
     assert read_record(record).model.path == model.name
     assert read_trials(record).trials
@@ -554,7 +554,7 @@ def odd_names(folder: Path) -> Done:
 def model_not_utf8(folder: Path) -> Done:
     name = os.fsdecode(b"a\xff.onnx")
     shutil.copy(TINY_CNN, folder / name)
-    return run(folder, "search", name, fork=False)
+    return run_process(folder, "search", name)
 
 
 @row(NAMES, "an output whose name is not UTF-8", AS_USUAL)
@@ -572,7 +572,7 @@ STREAMS = "Terminals, streams and locales"
 
 @row(STREAMS, "stdout is closed", 2, "Cannot write to stdout: Bad file descriptor.")
 def closed_stdout(folder: Path) -> Done:
-    return run_in_shell(folder, "ortune host >&-")
+    return run_in_shell(folder, "ortune knobs >&-")
 
 
 @row(
@@ -591,7 +591,7 @@ def closed_stdout_with_an_output(folder: Path) -> Done:
 @row(STREAMS, "stdout is full", 2, "Cannot write to stdout: No space left on device.", mark=needs_root)
 def full_stdout(folder: Path) -> Done:
     make_node(folder / "full", 7)
-    return run_in_shell(folder, "ortune host > full")
+    return run_in_shell(folder, "ortune knobs > full")
 
 
 @row(
@@ -604,29 +604,30 @@ def full_stdout(folder: Path) -> Done:
 )
 def full_stderr(folder: Path) -> Done:
     make_node(folder / "full", 7)
-    done = run_in_shell(folder, f'ortune search "{TINY_CNN}" {" ".join(MEDIUM)} -o tuned.json 2> full')
+    done = run(folder, "search", TINY_CNN, *SHORT, "-o", "tuned.json", streams={2: "full"}, simulate=True)
     assert read_record(folder / "tuned.json").search.n_tried
-    assert run_in_shell(folder, "ortune search nothing.onnx 2> full").code == 2
+    assert run_in_shell(folder, "ortune nothing 2> full").code == 2
     return done
 
 
 @row(STREAMS, "stdin and stderr are closed", AS_USUAL)
 def closed_stdin_and_stderr(folder: Path) -> Done:
-    assert run_in_shell(folder, "ortune search nothing.onnx <&- 2>&-").code == 2
+    assert run_in_shell(folder, "ortune nothing <&- 2>&-").code == 2
     return run_in_shell(folder, f'ortune apply "{write(RECORD, folder / "tuned.json")}" <&- 2>&-')
 
 
-def run_on_terminal(folder: Path, *arguments: object, **environment: str) -> Done:
+def run_on_terminal(folder: Path, *arguments: object, **environment: str | None) -> Done:
     """Run ortune on a pseudo-terminal."""
     ours, theirs = os.openpty()
-    process = make_process(folder, *arguments, stdout=theirs, stderr=theirs, environment=environment)
+    terminal = os.ttyname(theirs)
+    done = run(folder, *arguments, streams={1: terminal, 2: terminal}, environment={"NO_COLOR": None, **environment})
     os.close(theirs)
     shown = b""
     with contextlib.suppress(OSError):  # the other end is closed
         while data := os.read(ours, 65536):
             shown += data
     os.close(ours)
-    return Done(process.wait(60), "", shown.decode())
+    return Done(done.code, "", shown.decode())
 
 
 @row(STREAMS, "`TERM=dumb`", 2, "There is no file nothing.onnx.", "No codes for colors or the cursor.")
@@ -649,7 +650,7 @@ def no_color(folder: Path) -> Done:
 @row(STREAMS, "stdout can show only ASCII", AS_USUAL, "", "`µ` becomes `u`, `·` becomes `+`, and others become `?`.")
 def ascii_stdout(folder: Path) -> Done:
     shutil.copy(TINY_CNN, folder / "é.onnx")
-    done = run(folder, "space", "é.onnx", environment={"PYTHONIOENCODING": "ascii"}, fork=False)
+    done = run(folder, "space", "é.onnx", encoding="ascii")
     assert done.stdout.isascii()
     assert re.search(r"intra threads=2 \+ ", done.stdout)
     return done
@@ -658,7 +659,7 @@ def ascii_stdout(folder: Path) -> Done:
 @row(STREAMS, "the locale is C or POSIX", AS_USUAL, mark=needs_ascii)
 def c_locale(folder: Path) -> Done:
     plain: dict[str, str | None] = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
-    done = run(folder, "space", TINY_CNN, environment=plain, fork=False)
+    done = run_process(folder, "space", TINY_CNN, environment=plain)
     assert done.stdout.isascii()
     return done
 
@@ -673,7 +674,7 @@ def c_locale(folder: Path) -> Done:
 def ascii_names(folder: Path) -> Done:
     shutil.copy(TINY_CNN, folder / "é.onnx")
     plain: dict[str, str | None] = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
-    done = run(folder, "space", "é.onnx", environment=plain, fork=False)
+    done = run_process(folder, "doctor", "é.onnx", environment=plain)
     assert "Set PYTHONUTF8=1" in done.stderr
     return done
 
@@ -690,17 +691,17 @@ LIMITS = "Memory, processes and large models"
     "ulimit -v 200000: 195 MiB of memory are too few to start ortune.",
 )
 def memory_limit(folder: Path) -> Done:
-    return run(folder, "suggest", TINY_CNN, limit=(resource.RLIMIT_AS, 200000 << 10))
+    return run_process(folder, "suggest", TINY_CNN, limit=(resource.RLIMIT_AS, 200000 << 10))
 
 
 @row(LIMITS, "`ulimit -v 400000`: enough for a small model", AS_USUAL)
 def larger_memory_limit(folder: Path) -> Done:
-    return run(folder, "apply", write(RECORD, folder / "tuned.json"), limit=(resource.RLIMIT_AS, 400000 << 10))
+    return run_process(folder, "apply", write(RECORD, folder / "tuned.json"), limit=(resource.RLIMIT_AS, 400000 << 10))
 
 
 @row(LIMITS, "`ulimit -n 6`: few open files", 2, "Cannot open another file: Too many open files.")
 def open_files_limit(folder: Path) -> Done:
-    return run(folder, "search", TINY_CNN, *SHORT, limit=(resource.RLIMIT_NOFILE, 6))
+    return run_process(folder, "bench", TINY_CNN, limit=(resource.RLIMIT_NOFILE, 6))
 
 
 @row(
@@ -716,7 +717,7 @@ def process_limit(folder: Path) -> Done:
     user = ("setpriv", "--reuid=54321", "--regid=54321", "--clear-groups")
     capabilities = ("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search")
     environment = {"TMPDIR": None}
-    return run(
+    return run_process(
         folder,
         *("suggest", TINY_CNN),
         prefix=(*user, *capabilities, "prlimit", "--nproc=1"),

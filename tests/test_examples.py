@@ -18,20 +18,17 @@ import urllib3
 from ortune.gates.file import read_gates
 from ortune.gates.prepare import make_gate
 from ortune.record.files import read_record
-from tests.conftest import ROOT, TINY_CNN
+from tests.conftest import ROOT, TINY_CNN, run_program
 from tests.records import ONE_THREAD, make_local_record, write
 
 EXAMPLES = ROOT / "examples"
 
-SIMULATED = f"""
+SIMULATED = """
 import runpy, sys
-sys.path.append({str(ROOT)!r})
-from tests.simulated import Scenario, start_simulation
-start_simulation(Scenario(is_here=True))
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
-"""Runs a script on a simulated host."""
+"""Runs a script, on a simulated host."""
 
 
 @pytest.fixture
@@ -40,10 +37,13 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(name: str, *arguments: str, cwd: Path, simulate: bool = False) -> subprocess.CompletedProcess[str]:
-    start = ["-c", SIMULATED] if simulate else []
-    command = [sys.executable, *start, str(EXAMPLES / name), *arguments]
+def run(name: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(EXAMPLES / name), *arguments]
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120, check=False)
+
+
+def run_simulated(name: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return run_program(SIMULATED, str(EXAMPLES / name), *arguments, cwd=cwd, simulate=True)
 
 
 def test_every_example_is_listed() -> None:
@@ -59,7 +59,6 @@ def test_every_example_is_listed() -> None:
     }
 
 
-@pytest.mark.slow
 def test_two_clients(folder: Path) -> None:
     done = run("two_clients.py", "model.onnx", "--clients", "3", "--calls", "5", cwd=folder)
     assert done.returncode == 0, done.stderr
@@ -75,16 +74,15 @@ def test_two_processes(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_tune_model(folder: Path) -> None:
-    done = run("tune_model.py", "model.onnx", cwd=folder, simulate=True)
+    done = run_simulated("tune_model.py", "model.onnx", cwd=folder)
     assert done.returncode == 0, done.stderr
     assert "faster: " in done.stdout
     assert "inputs: ['image']" in done.stdout
     assert read_record(folder / "tuned.json").workload.load.clients == 2
 
 
-@pytest.mark.slow
 def test_compare_models(folder: Path) -> None:
-    done = run("compare_models.py", "model.onnx", "model.onnx", cwd=folder, simulate=True)
+    done = run_simulated("compare_models.py", "model.onnx", "model.onnx", cwd=folder)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("pass: ")
 

@@ -38,7 +38,7 @@ from ortune.workload import make_load
 from tests.conftest import ROOT, TINY_CNN, run_ortune
 from tests.records import ELSEWHERE, make_record, write
 
-pytestmark = pytest.mark.usefixtures("models_read_here")
+pytestmark = pytest.mark.usefixtures("forked_children", "models_read_here")
 
 GOLDEN = ROOT / "tests" / "data" / "exports"
 
@@ -621,7 +621,6 @@ class TestUnusualTexts:
         (amount,) = {int(each) for each in re.findall(r"memory: (\d+)Mi", text)}
         assert amount > 3800
 
-    @pytest.mark.slow
     def test_a_bundle_is_the_source_of_its_records(self, tmp_path: Path) -> None:
         bundle, _ = merge([Sourced(record=record_of(each), source="") for each in (FULL, DEFAULT)])
         path = tmp_path / "b.json"
@@ -715,7 +714,6 @@ class TestFiles:
         assert json.loads(entry.value) == {"session_options": {}}
         assert onnx.load(again).graph == onnx.load(TINY_CNN).graph
 
-    @pytest.mark.slow
     def test_embedded_copies_external_data(self, tmp_path: Path) -> None:
         source = tmp_path / "model.onnx"
         onnx.save_model(
@@ -750,7 +748,6 @@ class TestFiles:
         assert list((tmp_path / "out").iterdir()) == []
 
     @pytest.mark.parametrize("suffix", ["onnx", "ort"])
-    @pytest.mark.slow
     def test_ort(self, suffix: str, tmp_path: Path) -> None:
         import numpy as np
         import onnxruntime
@@ -771,7 +768,6 @@ class TestFiles:
     @pytest.mark.parametrize(
         ("name", "kept"), [("session.disable_double_qdq_remover", True), ("session.intra_op.allow_spinning", False)]
     )
-    @pytest.mark.slow
     def test_ort_has_the_graph_that_was_measured(self, name: str, kept: bool, tmp_path: Path) -> None:
         """Two pairs of QuantizeLinear and DequantizeLinear, whose inner two nodes ONNX Runtime removes by default."""
         import numpy as np
@@ -1038,7 +1034,6 @@ class TestPendingSettings:
 
 
 class TestCommand:
-    @pytest.mark.slow
     def test_text_goes_to_stdout_and_notes_to_stderr(self, tmp_path: Path) -> None:
         path = write(record_of(FULL), tmp_path / "r.json")
         done = run_ortune("apply", path, "--to", "triton", cwd=tmp_path)
@@ -1056,14 +1051,12 @@ class TestCommand:
         assert again.returncode == 2
         assert "already exists" in again.stderr
 
-    @pytest.mark.slow
     def test_targets_are_listed(self, tmp_path: Path) -> None:
         done = run_ortune("apply", "--list", cwd=tmp_path)
         assert [line.split()[0] for line in done.stdout.splitlines()[: len(TARGETS)]] == list(TARGETS)
         listed = json.loads(run_ortune("apply", "--list", "--json", cwd=tmp_path).stdout)
         assert [each["name"] for each in listed] == list(TARGETS)
 
-    @pytest.mark.slow
     def test_a_typo(self, tmp_path: Path) -> None:
         path = write(record_of(FULL), tmp_path / "r.json")
         done = run_ortune("apply", path, "--to", "tritn", cwd=tmp_path)

@@ -24,6 +24,8 @@ from tests.conftest import TINY_CNN, run_ortune
 from tests.hostile import ALL_TEXTS
 from tests.records import make_record
 
+pytestmark = pytest.mark.usefixtures("forked_children", "models_read_here")
+
 OUTSIDE = ("/etc/hostname", "../secret", "a/../../secret", "..", "C:\\secret", "\\secret", "..\\secret", "", "a\0b")
 
 
@@ -102,7 +104,6 @@ class TestModels:
         (tmp_path / "m" / "link").symlink_to("../secret")
         return path
 
-    @pytest.mark.slow
     def test_reading(self, location: str, tmp_path: Path) -> None:
         path = self.make(tmp_path, location)
         for read in (read_model, read_graph):
@@ -110,7 +111,6 @@ class TestModels:
                 read(path)
 
     @pytest.mark.parametrize("target", ["embedded", "ort"])
-    @pytest.mark.slow
     def test_exports(self, target: str, location: str, tmp_path: Path) -> None:
         path, output = self.make(tmp_path, location), tmp_path / "out" / "model.onnx"
         output.parent.mkdir()
@@ -118,7 +118,6 @@ class TestModels:
             export(target, make_record(TINY_CNN, DEFAULT), str(path), "r.json", output)
         assert [*output.parent.iterdir()] == []
 
-    @pytest.mark.slow
     def test_commands(self, location: str, tmp_path: Path) -> None:
         path = self.make(tmp_path, location)
         done = run_ortune("doctor", path, cwd=tmp_path)
@@ -130,7 +129,6 @@ class TestRecords:
     """The files of a record are those of the model that it is for, and only these are read."""
 
     @pytest.mark.parametrize("name", [*OUTSIDE, "link"])
-    @pytest.mark.slow
     def test_names_that_lead_out(self, name: str, tmp_path: Path) -> None:
         path = save(tmp_path / "m")
         (tmp_path / "secret").write_bytes(b"")
@@ -145,7 +143,6 @@ class TestRecords:
         with pytest.raises(ModelError, match="is not a file"):
             hash_data_file(tmp_path, "pipe")
 
-    @pytest.mark.slow
     def test_names_in_a_record_do_not_choose_what_is_copied(self, tmp_path: Path) -> None:
         """The names in the record were once joined with the folder of the output."""
         path, output = save(tmp_path / "m"), tmp_path / "out" / "model.onnx"
@@ -158,7 +155,6 @@ class TestRecords:
         assert "copied to the same folder: weights.bin." in done.text
         assert not (tmp_path.parent / "escaped.bin").exists()
 
-    @pytest.mark.slow
     def test_a_hostile_record_ends_with_exit_code_2(self, tmp_path: Path) -> None:
         path = save(tmp_path / "m")
         files = read_model(path).files
@@ -219,7 +215,6 @@ class TestEmbedded:
         with pytest.raises(ModelError, match="is missing"):
             self.export(path, tmp_path / "out" / "model.onnx")
 
-    @pytest.mark.slow
     def test_variables_of_a_record_do_not_start_a_process(self, tmp_path: Path) -> None:
         """An export of the optimized model once ran a library that the record named."""
         config = msgspec.structs.replace(DEFAULT, environment={"PYTHONPATH": str(tmp_path / "evil")})
@@ -229,7 +224,6 @@ class TestEmbedded:
         assert not (tmp_path / "pwned").exists()
 
 
-@pytest.mark.slow
 def test_positions_in_external_data_are_numbers(tmp_path: Path) -> None:
     path = save(tmp_path / "m")
     model = onnx.load(path, load_external_data=False)

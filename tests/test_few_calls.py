@@ -27,8 +27,15 @@ def test_a_default_that_is_throttled_is_not_kept_for_lack_of_calls() -> None:
     assert found["contained"] >= 0.9
 
 
-@pytest.mark.parametrize("n_calls", [200, ENOUGH_FOR_P95])
-@pytest.mark.parametrize("share", ["1.5%", "2.0%"])
+@pytest.mark.parametrize(
+    ("share", "n_calls"),
+    [
+        ("1.5%", 200),
+        ("2.0%", ENOUGH_FOR_P95),
+        pytest.param("1.5%", ENOUGH_FOR_P95, marks=pytest.mark.long),
+        pytest.param("2.0%", 200, marks=pytest.mark.long),
+    ],
+)
 def test_a_candidate_whose_calls_are_rarely_slow_is_not_called_faster(share: str, n_calls: int) -> None:
     """Its p99 is three times as long as the default's. Some runs have so few slow calls that it seems to be shorter."""
     found = count(f"candidate slow in {share}", n_calls)

@@ -31,7 +31,7 @@ def pretend() -> Iterator[None]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TARGETS)
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 2**63 - 1))
 def test_changed_inputs(name: str, seed: int) -> None:
     target = TARGETS[name]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import json
 import shlex
-import subprocess
 import sys
 import venv
 from pathlib import Path
@@ -60,7 +59,6 @@ class TestSides:
         with pytest.raises(UsageError, match="the model of"):
             read_side(str(write(moved, tmp_path / "c.json")))
 
-    @pytest.mark.slow
     def test_a_single_config_gates_its_gain(self, tmp_path: Path) -> None:
         record = make_record(TINY_CNN, ONE_THREAD)
         request = make_gate(GateRequest(base=str(write(record, tmp_path / "c.json")), budget=60))
@@ -103,7 +101,6 @@ class TestSides:
         with pytest.raises(UsageError, match="budget 0: must be positive"):
             make_request(GateRequest, {"base": "a.onnx", "head": "b.onnx", "budget": 0})
 
-    @pytest.mark.slow
     def test_a_gain_is_that_of_its_load_and_objective(self, tmp_path: Path) -> None:
         path = str(write(make_record(TINY_CNN, ONE_THREAD), tmp_path / "c.json"))
         for changes in ({"objective": "memory"}, {"clients": 2}):
@@ -113,7 +110,6 @@ class TestSides:
         assert limited.goal.load.scenario == "server"
         assert [limit.text for limit in limited.goal.limits] == ["p99<20ms"]
 
-    @pytest.mark.slow
     def test_limits_are_those_of_the_same_load(self, tmp_path: Path) -> None:
         record = make_record(TINY_CNN, ONE_THREAD)
         workload = msgspec.structs.replace(record.workload, limits=(parse_limit("throughput>1/s"),))
@@ -123,7 +119,6 @@ class TestSides:
         assert [limit.text for limit in same.goal.limits] == ["throughput>1/s"]
         assert not make_gate(GateRequest(base=side, head=side, budget=60, clients=8)).goal.limits
 
-    @pytest.mark.slow
     def test_the_objective_of_a_program_is_not_that_of_a_session(self, tmp_path: Path) -> None:
         record = make_record(TINY_CNN, ONE_THREAD)
         workload = msgspec.structs.replace(record.workload, objectives=("metric",), limits=())
@@ -280,7 +275,7 @@ def scaled(path: Path, factor: float) -> Path:
     return path
 
 
-@pytest.mark.usefixtures("no_workers_left")
+@pytest.mark.usefixtures("forked_children", "no_workers_left")
 class TestWorkers:
     """With real processes."""
 
@@ -303,15 +298,13 @@ class TestWorkers:
         other = scaled(tmp_path / "other.onnx", 1.5)
         with pytest.raises(MeasureError, match="outputs of head differ from those of base"):
             run_gate(make_test_gate(other))
-        found = run_gate(make_test_gate(other, same_outputs=False, busy=True, time_s=1))
+        found = run_gate(make_test_gate(other, same_outputs=False, busy=True, time_s=0.01))
         assert found.max_error is None
 
-    @pytest.mark.slow
     def test_inputs_that_differ(self) -> None:
         with pytest.raises(InputsError, match="The inputs differ: base takes image"):
             run_gate(make_test_gate(TINY_ENCODER))
 
-    @pytest.mark.slow
     def test_outputs_of_other_names(self, tmp_path: Path) -> None:
         model = onnx.load(TINY_CNN)
         name = model.graph.output[0].name
@@ -322,7 +315,6 @@ class TestWorkers:
         with pytest.raises(MeasureError, match="head returns renamed"):
             run_gate(make_test_gate(path))
 
-    @pytest.mark.slow
     def test_a_config_of_a_model_with_other_inputs(self, tmp_path: Path) -> None:
         record = write(make_record(TINY_ENCODER, ONE_THREAD), tmp_path / "e.json")
         made = make_gate(GateRequest(base=f"{TINY_CNN}@{record}", head=f"{TINY_CNN}@{record}", budget=60))
@@ -356,7 +348,6 @@ class TestWorkers:
             run_gate(make_test_gate(time_s=0.01, command=command))
         assert len(launches.read_text()) == 3
 
-    @pytest.mark.slow
     def test_shapes_that_differ(self, tmp_path: Path) -> None:
         x = helper.make_tensor_value_info("image", TensorProto.FLOAT, [1, 3, 32])
         y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 3, 32])
@@ -388,19 +379,15 @@ class TestWorkers:
         venv.create(tmp_path / "env", with_pip=False, symlinks=True)
         python = tmp_path / "env" / "bin" / "python"
         (site,) = (tmp_path / "env").glob("lib/python*/site-packages")
-        ours = subprocess.run(
-            [sys.executable, "-c", "import onnxruntime; print(onnxruntime.__path__[0])"],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        packages = Path(ours.stdout.strip()).parent
+        found_here = importlib.util.find_spec("onnxruntime")
+        assert found_here and found_here.origin
+        packages = Path(found_here.origin).parents[1]
         for name in ("onnxruntime", "numpy", "numpy.libs", "msgspec", "flatbuffers", "google", "packaging"):
             if (packages / name).exists():
                 (site / name).symlink_to(packages / name)
         check_python(str(python), "head_python")
         head = GateSide(text="head", model=str(TINY_CNN), python=str(python))
-        found = run_gate(msgspec.structs.replace(make_test_gate(busy=True, time_s=1), head=head))
+        found = run_gate(msgspec.structs.replace(make_test_gate(busy=True, time_s=0.01), head=head))
         assert found.head.runtime.onnxruntime == found.base.runtime.onnxruntime
         assert found.head.runtime.ortune
 
@@ -442,13 +429,13 @@ class TestWorkers:
             head = "{TINY_ENCODER}"
             """
         )
-        done = run_ortune("gate", "--all", "--json", cwd=tmp_path)
+        done = run_ortune("gate", "--all", "--trust", "--json", cwd=tmp_path)
         assert done.returncode == 2, done.stderr
         same, broken = json.loads(done.stdout)
         assert same["decision"] in {"pass", "inconclusive"}
         assert "The inputs differ" in broken["message"]
         assert "2 gates" in done.stderr
-        only = run_ortune("gate", "--only", "same", "--inconclusive", "pass", "-q", cwd=tmp_path)
+        only = run_ortune("gate", "--only", "same", "--trust", "--inconclusive", "pass", "-q", cwd=tmp_path)
         assert (only.returncode, only.stdout) == (0, "")
 
 
@@ -593,7 +580,6 @@ class TestFile:
 
 class TestFilesAreKept:
     @pytest.mark.parametrize("option", ["--junit", "--markdown", "--history"])
-    @pytest.mark.slow
     def test_what_is_something_else_is_not_replaced(self, option: str, tmp_path: Path) -> None:
         path = tmp_path / "model.onnx"
         path.write_bytes(TINY_CNN.read_bytes())
@@ -646,14 +632,12 @@ class TestBadInput:
             (["x.onnx", "y.onnx", "--rtol", "-1"], "must be a number of at least 0"),
         ],
     )
-    @pytest.mark.slow
     def test_messages(self, arguments: list[str], message: str, tmp_path: Path) -> None:
         done = run_ortune("gate", *arguments, cwd=tmp_path)
         assert done.returncode == 2
         assert message in " ".join(done.stderr.split())
         assert "Traceback" not in done.stderr
 
-    @pytest.mark.slow
     def test_an_error_is_reported_to_ci_too(self, tmp_path: Path) -> None:
         done = run_ortune("gate", TINY_CNN, TINY_ENCODER, "--junit", "j.xml", "--json", cwd=tmp_path)
         assert done.returncode == 2
@@ -661,7 +645,6 @@ class TestBadInput:
         assert "<error " in (tmp_path / "j.xml").read_text()
         assert json.loads(done.stdout)[0]["message"].startswith("The inputs differ")
 
-    @pytest.mark.slow
     def test_an_unknown_gate(self, tmp_path: Path) -> None:
         (tmp_path / "ortune.toml").write_text('[gate.a]\nbase = "a"\n')
         done = run_ortune("gate", "--only", "b", cwd=tmp_path)
@@ -669,7 +652,6 @@ class TestBadInput:
         assert "has no such gate; it has a" in done.stderr
 
 
-@pytest.mark.slow
 def test_inputs_of_a_record_are_fed(tmp_path: Path) -> None:
     record = write(make_record(TINY_CNN, ONE_THREAD), tmp_path / "c.json")
     found = make_gate(GateRequest(base=f"{TINY_CNN}@{record}", head=str(TINY_CNN), budget=60))

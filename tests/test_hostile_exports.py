@@ -32,7 +32,7 @@ from ortune.export.target import Job
 from ortune.host import HostClass
 from ortune.knobs import Config, ThreadPool
 from ortune.sanitize import LOG_COMMAND
-from tests.conftest import TINY_CNN
+from tests.conftest import TINY_CNN, long_params
 from tests.hostile import ALL_TEXTS, CONFIGS, EVERYTHING, FRAGMENTS, TEXTS, hostile_record
 from tests.records import ELSEWHERE, make_record
 
@@ -40,8 +40,8 @@ pytestmark = pytest.mark.usefixtures("models_read_here")
 
 TARGET_NAMES = [name for name, target in TARGETS.items() if not target.binary]
 
-CASES_PER_TARGET = 40
-"""For each target."""
+CASES_PER_TARGET = 8
+"""Drawn for each target, besides three that have all fragments."""
 
 MODEL = "folder/model.onnx"
 """The path in harmless exports."""
@@ -429,8 +429,20 @@ def test_all_targets_have_a_parser() -> None:
 @example(config=EVERYTHING, name=" ".join(FRAGMENTS), model="\n".join(FRAGMENTS))
 @example(config=Config(session_options={"logid": "".join(FRAGMENTS)}), name="", model="\n".join(FRAGMENTS))
 @example(config=EVERYTHING, name="C:\\users\\u000a", model="\\")
-@pytest.mark.slow
 def test_values_stay_values(target: str, config: Config, name: str, model: str) -> None:
+    check_values(target, config, name, model)
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.parametrize("target", TARGET_NAMES)
+@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+@given(config=CONFIGS, name=ALL_TEXTS, model=TEXTS)
+def test_many_values_stay_values(target: str, config: Config, name: str, model: str) -> None:
+    check_values(target, config, name, model)
+
+
+def check_values(target: str, config: Config, name: str, model: str) -> None:
     """A config whose values are hostile has the statements of its harmless twin, with the hostile values in them."""
     twin, marks = make_twin(config)
     expected = PARSERS[target](render(target, hostile_record(twin, "m.onnx"), MODEL, "r.json").text)
@@ -588,9 +600,10 @@ def test_genai_has_no_key_of_its_own_from_a_record(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", ["a\0b.onnx", "a\udc80.onnx"])
 def test_paths_that_are_not_text(path: str) -> None:
+    record = make_record(TINY_CNN, Config())
     for target in TARGET_NAMES:
         with pytest.raises(UsageError, match="this path contains"):
-            render(target, make_record(TINY_CNN, Config()), path)
+            render(target, record, path)
 
 
 def test_the_record_in_a_dockerfile(tmp_path: Path) -> None:
@@ -647,7 +660,7 @@ def _write_lines(language: literals.Language, count: str) -> list[str]:
     return [f"put({language.quote(text)}); {make_comment('//', text)}\n{count}" for text in LITERAL_TEXTS]
 
 
-@pytest.mark.parametrize("standard", ["c++11", "gnu++17"])
+@pytest.mark.parametrize("standard", ["c++11", *long_params("gnu++17")])
 @pytest.mark.slow
 def test_cpp_reads_literals_and_comments(standard: str, tmp_path: Path) -> None:
     lines = _write_lines(literals.CPP, "n++;")

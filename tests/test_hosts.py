@@ -15,7 +15,7 @@ from ortune.compare.hosts import WIDEST, can_pool, find_slower, pool_hosts, wide
 from ortune.compare.stats import student_error, t_interval
 from ortune.export import render
 from ortune.record.files import read_record
-from tests.conftest import TINY_CNN
+from tests.conftest import TINY_CNN, long_params
 from tests.records import ONE_THREAD, make_local_record, write
 
 N_LAUNCHES = 6
@@ -108,11 +108,11 @@ def test_speedups_that_cannot_be_pooled(changes: dict[str, float]) -> None:
     assert not can_pool(msgspec.structs.replace(speedup(1.3), **changes))
 
 
-@pytest.mark.parametrize("between", [0.0, 0.03, 0.2])
+@pytest.mark.parametrize("between", [0.0, 0.2, *long_params(0.03)])
 @pytest.mark.parametrize("tails", ["normal", "heavy"])
 def test_equal_configs_are_rarely_called_faster(between: float, tails: str) -> None:
     rng = np.random.default_rng(7)
-    n = 800
+    n = 400
     found = []
     for _ in range(n):
         draws = rng.normal(size=12) if tails == "normal" else rng.standard_t(3, 12) / math.sqrt(3)
@@ -123,7 +123,7 @@ def test_equal_configs_are_rarely_called_faster(between: float, tails: str) -> N
 
 
 @pytest.mark.parametrize("k", [3, 5, 12])
-@pytest.mark.parametrize("between", [0.0, 0.02, 0.1])
+@pytest.mark.parametrize("between", [0.0, 0.1, *long_params(0.02)])
 def test_the_interval_of_another_host_covers_it(k: int, between: float) -> None:
     rng = np.random.default_rng(5)
     n = 500

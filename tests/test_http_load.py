@@ -39,6 +39,8 @@ USABLE = tuple(sorted(psutil.Process().cpu_affinity())) if hasattr(psutil.Proces
 MS = 1_000_000
 TICK_NS = 10 * MS
 
+pytestmark = pytest.mark.usefixtures("forked_children")
+
 linux = pytest.mark.skipif(sys.platform != "linux", reason="CPU time of other processes")
 
 
@@ -120,7 +122,6 @@ def test_cpu_time_of_children_that_ended(load: HttpLoad) -> None:
         assert block.cpu_ns >= 80 * MS * block.n_calls
 
 
-@pytest.mark.slow
 def test_bodies_are_sent_in_turn(load: HttpLoad, tmp_path: Path) -> None:
     paths = [tmp_path / "a.json", tmp_path / "b.txt"]
     for path in paths:
@@ -214,7 +215,6 @@ def test_requests_that_fail(load: HttpLoad, clients: int, path: str, kind: str, 
         assert isinstance(load.measure(plan(make_load(clients=clients))), Block)
 
 
-@pytest.mark.slow
 def test_opening_returns_any_status(load: HttpLoad) -> None:
     with start_server() as (server, url):
         response = open_load(load, f"{url}/status/500", server.pid)
@@ -222,7 +222,6 @@ def test_opening_returns_any_status(load: HttpLoad) -> None:
         assert response.status == 500
 
 
-@pytest.mark.slow
 def test_a_server_that_ended(load: HttpLoad) -> None:
     with start_server() as (server, url):
         open_load(load, f"{url}/work", server.pid)
@@ -237,7 +236,6 @@ def test_a_server_that_ended(load: HttpLoad) -> None:
         assert "refused" in refused.message
 
 
-@pytest.mark.slow
 def test_a_block_that_hangs_ends_the_load_generator(load: HttpLoad) -> None:
     with start_server() as (server, url):
         open_load(load, f"{url}/work", server.pid)
@@ -250,14 +248,12 @@ def test_a_block_that_hangs_ends_the_load_generator(load: HttpLoad) -> None:
         assert load.measure(hanging) == failure
 
 
-@pytest.mark.slow
 def test_a_body_that_is_missing(load: HttpLoad, tmp_path: Path) -> None:
     failure = open_load(load, "http://127.0.0.1:9/", os.getpid(), body_paths=[tmp_path / "none.json"])
     assert isinstance(failure, Failure)
     assert "none.json" in failure.message
 
 
-@pytest.mark.slow
 def test_a_load_generator_that_crashes(tmp_path: Path) -> None:
     command = (sys.executable, "-c", "import sys; sys.exit('no memory for this')")
     with HttpLoad(tmp_path / "log", command=command) as load:
@@ -562,7 +558,6 @@ def test_excluded_ports_are_not_returned() -> None:
     assert len(excluded) == 3
 
 
-@pytest.mark.slow
 def test_waiting_for_a_server() -> None:
     with start_server() as (server, url):
 
@@ -634,7 +629,6 @@ class EndlessServer(http.server.BaseHTTPRequestHandler):
         pass
 
 
-@pytest.mark.slow
 def test_an_answer_that_does_not_end_is_not_waited_for() -> None:
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), EndlessServer) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -645,7 +639,6 @@ def test_an_answer_that_does_not_end_is_not_waited_for() -> None:
     assert re.search("; the last answer was status 503 Service Unavailable: x+$", failure.message)
 
 
-@pytest.mark.slow
 def test_a_request_that_is_refused_is_not_repeated_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_load, "REFUSAL_GRACE_S", 0.05)
     with start_server() as (_, url):
@@ -655,7 +648,6 @@ def test_a_request_that_is_refused_is_not_repeated_for_long(monkeypatch: pytest.
     assert failure.message.startswith(f"GET {url}/status/422: the last answer was status 422 ")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("status", [301, 307, 308])
 def test_answers_that_send_requests_elsewhere_are_not_measured(status: int, load: HttpLoad, tmp_path: Path) -> None:
     """Nothing was computed for them."""
@@ -786,7 +778,6 @@ class TestTreeClock:
             process.kill()
         assert clock.refresh_ns() >= ended - 20 * MS
 
-    @pytest.mark.slow
     def test_children_that_nobody_waits_for_are_not_lost(self) -> None:
         spend = "import time\nwhile time.process_time() < 0.3: pass\nprint(flush=True)\ninput()"
         program = (

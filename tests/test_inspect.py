@@ -14,6 +14,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from rich.console import Console
@@ -42,6 +43,32 @@ PROGRAM = Path(__file__).parent / "programs" / "observed.py"
 COMMAND = (sys.executable, "-W", "ignore", str(PROGRAM), str(TINY_CNN), str(TINY_ENCODER))
 
 
+LIGHT = f"import sys; sys.path.insert(0, {str(PROGRAM.parent)!r}); import light; light.install()\n"
+"""Start of programs whose sessions are not the point: they get some that take next to no CPU time."""
+
+
+@pytest.fixture
+def light_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `PROGRAM` have such sessions."""
+    monkeypatch.setenv("LIGHT_SESSIONS", "1")
+
+
+@pytest.fixture(scope="module")
+def mix(tmp_path_factory: pytest.TempPathFactory) -> Observation:
+    """A program with two models, a mix of lengths, and options, whose inputs are saved."""
+    return inspect("mix", save_inputs=tmp_path_factory.mktemp("mix") / "inputs", max_samples=40)
+
+
+@pytest.fixture(scope="module")
+def spawned(tmp_path_factory: pytest.TempPathFactory) -> Observation:
+    """A program with two further processes, whose inputs are saved, by a user with the mask 0."""
+    mask = os.umask(0)
+    try:
+        return inspect("spawned", save_inputs=tmp_path_factory.mktemp("spawned") / "new" / "inputs", max_samples=6)
+    finally:
+        os.umask(mask)
+
+
 def inspect(*ways: str, **options: Any) -> Observation:
     observation = ortune.inspect_program([*COMMAND, *ways], **options)
     assert observation.status == 0
@@ -51,8 +78,8 @@ def inspect(*ways: str, **options: Any) -> Observation:
 
 class TestSessions:
     @pytest.mark.slow
-    def test_models_options_and_shapes(self) -> None:
-        observation = inspect("mix")
+    def test_models_options_and_shapes(self, mix: Observation) -> None:
+        observation = mix
         models = {model.name: model for model in observation.models}
         image, text = models[TINY_CNN.name], models[TINY_ENCODER.name]
         assert (image.n_calls, text.n_calls) == (100, 100)
@@ -98,7 +125,7 @@ class TestSessions:
         (shapes,) = model.shapes
         assert (shapes.count, shapes.inputs[0].dtype, shapes.inputs[0].shape) == (5, "float32", (1, 3, 32, 32))
 
-    @pytest.mark.slow
+    @pytest.mark.usefixtures("light_sessions")
     def test_calls_that_overlap(self) -> None:
         (model,) = inspect("threads").models
         assert model.n_calls == 60
@@ -114,15 +141,21 @@ class TestSessions:
         assert watch.describe()["most_concurrent"] == 2
         assert watch.describe()["n_calls"] == {"run": 3}
 
-    @pytest.mark.parametrize("way", ["forked", "spawned"])
+    @pytest.mark.usefixtures("light_sessions")
+    def test_processes_that_are_forked(self) -> None:
+        self.check_processes(inspect("forked"))
+
     @pytest.mark.slow
-    def test_processes_of_multiprocessing(self, way: str) -> None:
-        observation = inspect(way)
+    def test_processes_that_are_spawned(self, spawned: Observation) -> None:
+        self.check_processes(spawned)
+
+    def check_processes(self, observation: Observation) -> None:
+        """Check that both processes of a program were seen, which make 3 and 5 calls."""
         (model,) = observation.models
         assert (model.n_processes, model.n_sessions, model.n_calls) == (2, 2, 8)
         assert observation.n_python >= 3
 
-    @pytest.mark.slow
+    @pytest.mark.usefixtures("light_sessions")
     def test_a_child_that_uses_a_session_of_its_parent(self) -> None:
         observation = inspect("left")
         (model,) = observation.models
@@ -136,17 +169,18 @@ class TestSessions:
         assert (model.n_sessions, model.n_calls) == (2, 2)
 
     @pytest.mark.slow
+    @pytest.mark.usefixtures("light_sessions")
     def test_more_sessions_than_are_described(self) -> None:
         observation = inspect("many")
         (model,) = observation.models
         assert (model.n_sessions, model.n_calls) == (260, 260)
         assert len(observation.processes[0].sessions) == 256
 
-    @pytest.mark.slow
     def test_a_process_that_is_killed(self, tmp_path: Path) -> None:
-        code = f"import onnxruntime, numpy, os, time; s = onnxruntime.InferenceSession({str(TINY_CNN)!r})\n"
-        code += "image = {'image': numpy.zeros((1, 3, 32, 32), numpy.float32)}\n"
-        code += "end = time.monotonic() + 1\nwhile time.monotonic() < end: s.run(None, image)\n"
+        code = f"{LIGHT}import onnxruntime, numpy, os, time; s = onnxruntime.InferenceSession({str(TINY_CNN)!r})\n"
+        code += "image = {'image': numpy.ones((1, 3, 32, 32), numpy.float32)}\n"
+        code += "end = time.monotonic() + 1\nwhile time.monotonic() < end:\n"
+        code += "    s.run(None, image)\n    time.sleep(0.05)\n"
         code += "import subprocess; subprocess.run(['kill', '-9', str(os.getpid())])"
         done = run_observed(tmp_path, sys.executable, "-c", code)
         assert done.returncode == -signal.SIGKILL
@@ -162,10 +196,9 @@ class TestSessions:
             "signal.raise_signal(signal.SIGTERM)",  # as workers of uvicorn end
         ],
     )
-    @pytest.mark.slow
     def test_a_process_that_ends_itself(self, end: str, tmp_path: Path) -> None:
-        code = f"import onnxruntime, numpy, os, signal; s = onnxruntime.InferenceSession({str(TINY_CNN)!r})\n"
-        code += "image = {'image': numpy.zeros((1, 3, 32, 32), numpy.float32)}\n"
+        code = f"{LIGHT}import onnxruntime, numpy, os, signal; s = onnxruntime.InferenceSession({str(TINY_CNN)!r})\n"
+        code += "image = {'image': numpy.ones((1, 3, 32, 32), numpy.float32)}\n"
         code += f"for _ in range(40): s.run(None, image)\n{end}"
         run_observed(tmp_path, sys.executable, "-c", code)
         (process,) = read_processes(tmp_path).processes
@@ -182,7 +215,7 @@ class TestSessions:
     def test_a_folder_that_is_removed_meanwhile(self, tmp_path: Path) -> None:
         observed = tmp_path / "observed"
         observed.mkdir()
-        code = f"import shutil, onnxruntime; shutil.rmtree({str(observed)!r})\n"
+        code = f"{LIGHT}import shutil, onnxruntime; shutil.rmtree({str(observed)!r})\n"
         code += f"print(onnxruntime.InferenceSession({str(TINY_CNN)!r}).get_providers())"
         done = run_observed(observed, sys.executable, "-c", code)
         assert (done.stdout, done.stderr) == ("['CPUExecutionProvider']\n", "")
@@ -192,14 +225,24 @@ class TestCommand:
     def run(self, tmp_path: Path, *arguments: object, **how: Any) -> subprocess.CompletedProcess[str]:
         return run_ortune("inspect", *arguments, cwd=tmp_path, **how)
 
-    @pytest.mark.parametrize("columns", [45, 80, 200])
     @pytest.mark.slow
-    def test_the_report(self, columns: int, tmp_path: Path) -> None:
-        done = self.run(tmp_path, "--", *COMMAND, "mix", columns=columns)
+    def test_the_report(self, tmp_path: Path) -> None:
+        done = self.run(tmp_path, "--", *COMMAND, "mix", columns=80)
         assert done.returncode == 0, done.stderr
-        lines = [line for line in done.stderr.splitlines() if not line.startswith("  ortune search")]
+        self.check_report(done.stderr, 80)
+
+    @pytest.mark.parametrize("columns", [45, 200])
+    def test_the_report_on_other_terminals(self, columns: int, mix: Observation) -> None:
+        output = io.StringIO()
+        without_folders = msgspec.structs.replace(mix, saved=())  # paths may be longer than a line
+        show_observation(Console(file=output, width=columns), without_folders, None)
+        self.check_report(output.getvalue(), columns)
+
+    def check_report(self, report: str, columns: int) -> None:
+        """Check what is shown of the program with a mix of calls."""
+        lines = [line for line in report.splitlines() if not line.startswith("  ortune search")]
         assert max(map(len, lines)) <= columns
-        text = "".join(done.stderr.split())
+        text = "".join(report.split())
         for part in (
             f"{TINY_CNN.name}100",
             "outsideONNX",
@@ -210,9 +253,9 @@ class TestCommand:
             "".join(str(TINY_ENCODER).split()),
             "ONNXRuntime,",
         ):
-            assert part in text, (part, done.stderr)
-        assert f"ortune search -- {shlex.join([*COMMAND, 'mix'])}" in done.stderr
-        assert "…" not in done.stderr
+            assert part in text, (part, report)
+        assert f"ortune search -- {shlex.join([*COMMAND, 'mix'])}" in report
+        assert "…" not in report
 
     def test_a_file_of_the_user_is_not_replaced(self, tmp_path: Path) -> None:
         for name, content in (("notes.txt", "Buy milk."), ("pypi.json", '{"command": [], "models": []}')):
@@ -222,9 +265,8 @@ class TestCommand:
             assert "was not written by ortune" in " ".join(done.stderr.split())
             assert (tmp_path / name).read_text() == content
 
-    @pytest.mark.slow
     def test_json_goes_to_stdout_and_the_programs_output_does_not(self, tmp_path: Path) -> None:
-        code = "import onnxruntime; print('of the program')"
+        code = f"{LIGHT}import onnxruntime; print('of the program')"
         done = self.run(tmp_path, "--json", "-o", "seen.json", "--", sys.executable, "-c", code)
         assert done.returncode == 1
         assert "of the program" in done.stderr
@@ -237,16 +279,16 @@ class TestCommand:
         ("code", "message"),
         [
             ("print(1)", "does not import onnxruntime"),
-            ("import onnxruntime", "imports onnxruntime, but creates no session"),
+            (f"{LIGHT}import onnxruntime", "imports onnxruntime, but creates no session"),
             (
-                f"import onnxruntime as o; o.InferenceSession({str(TINY_CNN)!r})",
+                f"{LIGHT}import onnxruntime as o; o.InferenceSession({str(TINY_CNN)!r})",
                 "creates 1 session, but does not call it",
             ),
             ("raise SystemExit(4)", "ended with exit status 4"),
             ("import os; os.kill(os.getpid(), 9)", "was ended by SIGKILL"),
         ],
+        ids=["no import", "no session", "no call", "exit", "killed"],
     )
-    @pytest.mark.slow
     def test_nothing_is_observed(self, code: str, message: str, tmp_path: Path) -> None:
         done = self.run(tmp_path, "--", sys.executable, "-c", code)
         assert done.returncode == 1
@@ -258,9 +300,10 @@ class TestCommand:
         assert done.stdout == "own\n"
         assert "sh runs no Python that can be observed" in done.stderr
 
-    @pytest.mark.slow
+    @pytest.mark.usefixtures("light_sessions")
     def test_a_program_that_fails_after_calls(self, tmp_path: Path) -> None:
-        code = f"import sys, runpy; sys.argv = {['x', *COMMAND[4:], 'by_bytes']!r}\n"
+        code = f"import sys, runpy; sys.argv = {['x', *COMMAND[4:], 'left']!r}\n"
+        code += f"sys.path.insert(0, {str(PROGRAM.parent)!r})\n"
         code += f"runpy.run_path({str(PROGRAM)!r}, run_name='__main__'); sys.exit(3)"
         done = self.run(tmp_path, "--", sys.executable, "-c", code)
         assert done.returncode == 1
@@ -289,9 +332,9 @@ class TestCommand:
     def test_interrupting_the_program_keeps_what_was_seen(self, tmp_path: Path) -> None:
         script = tmp_path / "server.py"
         script.write_text(
-            f"import onnxruntime, numpy, time\ns = onnxruntime.InferenceSession({str(TINY_CNN)!r})\n"
+            f"{LIGHT}import onnxruntime, numpy, time\ns = onnxruntime.InferenceSession({str(TINY_CNN)!r})\n"
             "for _ in range(6):\n"
-            "    s.run(None, {'image': numpy.zeros((1, 3, 32, 32), numpy.float32)})\n"
+            "    s.run(None, {'image': numpy.ones((1, 3, 32, 32), numpy.float32)})\n"
             "    time.sleep(0.3)\n"  # what was seen is written from time to time
             "print('ready', flush=True)\ntime.sleep(60)\n"
         )
@@ -318,7 +361,6 @@ class TestCommand:
         assert TINY_CNN.name in stderr
         assert json.loads((tmp_path / "seen.json").read_text())["models"][0]["n_calls"] >= 1
 
-    @pytest.mark.slow
     @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
     def test_a_signal_for_ortune_alone_ends_the_program(self, number: signal.Signals) -> None:
         """In the foreground of a terminal, too, where only Ctrl-C reaches both."""
@@ -349,33 +391,26 @@ class TestCommand:
 
 class TestSavedInputs:
     @pytest.mark.slow
-    def test_a_search_takes_them(self, tmp_path: Path) -> None:
-        folder = tmp_path / "inputs"
-        observation = inspect("mix", save_inputs=folder, max_samples=40)
-        assert sorted(each.name for each in folder.iterdir()) == [TINY_CNN.stem, TINY_ENCODER.stem]
-        assert {each.n_samples for each in observation.saved} == {40}
+    def test_a_search_takes_them(self, mix: Observation) -> None:
+        saved = {Path(each.folder).name: each for each in mix.saved}
+        assert set(saved) == {TINY_CNN.stem, TINY_ENCODER.stem}
+        assert {each.n_samples for each in mix.saved} == {40}
         info = read_model(TINY_ENCODER)
-        feed = make_feed(info, InputOptions(data=str(folder / TINY_ENCODER.stem)))
+        feed = make_feed(info, InputOptions(data=saved[TINY_ENCODER.stem].folder))
         lengths = Counter(sample["input_ids"].array.shape[1] for sample in feed.samples)
         assert lengths.total() == 40
         # 75 of 100 calls have length 8. The chance of a sample outside of these bounds is below 1e-9.
         assert 15 < lengths[8] < 40
 
-    @pytest.mark.slow
-    def test_samples_of_several_processes_are_merged(self, tmp_path: Path) -> None:
-        (saved,) = inspect("spawned", save_inputs=tmp_path / "inputs", max_samples=6).saved
+    def test_samples_of_several_processes_are_merged(self, spawned: Observation) -> None:
+        (saved,) = spawned.saved
         assert saved.n_samples == 6
         assert len(list(Path(saved.folder).iterdir())) == 6
 
-    @pytest.mark.slow
     @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such modes")
-    def test_only_the_user_may_read_them(self, tmp_path: Path) -> None:
+    def test_only_the_user_may_read_them(self, spawned: Observation) -> None:
         """Inputs may be private data."""
-        mask = os.umask(0)
-        try:
-            (saved,) = inspect("spawned", save_inputs=tmp_path / "new" / "inputs", max_samples=6).saved
-        finally:
-            os.umask(mask)
+        (saved,) = spawned.saved
         folder = Path(saved.folder)
         modes = {path.stat().st_mode & 0o777 for path in folder.iterdir()}
         assert modes == {0o600}

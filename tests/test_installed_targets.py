@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import itertools
 import json
 import os
 import re
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,7 +19,8 @@ from ortune.cli.completion import _list_targets
 from ortune.errors import UsageError
 from ortune.export import TARGETS, export, find_target, list_targets, render
 from ortune.export.installed import GROUP
-from tests.conftest import ROOT, TINY_CNN
+from tests.conftest import ROOT, TINY_CNN, run_in_fork
+from tests.environments import build_wheel
 from tests.records import make_record, write
 from tests.test_export import FULL, record_of
 
@@ -193,14 +195,15 @@ class TestBroken:
 
 
 def run_with(packages: Path, *arguments: object, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run the command line in a new Python, which has the packages of this folder, too."""
-    environment = {**os.environ, "PYTHONPATH": str(packages), "COLUMNS": "200", "NO_COLOR": "1", **variables}
-    command = [sys.executable, "-P", "-m", "ortune", *map(str, arguments)]
-    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    """Run the command line where Python has the packages of this folder, too."""
+    words = [str(each) for each in arguments]
+    code = f"import sys; sys.path.insert(0, {str(packages)!r}); from ortune.__main__ import main; main()"
+    environment = {"COLUMNS": "200", "NO_COLOR": "1", **variables}
+    command = [sys.executable, "-c", code, *words]
+    return run_in_fork(command, words, code=code, cwd=cwd, timeout=120, environment=environment, simulate=False)
 
 
 class TestCommand:
-    @pytest.mark.slow
     def test_a_broken_target_does_not_print_a_traceback(self, tmp_path: Path) -> None:
         packages = tmp_path / "packages"
         packages.mkdir()
@@ -214,9 +217,8 @@ class TestCommand:
         assert done.returncode == 0
         assert "cannot be used: ortune-lines 1.2 has it" in done.stdout
 
-    @pytest.mark.skipif(importlib.util.find_spec("pip") is None, reason="pip is not installed")
     @pytest.mark.slow
-    def test_a_package_that_pip_installs(self, tmp_path: Path) -> None:
+    def test_a_package_that_is_built_and_installed(self, tmp_path: Path) -> None:
         project, packages = tmp_path / "project", tmp_path / "packages"
         project.mkdir()
         (project / "ortune_lines.py").write_text(CODE)
@@ -225,10 +227,12 @@ class TestCommand:
             '[project]\nname = "ortune-lines"\nversion = "1.2"\n'
             + re.findall(r"```toml\n(\[project\.entry-points\.\"ortune\.exports\"\].*?)```", PAGE, re.DOTALL)[0]
         )
-        options = ("--quiet", "--no-index", "--no-deps", "--no-build-isolation", "--disable-pip-version-check")
-        command = [sys.executable, "-m", "pip", "install", *options, "--target", str(packages), str(project)]
-        subprocess.run(command, check=True, timeout=120)
-        listed = json.loads(run_with(packages, "apply", "--list", "--json", cwd=tmp_path).stdout)
+        with zipfile.ZipFile(build_wheel(project, tmp_path)) as wheel:
+            wheel.extractall(packages)
+        # In a new process, as elsewhere.
+        command = [sys.executable, "-P", "-m", "ortune", "apply", "--list", "--json"]
+        environment = {**os.environ, "PYTHONPATH": str(packages)}
+        listed = json.loads(subprocess.run(command, env=environment, capture_output=True, check=True).stdout)
         assert [each["name"] for each in listed] == [*TARGETS, "lines"]
         assert listed[-1] == {
             "name": "lines",

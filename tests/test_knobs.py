@@ -82,7 +82,7 @@ def spaces(draw: st.DrawFn) -> tuple[SearchSpace, set[int]]:
     return build_space(host, make_model(draw(st.integers(1, 5)))), set(host.limits.usable)
 
 
-@settings(max_examples=50)
+@settings(max_examples=20)
 @given(spaces())
 @pytest.mark.slow
 def test_every_candidate_is_valid_distinct_and_canonical(drawn: tuple[SearchSpace, set[int]]) -> None:
@@ -110,7 +110,7 @@ def test_every_candidate_is_valid_distinct_and_canonical(drawn: tuple[SearchSpac
             assert value != KNOBS[name].default
 
 
-@settings(max_examples=50)
+@settings(max_examples=20)
 @given(spaces())
 @pytest.mark.slow
 def test_one_factor_selections_are_in_the_space(drawn: tuple[SearchSpace, set[int]]) -> None:

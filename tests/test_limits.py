@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,13 @@ import pytest
 
 from ortune.host import read_host
 from ortune.host.default_pool import find_default_pool
-from ortune.knobs import build_space
+from ortune.knobs import DEFAULT, build_space
 from ortune.knobs.affinity import parse_affinity
 from ortune.record.files import read_record, read_trials
 from tests.budgets import scale_budget
 from tests.conftest import ROOT, TINY_CNN
 from tests.simulated import make_host, make_model
+from tests.test_worker import launch, make_executor, require_worker
 
 V1 = Path("/sys/fs/cgroup")
 AFFINITY = "session.intra_op_thread_affinities"
@@ -64,6 +66,32 @@ def run_in(cgroup: Path | None, *arguments: str, prefix: tuple[str, ...] = (), c
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=False, timeout=150)
 
 
+READ_QUOTAS = """
+import sys, msgspec
+from ortune.host import read_host
+for line in sys.stdin:
+    print(msgspec.json.encode(read_host(memory=False).limits.quota).decode(), flush=True)
+"""
+"""Prints the quota of this process once for each line that it reads."""
+
+
+@contextlib.contextmanager
+def quota_reader(cgroup: Path) -> Iterator[Callable[[], Any]]:
+    """Yield a function that returns the quota of a process inside a cgroup."""
+    command = [sys.executable, "-P", "-c", READ_QUOTAS]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        assert process.stdin and process.stdout
+        stdin, stdout = process.stdin, process.stdout
+        (cgroup / "cgroup.procs").write_text(str(process.pid))
+
+        def read() -> Any:
+            stdin.write("\n")
+            stdin.flush()
+            return json.loads(stdout.readline())
+
+        yield read
+
+
 def host_in(cgroup: Path | None, prefix: tuple[str, ...] = ()) -> dict[str, Any]:
     done = run_in(cgroup, "host", "--json", prefix=prefix)
     assert done.returncode == 0, done.stderr
@@ -71,18 +99,16 @@ def host_in(cgroup: Path | None, prefix: tuple[str, ...] = ()) -> dict[str, Any]
 
 
 @needs_cpu
-@pytest.mark.slow
 def test_nested_quotas(cgroups: list[Path]) -> None:
     """The parent's quota is tighter than the child's, so that it is the one that counts."""
     parent = make_cgroup(cgroups, "cpu", "", {"cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "50000"})
     child = make_cgroup(cgroups, "cpu", "child", {"cpu.cfs_period_us": "50000", "cpu.cfs_quota_us": "20000"})
-    quota = host_in(child)["host"]["limits"]["quota"]
-    assert quota == {"cpus": 0.4, "where": str(child)}
-    (child / "cpu.cfs_quota_us").write_text("-1")
-    quota = host_in(child)["host"]["limits"]["quota"]
-    assert quota == {"cpus": 0.5, "where": str(parent)}
-    (parent / "cpu.cfs_quota_us").write_text("-1")
-    assert host_in(child)["host"]["limits"]["quota"] is None
+    with quota_reader(child) as read_quota:
+        assert read_quota() == {"cpus": 0.4, "where": str(child)}
+        (child / "cpu.cfs_quota_us").write_text("-1")
+        assert read_quota() == {"cpus": 0.5, "where": str(parent)}
+        (parent / "cpu.cfs_quota_us").write_text("-1")
+        assert read_quota() is None
 
 
 @needs_cpu
@@ -143,11 +169,32 @@ def search_and_check(done: Any, path: Path, usable: set[int]) -> None:
     assert len(session.threads) == len(read_host().topology.cores) - 1
 
 
-@needs_taskset
+@pytest.fixture
+def first_cpu() -> Iterator[int]:
+    """The only CPU that this thread, and processes that it starts, may use during the test."""
+    usable = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(usable)})
+    yield min(usable)
+    os.sched_setaffinity(0, usable)
+
+
 @needs_two_cpus
 @pytest.mark.slow
-def test_the_default_escapes_from_taskset(tmp_path: Path) -> None:
+def test_the_default_escapes_from_an_affinity_mask(first_cpu: int) -> None:
     """The escape is real, and read back: the default's worker runs where this process may not."""
+    host = read_host()
+    assert host.limits.usable == (first_cpu,)
+    assert "pinned to CPUs that this process may not use" in " ".join(find_default_pool(host).faults)
+    with make_executor() as executor:
+        worker = require_worker(launch(executor, DEFAULT))
+        assert {cpu for thread in worker.session_info.threads for cpu in thread.cpus} - {first_cpu}
+
+
+@needs_taskset
+@needs_two_cpus
+@pytest.mark.long
+@pytest.mark.slow
+def test_a_comparison_says_that_the_default_escapes_from_taskset(tmp_path: Path) -> None:
     command = ("bench", str(TINY_CNN), "--budget", f"{scale_budget(6)}s", "--json")
     done = run_in(None, *command, prefix=("taskset", "-c", "0"), cwd=tmp_path)
     assert done.returncode == 0, done.stderr

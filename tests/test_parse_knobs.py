@@ -363,7 +363,7 @@ class TestByDefault:
     @pytest.mark.slow
     def test_a_large_space_keeps_the_candidates_nearest_to_the_default(self) -> None:
         tune = {name: tuple(str(n) for n in range(1, 9)) for name in (SPIN, BACKOFF)}
-        space = build_space(make_host(64, smt=2, n_nodes=2), make_model(8), SpaceOptions(tune=tune))
+        space = build_space(make_host(8), make_model(4), SpaceOptions(tune=tune))
         assert len(space.candidates) == MAX_CANDIDATES
         far = [sum(label != "default" for label in c.labels.values()) for c in space.candidates]
         assert far == sorted(far)

@@ -99,6 +99,7 @@ def test_a_thread_knows_where_it_is() -> None:
 
 @pytest.mark.parametrize("clients", [1, 2])
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_children")
 def test_pool_threads_run_where_they_are_pinned(clients: int) -> None:
     usable = sorted(read_host().limits.usable)
     if len(usable) < 2:
@@ -135,7 +136,8 @@ def test_a_search_keeps_where_threads_ran() -> None:
     assert not any(each.places for each in earlier)
 
 
-def test_a_page_shows_where_threads_ran() -> None:
+def test_a_page_shows_where_threads_ran(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ortune.report.write.read_vega", str)  # the script that draws charts takes seconds to make
     result = read_source(str(BENCH))
     assert isinstance(result, BenchResult)
     places = (CpuPlace(cpu=0, pool_ns=1, calls_ns=2), CpuPlace(cpu=1, pool_ns=5, calls_ns=0))

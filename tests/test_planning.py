@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import io
 import json
 import math
@@ -51,7 +52,7 @@ from ortune.worker.open_loop import draw_arrivals
 from ortune.workload import Goal, Limit, Load, Workload, parse_limit
 from ortune.workload.workload import Tolerance
 from tests.budgets import scale_budget
-from tests.conftest import TINY_CNN, run_ortune
+from tests.conftest import TINY_CNN, long_params, run_ortune
 from tests.plans import make_estimate, make_row
 from tests.simulated import RUNTIME, SimulatedExecutor, make_host
 
@@ -92,6 +93,14 @@ def plan_simulated(
     outcome = run_stages(space, open_simulated(executor, free_bytes=free_bytes), PlanOptions(**options))
     assert not executor.live
     return outcome
+
+
+@functools.cache
+def plan_with_enough_time() -> tuple[Outcome, int]:
+    """Return the outcome where there is time to measure capacities, and the number of blocks."""
+    executor = SimulatedExecutor(lambda config: 1, latency_under=scale_badly(2))
+    outcome = plan_simulated(executor, slo=parse_limit("p99<50ms"), budget_s=500.0)
+    return outcome, executor.n_blocks
 
 
 def choose(outcome: Outcome) -> Deployment:
@@ -406,8 +415,8 @@ class TestStages:
 
     def test_more_requests_than_can_be_sent(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for module in ("run", "measured_capacity"):
-            monkeypatch.setattr(f"ortune.planning.{module}.HIGHEST_RATE_PER_S", 1e4)
-        outcome, _ = self.plan_slow_calls(1e-3, "p99<50ms", budget_s=20.0)
+            monkeypatch.setattr(f"ortune.planning.{module}.HIGHEST_RATE_PER_S", 1e3)
+        outcome, _ = self.plan_slow_calls(1e-3, "p99<50us", budget_s=20.0)
         assert outcome.rows[outcome.recommended].capacity
 
     def test_blocks_of_a_busy_host_count_where_requests_arrive(self) -> None:
@@ -454,7 +463,7 @@ class TestStages:
 
     def test_a_deployment_that_fails_where_requests_arrive_is_not_recommended(self) -> None:
         slo = parse_limit("p99<50ms")
-        best = choose(plan_simulated(SimulatedExecutor(lambda config: 1, latency_under=scale_badly(2)), slo=slo))
+        best = choose(plan_with_enough_time()[0])
         assert best.config != DEFAULT
         executor = SimulatedExecutor(
             lambda config: 1,
@@ -547,10 +556,8 @@ class TestStages:
             plan_simulated(executor)
         assert not executor.live
         # In the last stage, the plan is made of what was confirmed.
-        counter = SimulatedExecutor(lambda config: 1, latency_under=scale_badly(2))
-        complete = plan_simulated(counter, slo=parse_limit("p99<50ms"), budget_s=500.0)
-        last = counter.n_blocks - 3
-        executor = SimulatedExecutor(lambda config: 1, latency_under=scale_badly(2), interrupt_at=last)
+        complete, n_blocks = plan_with_enough_time()
+        executor = SimulatedExecutor(lambda config: 1, latency_under=scale_badly(2), interrupt_at=n_blocks - 3)
         outcome = plan_simulated(executor, slo=parse_limit("p99<50ms"), budget_s=500.0)
         assert outcome.interrupted
         assert len(outcome.rows) > 1
@@ -1056,17 +1063,19 @@ class TestOptions:
         assert "--processes 64: more than 4 processes" in " ".join(done.stderr.split())
 
     def test_a_target_that_cannot_be_met(self, tmp_path: Path) -> None:
-        done = run_ortune("plan", TINY_CNN, "--slo", "p99<1us", "-o", "plan.json", cwd=tmp_path, simulate=True)
+        done = run_ortune(
+            "plan", TINY_CNN, "--slo", "p99<1us", "--budget", "30s", "-o", "plan.json", cwd=tmp_path, simulate=True
+        )
         assert done.returncode == 1, done.stderr
         output = " ".join(done.stdout.split())
         assert "recommended: none No deployment was found to meet the target" in output
         assert not read_plan(tmp_path / "plan.json").meets_target
 
-    @pytest.mark.parametrize("columns", [45, 100])
+    @pytest.mark.parametrize("columns", [45, *long_params(100)])
     def test_a_plan_on_a_simulated_host(self, tmp_path: Path, columns: int) -> None:
         done = run_ortune(
-            "plan", TINY_CNN, "--slo", "p99<4ms", "--rate", "100/s", "--price", "0.2/h", "-o", "plan.json",
-            cwd=tmp_path, columns=columns, simulate=True,
+            "plan", TINY_CNN, "--slo", "p99<4ms", "--rate", "100/s", "--price", "0.2/h", "--budget", "60s",
+            "-o", "plan.json", cwd=tmp_path, columns=columns, simulate=True,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         plan = read_plan(tmp_path / "plan.json")
@@ -1076,7 +1085,7 @@ class TestOptions:
         assert max(map(len, done.stdout.splitlines())) <= columns
 
     def test_json_on_stdout(self, tmp_path: Path) -> None:
-        done = run_ortune("plan", TINY_CNN, "--json", "--quiet", cwd=tmp_path, simulate=True)
+        done = run_ortune("plan", TINY_CNN, "--json", "--quiet", "--budget", "30s", cwd=tmp_path, simulate=True)
         assert done.returncode == 0, done.stderr
         assert decode_plan(done.stdout.encode()).rows
         assert done.stderr == ""

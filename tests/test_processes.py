@@ -124,6 +124,7 @@ class TestWindow:
         for window in generate_together(make_load(clients=3, processes=2), [10, 10]):
             assert window.n_calls == pytest.approx(3 * window.wall_ns / (10 * MS))
 
+    @pytest.mark.slow
     def test_the_window_lasts_until_the_slowest_has_its_calls(self) -> None:
         fast, slow = generate_together(TWO, [10, 3000])
         assert fast.wall_ns == slow.wall_ns > 6000 * MS
@@ -327,7 +328,7 @@ def has_ended(worker: WorkerProcess) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("no_workers_left")
+@pytest.mark.usefixtures("forked_children", "no_workers_left")
 class TestWorkers:
     @pytest.mark.parametrize(
         "load",
@@ -516,7 +517,6 @@ def test_a_search_of_several_processes(tmp_path: Path) -> None:
     assert msgspec.json.decode(encode_record(record), type=Record) == record
 
 
-@pytest.mark.slow
 def test_a_gate_of_several_processes(tmp_path: Path) -> None:
     options = ("--processes", "2", "--budget", "60s", "--busy", "--max-slowdown", "300%", "--json")
     done = run_ortune("gate", TINY_CNN, TINY_CNN, *options, cwd=tmp_path, simulate=True)

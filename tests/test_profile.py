@@ -28,6 +28,8 @@ from ortune.workload import InputData, InputOptions
 from tests.conftest import ROOT, TINY_CNN, TINY_ENCODER, run_ortune
 from tests.records import make_record
 
+pytestmark = pytest.mark.usefixtures("forked_children", "models_read_here")
+
 EXAMPLE = ROOT / "tests" / "data" / "server.ortune.json"
 
 
@@ -155,7 +157,6 @@ def save_nested(path: Path) -> Path:
     return path
 
 
-@pytest.mark.slow
 def test_a_real_trace_with_a_loop(tmp_path: Path) -> None:
     request = ProfileRequest(model=str(save_nested(tmp_path / "m.onnx")), runs=5, output=tmp_path / "p")
     (found,) = profile(request).configs
@@ -185,7 +186,6 @@ def test_traces_replace_those_of_an_earlier_profile(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "default.json", "tuned.json"])
-@pytest.mark.slow
 def test_foreign_files_are_not_changed(tmp_path: Path, name: str) -> None:
     folder = tmp_path / "p"
     folder.mkdir()
@@ -196,7 +196,6 @@ def test_foreign_files_are_not_changed(tmp_path: Path, name: str) -> None:
     assert (folder / name).read_text() == '{"my": "data"}'
 
 
-@pytest.mark.slow
 def test_folders_that_cannot_be_created(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="there is a file of that name"):
@@ -205,7 +204,6 @@ def test_folders_that_cannot_be_created(tmp_path: Path) -> None:
         profile(ProfileRequest(model=str(TINY_CNN), output=tmp_path / "a" / "b"))
 
 
-@pytest.mark.slow
 def test_invalid_requests_are_rejected() -> None:
     with pytest.raises(UsageError, match="runs 0: must be at least 1"):
         make_request(ProfileRequest, {"model": str(TINY_CNN), "runs": "0"}, "cli")
@@ -378,7 +376,6 @@ def test_a_config_that_fails_ends_with_exit_code_1(tmp_path: Path) -> None:
         ([TINY_CNN, "--dim", "batch=2"], "no dimension"),
     ],
 )
-@pytest.mark.slow
 def test_invalid_input_is_reported(tmp_path: Path, arguments: list[object], message: str) -> None:
     (tmp_path / "file").write_text("")
     done = run_ortune("profile", *arguments, cwd=tmp_path)

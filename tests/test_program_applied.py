@@ -91,6 +91,14 @@ class TestRuns:
             assert find_untuned(run.folder) == ""
             assert len((run.folder / SESSIONS_FILE).read_text().splitlines()) == 3
             assert find_others(run.folder) == {"tiny_encoder.onnx"}
+            # It is not observed, which would take CPU time.
+            assert {each.name for each in run.folder.iterdir()} <= {"stdout", "stderr", SESSIONS_FILE}
+
+    def test_a_run_without_settings_notes_nothing(self) -> None:
+        with OwnedFolder() as folder:
+            run, printed = self.run(folder, DEFAULT, TINY_CNN)
+            assert printed.split() == ["0"]
+            assert {each.name for each in run.folder.iterdir()} <= {"stdout", "stderr", SESSIONS_FILE}
 
     def test_no_session_of_the_model(self) -> None:
         with OwnedFolder() as folder:
@@ -102,12 +110,6 @@ class TestRuns:
         with OwnedFolder() as folder:
             run, _ = self.run(folder, config, TINY_CNN)
             assert "failed" in find_untuned(run.folder)
-
-    @pytest.mark.parametrize("config", [DEFAULT, ONE_THREAD])
-    def test_they_are_not_observed(self, config: Config) -> None:
-        with OwnedFolder() as folder:
-            run, _ = self.run(folder, config, TINY_CNN)
-            assert {each.name for each in run.folder.iterdir()} <= {"stdout", "stderr", SESSIONS_FILE}
 
     def test_a_model_with_external_data(self, tmp_path: Path) -> None:
         """Its weights belong to it: with other ones, it is another model."""

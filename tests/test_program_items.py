@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Self, cast
 
@@ -21,8 +23,9 @@ from ortune.program.candidates import CallCandidate
 from ortune.program.search import open_program
 from ortune.worker import Block, BlockPlan, Failure, LiveCandidate, Memory, SessionInfo
 from ortune.workload import Load, Objective
+from tests.conftest import TINY_CNN
 from tests.records import ONE_THREAD
-from tests.simulated import RUNTIME
+from tests.simulated import RUNTIME, simulate
 from tests.test_program_search import CALLS, prepare, start_executor
 
 BLOCK = BlockPlan(duration_ns=150_000_000, lead_in_ns=30_000_000, min_calls=2, deadline_s=10)
@@ -329,8 +332,13 @@ def test_a_program_makes_the_calls_of_a_block() -> None:
         executor.close()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("how", "counts"), [(("forever", "0"), True), (("run", "3"), False)])
-def test_calls_are_counted_if_the_program_stays_alive(how: tuple[str, str], counts: bool) -> None:
-    with open_program(prepare(*how, call="__main__:work")) as opened:
-        assert (opened.calibration.pace.call_pace is not None) == counts
+@pytest.mark.parametrize("keeps_running", [True, False])
+def test_calls_are_counted_if_the_program_stays_alive(
+    keeps_running: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(TINY_CNN, "model.onnx")
+    with simulate():
+        prepared = msgspec.structs.replace(prepare("forever", "0", call="__main__:work"), keeps_running=keeps_running)
+        with open_program(prepared) as opened:
+            assert (opened.calibration.pace.call_pace is not None) == keeps_running

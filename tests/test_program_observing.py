@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from ortune.console.warnings import warn_other_models
 from ortune.program.prepare import find_observe_s
-from ortune.program.search import describe_inputs, open_program
+from ortune.program.search import describe_inputs
 from ortune.worker import BlockPlan, Failure
 from tests.conftest import TINY_ENCODER
+from tests.light_programs import light_sessions, open_uncalibrated
 from tests.test_program_outputs import ONE_THREAD, prepare, prepare_calls
 
-pytestmark = [
-    pytest.mark.skipif(sys.platform == "win32", reason="programs are tuned on POSIX systems"),
-    pytest.mark.usefixtures("models_read_here"),
-]
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="programs are tuned on POSIX systems")
 
 SEEN_CALL, LATE_CALL = 20, 300
 """Calls of the function, of which 50 take a second without settings, and 500 with one thread."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def light() -> Iterator[None]:
+    with light_sessions():
+        yield
 
 
 @pytest.mark.slow
@@ -34,7 +39,7 @@ def test_a_model_that_is_loaded_while_it_is_measured_is_named() -> None:
     prepared = prepare_calls("late", LATE_CALL, arguments=(TINY_ENCODER,))
     assert [model.name for model in prepared.models] == ["tiny_cnn.onnx"]
     others: set[str] = set()
-    with open_program(prepared, others=others) as opened:
+    with open_uncalibrated(prepared, others=others) as opened:
         (live,) = opened.runner.launch([ONE_THREAD])
         assert not isinstance(live, Failure)
         live.measure(BlockPlan(duration_ns=10**8, lead_in_ns=0, min_calls=LATE_CALL, deadline_s=60))

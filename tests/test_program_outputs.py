@@ -7,9 +7,10 @@ import dataclasses
 import functools
 import json
 import shlex
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -29,26 +30,35 @@ from ortune.gates.programs import check_tuned
 from ortune.knobs import DEFAULT, Config, build_space
 from ortune.options import make_request
 from ortune.prctl import HAS_DEATH_SIGNAL
-from ortune.program import prepare as preparing
 from ortune.program.candidates import CallCandidate
-from ortune.program.executor import ProgramExecutor
+from ortune.program.executor import ProgramExecutor, open_program_executor
 from ortune.program.launcher import Run
 from ortune.program.outputs import OutputReference, check_output, is_unjudged, read_returned
-from ortune.program.prepare import ObservedRun, PreparedProgram, can_measure_inside, prepare_program
+from ortune.program.prepare import PreparedProgram, can_measure_inside, prepare_program
 from ortune.program.search import open_program, search_program
-from ortune.program.server import Server
 from ortune.program.task import ProgramTask
 from ortune.program.text import compare_text
 from ortune.record.journal import Journal
+from ortune.replaceable import replaced
 from ortune.requests import ProgramSearchRequest
 from ortune.tuning.outcome import Outcome
 from ortune.tuning.resume import JournaledExecutor
 from ortune.tuning.stages import SearchSettings, run_search
-from ortune.worker import Block, BlockPlan, Failure
+from ortune.worker import Block, BlockPlan, Failure, LiveCandidate
 from ortune.workload import Goal, Objective
 from tests.conftest import TINY_CNN
 from tests.gate_results import make_result
-from tests.simulated import SimulatedExecutor, make_host, make_model, open_with_journal
+from tests.light_programs import light_sessions, open_uncalibrated
+from tests.simulated import (
+    Scenario,
+    SimulatedExecutor,
+    SimulatedLive,
+    SimulatedPrograms,
+    make_host,
+    make_model,
+    open_with_journal,
+    simulate,
+)
 from tests.test_program_process import wait_for
 from tests.test_resume import AGAIN, BEGIN
 from tests.test_tuning import one_thread_wins
@@ -56,11 +66,11 @@ from tests.test_tuning import one_thread_wins
 PROGRAM = Path(__file__).parent / "programs" / "outputs.py"
 
 ONE_THREAD = Config(session_options={"intra_op_num_threads": 1})
+"""It is fast, and wrong if the variable WRONG is set."""
 
-pytestmark = [
-    pytest.mark.skipif(sys.platform == "win32", reason="programs are tuned on POSIX systems"),
-    pytest.mark.usefixtures("models_read_here"),
-]
+TWO_THREADS = Config(session_options={"intra_op_num_threads": 2})
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="programs are tuned on POSIX systems")
 
 
 def prepare(how: str, n: object, *, arguments: Sequence[object] = (), **options: Any) -> PreparedProgram:
@@ -78,46 +88,13 @@ def prepare_until_end(how: str, **options: Any) -> PreparedProgram:
     return prepare_calls(how, 25, **{"budget": 100.0, **options})
 
 
-OBSERVED: dict[tuple[object, ...], ObservedRun] = {}
-
-
-@pytest.fixture(autouse=True)
-def observed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Observe a command once for all tests that run it."""
-    observe = preparing.observe_program
-
-    def observe_once(task: ProgramTask, server: Server | None, observe_s: float) -> ObservedRun:
-        key = (task.command, task.call, server is None)
-        if key not in OBSERVED:
-            OBSERVED[key] = observe(task, server, observe_s)
-        return OBSERVED[key]
-
-    monkeypatch.setattr(preparing, "observe_program", observe_once)
+@pytest.fixture(scope="module", autouse=True)
+def light() -> Iterator[None]:
+    with light_sessions():
+        yield
 
 
 PLAN = BlockPlan(duration_ns=100_000_000, lead_in_ns=0, min_calls=8, deadline_s=60)
-
-
-def judge(prepared: PreparedProgram, *, finish: bool = False) -> tuple[Failure | None, bool]:
-    """Return the failure of the candidate with one thread if it has one, and whether its outputs were compared.
-
-    Args:
-        prepared: The program.
-        finish: Whether it is run to its end as a finalist.
-    """
-    with open_program(prepared) as opened:
-        (executor,) = opened.executors
-        assert isinstance(executor, ProgramExecutor)
-        (live,) = opened.runner.launch([ONE_THREAD])
-        if isinstance(live, Failure):
-            return live, False
-        answer = live.measure(PLAN)
-        live.close()
-        failure = answer if isinstance(answer, Failure) else None
-        if finish and failure is None and opened.check_finalist:
-            assert opened.check_finalist(ONE_THREAD, 0.1) is None, "there was no time to run it"
-            failure = opened.check_finalist(ONE_THREAD, 60.0)
-        return failure, executor.outputs.is_compared(ONE_THREAD.key, is_baseline=False)
 
 
 @pytest.fixture
@@ -126,55 +103,113 @@ def is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WRONG", "1")
 
 
+def get_executor(opened: OpenComparison) -> ProgramExecutor:
+    (executor,) = opened.executors
+    assert isinstance(executor, ProgramExecutor)
+    return executor
+
+
+def judge(opened: OpenComparison, config: Config) -> tuple[Failure | None, bool]:
+    """Measure a candidate. Return its failure if it has one, and whether its outputs were compared."""
+    (live,) = opened.runner.launch([config])
+    if isinstance(live, Failure):
+        return live, False
+    answer = live.measure(PLAN)
+    live.close()
+    failure = answer if isinstance(answer, Failure) else None
+    return failure, get_executor(opened).outputs.is_compared(config.key, is_baseline=False)
+
+
+def judge_end(opened: OpenComparison, config: Config) -> Failure | None:
+    """Run the program to its end, as that of a finalist, and return what is wrong with that."""
+    assert opened.check_finalist
+    assert opened.check_finalist(config, 0.1) is None, "there was no time to run it"
+    return opened.check_finalist(config, 60.0)
+
+
+def is_compared(opened: OpenComparison, config: Config) -> bool:
+    return get_executor(opened).outputs.is_compared(config.key, is_baseline=False)
+
+
+@pytest.fixture(scope="module")
+def forever() -> Iterator[OpenComparison]:
+    """A program that does not end, where one thread changes what its function returns."""
+    with contextlib.ExitStack() as stack:
+        with light_sessions(WRONG="1"):
+            opened = stack.enter_context(open_program(prepare_calls("forever")))
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def ends() -> Iterator[OpenComparison]:
+    """A program where one thread changes what it prints at its end."""
+    with contextlib.ExitStack() as stack:
+        with light_sessions(WRONG="1"):
+            prepared = prepare_until_end("ends")
+            assert prepared.keeps_running
+            assert prepared.run_s
+            opened = stack.enter_context(open_uncalibrated(prepared))
+        yield opened
+
+
 @pytest.mark.slow
 class TestCalls:
     """A function whose calls are timed in a program that stays alive."""
 
-    def test_another_result(self, is_wrong: None) -> None:
-        failure, _ = judge(prepare_calls("forever"))
+    def test_another_result(self, forever: OpenComparison) -> None:
+        failure, _ = judge(forever, ONE_THREAD)
         assert failure
         assert failure.kind == "wrong_output"
         assert "call 4 of __main__:work returned something else" in failure.message
 
-    def test_equal_results(self) -> None:
+    def test_equal_results(self, forever: OpenComparison) -> None:
         """Words that differ from run to run do not count."""
-        assert judge(prepare_calls("forever")) == (None, True)
-
-    def test_results_are_not_compared_on_request(self, is_wrong: None) -> None:
-        assert judge(prepare_calls("forever", ignore_outputs=True)) == (None, False)
+        assert judge(forever, TWO_THREADS) == (None, True)
+        assert forever.runner.sessions[-1].outputs_compared
 
     def test_nothing_to_compare(self, is_wrong: None) -> None:
         prepared = prepare_calls("silent", 10_000)
         assert prepared.keeps_running
         assert prepared.run_s is None
-        assert judge(prepared, finish=True) == (None, False)
+        with open_program(prepared) as opened:
+            assert judge(opened, ONE_THREAD) == (None, False)
+            assert judge_end(opened, ONE_THREAD) is None
+            assert not is_compared(opened, ONE_THREAD)
+            assert not any(session.outputs_compared for session in opened.runner.sessions)
 
     def test_calls_at_the_same_time(self, is_wrong: None) -> None:
         """Their order may depend on the settings, so that equal results would look different."""
-        assert judge(prepare_calls("threads", 10_000)) == (None, False)
+        with open_program(prepare_calls("threads", 10_000)) as opened:
+            assert judge(opened, ONE_THREAD) == (None, False)
 
-    def test_what_is_printed_at_the_end(self, is_wrong: None) -> None:
-        prepared = prepare_until_end("ends")
-        assert prepared.keeps_running
-        assert prepared.run_s
-        failure, _ = judge(prepared, finish=True)
+    def test_what_is_printed_at_the_end(self, ends: OpenComparison) -> None:
+        failure = judge_end(ends, ONE_THREAD)
         assert failure
         assert failure.kind == "wrong_output"
         assert "instead of" in failure.message
 
+    def test_equal_output_at_the_end(self, ends: OpenComparison) -> None:
+        assert judge_end(ends, TWO_THREADS) is None
+        assert is_compared(ends, TWO_THREADS)
+
+    def test_a_gate(self, ends: OpenComparison) -> None:
+        wrong = msgspec.structs.replace(ONE_THREAD, session_config={"session.intra_op.allow_spinning": "0"})
+        with pytest.raises(MeasureError, match=r"The output of it differs .* instead of"):
+            check_tuned("it", wrong, ends.runner, get_executor(ends), check_s=60)
+
     def test_a_block_in_which_the_program_ends_has_its_memory(self) -> None:
-        with open_program(prepare_calls("ends", 10)) as opened:
+        with open_uncalibrated(prepare_calls("ends", 10)) as opened:
             (live,) = opened.runner.launch([ONE_THREAD])
             assert not isinstance(live, Failure)
             blocks = [live.measure(PLAN) for _ in range(4)]
             live.close()
-        assert all(isinstance(block, Block) and block.memory.steady_bytes > 1e7 for block in blocks)
+        assert all(isinstance(block, Block) and block.memory.steady_bytes > 3e6 for block in blocks)
 
     def test_a_block_of_complete_runs_counts_calls(self) -> None:
         """Throughput and CPU time are those of calls, not of runs."""
         prepared = prepare_calls("silent", 3)
         assert not prepared.keeps_running
-        with open_program(prepared) as opened:
+        with open_uncalibrated(prepared) as opened:
             (live,) = opened.runner.launch([ONE_THREAD])
             assert not isinstance(live, Failure)
             block = live.measure(BlockPlan(duration_ns=1, lead_in_ns=0, min_calls=2, deadline_s=60))
@@ -184,17 +219,9 @@ class TestCalls:
         pace = measure_pace(block, Goal(), n_cases=1, quota=False, load_ns=1)
         assert pace.gap_ns == block.wall_ns / 4
 
-    def test_calls_that_end_soon_are_not_measured_inside(self) -> None:
-        starts_ns = np.arange(20) * 2_000_000
-        calls = np.stack([starts_ns, starts_ns + 1_000_000], axis=1)
-        assert not can_measure_inside(calls, has_ended=True)
-        assert can_measure_inside(calls, has_ended=False)
-        assert can_measure_inside(2 * calls, has_ended=True)
-        assert not can_measure_inside(100 * calls[:7], has_ended=True)
-
     def test_calls_that_end_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """The program has ended before the first block of each start."""
-        with open_program(prepare_calls("silent", 12)) as opened:
+        with open_uncalibrated(prepare_calls("silent", 12)) as opened:
             monkeypatch.setattr(CallCandidate, "_pause", lambda self: self._process.wait(60) and None)
             (live,) = opened.runner.launch([ONE_THREAD])
             assert not isinstance(live, Failure)
@@ -202,34 +229,54 @@ class TestCalls:
         assert isinstance(answer, Failure)
         assert answer.message.startswith("it ended before a call of __main__:work could be measured")
 
-    def test_a_gate(self, is_wrong: None) -> None:
-        with open_program(prepare_until_end("ends")) as opened:
-            (executor,) = opened.executors
-            assert isinstance(executor, ProgramExecutor)
-            with pytest.raises(MeasureError, match=r"The output of it differs .* instead of"):
-                check_tuned("it", ONE_THREAD, opened.runner, executor, check_s=60)
-
-    def test_equal_output_at_the_end(self) -> None:
-        assert judge(prepare_until_end("ends"), finish=True) == (None, True)
-
     def test_the_exit_status_at_the_end(self, is_wrong: None) -> None:
-        failure, _ = judge(prepare_until_end("exits", ignore_outputs=True), finish=True)
+        with open_uncalibrated(prepare_until_end("exits", ignore_outputs=True)) as opened:
+            failure = judge_end(opened, ONE_THREAD)
         assert failure
         assert "status 5" in failure.message
 
     def test_the_command_of_the_user_judges_the_end(self, is_wrong: None) -> None:
-        check = shlex.join([sys.executable, "-c", "import sys; sys.exit(sys.stdin.read().split()[1] > sys.argv[1])"])
-        accepted, rejected = (
-            judge(prepare_until_end("ends", check_command=f"{check} {most}"), finish=True) for most in "90"
-        )
-        assert accepted == (None, True)
-        assert rejected[0]
-        assert "rejects it" in rejected[0].message
+        code = "import sys; sys.exit(float(sys.stdin.read().split()[1]) > 1.5)"
+        check = shlex.join([sys.executable, "-c", code])
+        with open_uncalibrated(prepare_until_end("ends", check_command=check)) as opened:
+            assert judge_end(opened, TWO_THREADS) is None
+            assert is_compared(opened, TWO_THREADS)
+            failure = judge_end(opened, ONE_THREAD)
+        assert failure
+        assert "rejects it" in failure.message
 
-    def test_the_record_of_a_search_that_compared_nothing(self, is_wrong: None) -> None:
-        (record,) = search_program(prepare_calls("silent", 10_000, budget=6.0)).records
-        assert record.evidence.output_check.compared == "nothing"
-        assert any("were not compared" in text for text in find_warnings(record))
+
+def test_calls_that_end_soon_are_not_measured_inside() -> None:
+    starts_ns = np.arange(20) * 2_000_000
+    calls = np.stack([starts_ns, starts_ns + 1_000_000], axis=1)
+    assert not can_measure_inside(calls, has_ended=True)
+    assert can_measure_inside(calls, has_ended=False)
+    assert can_measure_inside(2 * calls, has_ended=True)
+    assert not can_measure_inside(100 * calls[:7], has_ended=True)
+
+
+class SilentPrograms(SimulatedPrograms):
+    """Programs that show nothing of what they compute."""
+
+    def launch(self, configs: Sequence[Config], *, deadline_s: float) -> list[LiveCandidate | Failure]:
+        answers = super().launch(configs, deadline_s=deadline_s)
+        for live in answers:
+            assert isinstance(live, SimulatedLive)
+            live.session_info = msgspec.structs.replace(live.session_info, outputs_compared=False)
+        return answers
+
+
+def test_the_record_of_a_search_that_compared_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(TINY_CNN, "model.onnx")
+    scenario = Scenario()
+    with (
+        simulate(scenario),
+        replaced({open_program_executor: lambda *given, **_: SilentPrograms(scenario, *given[::2])}),
+    ):
+        (record,) = search_program(prepare_calls("silent", 10_000, budget=60.0)).records
+    assert record.evidence.output_check.compared == "nothing"
+    assert any("were not compared" in text for text in find_warnings(record))
 
 
 WRONG = Failure(kind="wrong_output", stage="check", message="another text")
@@ -293,21 +340,16 @@ def test_a_gate_that_compared_nothing() -> None:
 
 
 @pytest.mark.slow
-class TestAnswers:
-    @pytest.fixture
-    def bodies(self, tmp_path: Path) -> tuple[Path, ...]:
-        for name in "ab":
-            (tmp_path / name).write_text(name)
-        return tmp_path / "a", tmp_path / "b"
-
-    def test_answers_to_all_bodies(self, is_wrong: None, bodies: tuple[Path, ...]) -> None:
-        failure, _ = judge(prepare("answers", "{port}", url="http://127.0.0.1:{port}/", body=bodies))
-        assert failure
-        assert failure.kind == "wrong_output"
-        assert failure.message.startswith("answer to b: ")
-
-    def test_equal_answers(self, bodies: tuple[Path, ...]) -> None:
-        assert judge(prepare("answers", "{port}", url="http://127.0.0.1:{port}/", body=bodies)) == (None, True)
+def test_answers_to_all_bodies(is_wrong: None, tmp_path: Path) -> None:
+    bodies = (tmp_path / "a", tmp_path / "b")
+    for path in bodies:
+        path.write_text(path.name)
+    with open_program(prepare("answers", "{port}", url="http://127.0.0.1:{port}/", body=bodies)) as opened:
+        assert judge(opened, TWO_THREADS) == (None, True)
+        failure, _ = judge(opened, ONE_THREAD)
+    assert failure
+    assert failure.kind == "wrong_output"
+    assert failure.message.startswith("answer to b: ")
 
 
 def make_text(value: object) -> bytes:
@@ -479,6 +521,13 @@ class TestReturnedCalls:
         assert not outputs.is_compared("tuned", is_baseline=False)
         assert self.compare(outputs, note(tmp_path / "b", ["bad"] * 8), "other")
 
+    def test_they_are_not_compared_on_request(self, tmp_path: Path) -> None:
+        outputs = OutputReference(ProgramTask(command=("x",), call="m:f", ignore_outputs=True))
+        for _ in range(2):
+            outputs.compare_returned(note(tmp_path / "base", ["ok"] * 8), DEFAULT.key, is_baseline=True)
+        assert self.compare(outputs, note(tmp_path / "a", ["bad"] * 8)) is None
+        assert not outputs.is_compared("tuned", is_baseline=False)
+
     def test_a_run_counts_once(self, tmp_path: Path) -> None:
         """Calls that were compared before its end are not compared again."""
         outputs = OutputReference(ProgramTask(command=("x",), call="m:f"))
@@ -505,6 +554,13 @@ class TestPrinted:
         assert self.compare(outputs, b"label 3\nimages/s: " + best, "tuned") == 'line 2: " " is missing'
         assert self.compare(outputs, b"label 3\nimages/s: " + best + b"\n", "tuned") is None
         assert self.compare(outputs, b"label 4\nimages/s: " + best + b"\n", "tuned")
+
+    def test_it_is_not_compared_on_request(self) -> None:
+        outputs = OutputReference(ProgramTask(command=("x",), ignore_outputs=True))
+        for _ in range(2):
+            self.compare(outputs, b"label 3")
+        assert self.compare(outputs, b"label 4", "tuned") is None
+        assert not outputs.is_compared("tuned", is_baseline=False)
 
     def test_too_much_output_is_a_difference(self) -> None:
         outputs = OutputReference(ProgramTask(command=("x",)))

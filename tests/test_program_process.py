@@ -240,9 +240,19 @@ time.sleep(600)
         assert ended
         assert ended.status == -signal.SIGKILL
 
-    @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-    @pytest.mark.parametrize("which", ["supervisor", "guard"])
-    @pytest.mark.parametrize("suspended", [False, True])
+    @pytest.mark.parametrize(
+        ("number", "which", "suspended"),
+        [
+            (signal.SIGKILL, "supervisor", False),
+            (signal.SIGTERM, "supervisor", True),
+            (signal.SIGKILL, "guard", True),
+            pytest.param(signal.SIGKILL, "supervisor", True, marks=pytest.mark.long),
+            pytest.param(signal.SIGTERM, "supervisor", False, marks=pytest.mark.long),
+            pytest.param(signal.SIGKILL, "guard", False, marks=pytest.mark.long),
+            pytest.param(signal.SIGTERM, "guard", False, marks=pytest.mark.long),
+            pytest.param(signal.SIGTERM, "guard", True, marks=pytest.mark.long),
+        ],
+    )
     def test_the_supervisor_is_killed(
         self, process: ProgramProcess, tmp_path: Path, number: signal.Signals, which: str, suspended: bool
     ) -> None:

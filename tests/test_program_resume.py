@@ -32,9 +32,9 @@ from ortune.record.journal import Content
 from ortune.record.schema import SCHEMA, Bundle
 from ortune.requests import ProgramSearchRequest
 from ortune.worker import Runtime
-from tests.budgets import scale_budget
 from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
 from tests.journals import count_blocks, scan, suspended_search, wait_for_blocks
+from tests.light_programs import light_sessions
 from tests.simulated import Effect, Scenario, SimulatedPrograms, is_one_thread
 
 PROGRAM = Path(__file__).parent / "programs" / "worker.py"
@@ -47,7 +47,12 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="programs are tu
 def observe_once() -> ObservedRun:
     """Return what is seen of the program."""
     request = make_request(ProgramSearchRequest, {"command": COMMAND}, "python")
-    return observe_program(preparing.make_task(request), None, 0.0)
+    with light_sessions():
+        return observe_program(preparing.make_task(request), None, 0.0)
+
+
+UNFINISHED: dict[str, bytes] = {}
+"""The files of an unfinished search, by their names."""
 
 
 class Searches:
@@ -88,6 +93,14 @@ class Searches:
         """Run a search; an interrupt may come before this block."""
         self.interrupt_at = interrupt_at
         return search_program(self.prepare(**options))
+
+    def leave_unfinished(self) -> None:
+        """Have the files of a search that was interrupted, which is run once for all tests."""
+        if not UNFINISHED:
+            self.run(interrupt_at=50)
+            UNFINISHED.update({path.name: path.read_bytes() for path in self.output.parent.glob("a.*")})
+        for name, data in UNFINISHED.items():
+            self.output.with_name(name).write_bytes(data)
 
     def read_journal(self) -> Content:
         """Return what the journal has."""
@@ -164,7 +177,7 @@ class TestGoingOn:
 
 class TestRefusal:
     def test_an_unfinished_search_is_not_overwritten(self, searches: Searches) -> None:
-        searches.run(interrupt_at=50)
+        searches.leave_unfinished()
         n_blocks = searches.read_journal().n_blocks
         with pytest.raises(UsageError, match=rf"{n_blocks} blocks of it are kept"):
             searches.prepare()
@@ -191,7 +204,7 @@ class TestRefusal:
         ],
     )
     def test_options_that_differ(self, searches: Searches, options: dict[str, Any], message: str) -> None:
-        searches.run(interrupt_at=50)
+        searches.leave_unfinished()
         kept = searches.read_journal()
         with pytest.raises(UsageError, match="something changed since it began") as caught:
             searches.run(resume=True, **options)
@@ -209,7 +222,7 @@ class TestRefusal:
     def test_a_program_that_differs(
         self, searches: Searches, change: Callable[[object], dict[str, Any]], message: str
     ) -> None:
-        searches.run(interrupt_at=50)
+        searches.leave_unfinished()
         (process,) = searches.observed.reading.processes
         (session,) = process.sessions
         changes = change(session)
@@ -245,7 +258,7 @@ class TestRefusal:
         assert digest_scripts(["python", "-m", "app"]) == digest_scripts(["uvicorn", "app:app"]) == ""
 
     def test_another_host_or_runtime(self, searches: Searches) -> None:
-        searches.run(interrupt_at=50)
+        searches.leave_unfinished()
         prepared = searches.prepare(resume=True)
         runtime = msgspec.structs.replace(prepared.runtime, onnxruntime="9.9")
         host = msgspec.structs.replace(prepared.host, cpu_model="another")
@@ -283,7 +296,7 @@ class TestShares:
         assert restore_shares(models, identities, {"c": 1.0}) == (models, identities)
 
     def test_they_are_kept(self, searches: Searches) -> None:
-        searches.run(interrupt_at=50)
+        searches.leave_unfinished()
         begin = searches.read_journal().begin
         assert begin
         (share,) = begin.shares.values()
@@ -350,10 +363,12 @@ class TestWriting:
     ],
     ids=["calls", "runs", "server"],
 )
-def test_a_search_that_was_killed_goes_on(measure: Sequence[str], arguments: Sequence[str], tmp_path: Path) -> None:
+def test_a_search_that_was_killed_goes_on(
+    measure: Sequence[str], arguments: Sequence[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LIGHT_SESSIONS", "1")
     journal = tmp_path / "c.unfinished.jsonl"
-    budget = f"{scale_budget(10)}s"
-    options = ("search", "-o", "c.json", "--budget", budget, *measure, "--only", "intra_op_num_threads")
+    options = ("search", "-o", "c.json", "--budget", "10s", *measure, "--only", "intra_op_num_threads")
     program = ("--", sys.executable, str(PROGRAM), str(TINY_CNN), *arguments)
     command = [sys.executable, "-P", "-m", "ortune", *options, *program]
     with suspended_search(command, journal, 4) as process:

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -42,6 +43,8 @@ from ortune.worker import Block, BlockPlan, Failure, Runtime
 from tests.budgets import scale_budget
 from tests.conftest import TINY_CNN, TINY_ENCODER, long_params, run_ortune
 from tests.environments import write_command
+from tests.light_programs import light_sessions, open_uncalibrated
+from tests.simulated import Scenario, simulate
 
 PROGRAM = Path(__file__).parent / "programs" / "worker.py"
 
@@ -57,6 +60,13 @@ def prepare(*how: str, command: tuple[str, ...] = (), **options: Any) -> Prepare
     command = command or (sys.executable, str(PROGRAM), str(TINY_CNN), *how)
     values = {"only": ONE_THREAD_ONLY, "budget": scale_budget(15), **options}
     return prepare_program(make_request(ProgramSearchRequest, {"command": command, **values}, "python"))
+
+
+@pytest.fixture
+def light() -> Iterator[None]:
+    """The sessions of programs are not the point."""
+    with light_sessions():
+        yield
 
 
 def search(*how: str, **options: Any) -> ProgramResult:
@@ -174,25 +184,27 @@ for _ in range(40):
         assert record.config.session_config.items() >= fixed.items()
         assert not any(trial.failure for trial in result.outcome.trials)
 
-    def test_the_own_setting_of_a_program_is_part_of_the_space(self) -> None:
+    def test_the_own_setting_of_a_program_is_part_of_the_space(self, light: None) -> None:
         prepared = prepare("run", "3", only=())
         arena = next(each for each in prepared.space.dimensions if each.name == "enable_cpu_mem_arena")
         assert [choice.value for choice in arena.choices] == [None, True]
         assert prepared.models[0].own.session_options == {"enable_cpu_mem_arena": False}
 
 
-@pytest.mark.slow
 class TestBudget:
     @pytest.mark.parametrize(("spent_s", "budget", "counted_s"), [(8.0, 60, 8.0), (50.0, 60, 30.0), (8.0, None, 0.0)])
     def test_the_first_run_counts(self, spent_s: float, budget: float | None, counted_s: float) -> None:
         prepared = cast("Any", SimpleNamespace(request=SimpleNamespace(budget=budget), spent_s=spent_s))
         assert count_spent(prepared) == counted_s
 
-    def test_the_time_before_is_part_of_the_budget(self) -> None:
-        prepared = prepare("run", "3")
-        assert prepared.spent_s > 0
-        with open_program(prepared, spent_s=1000.0) as opened:
-            assert opened.runner.now_s() - opened.start_s > 1000
+    def test_the_time_before_is_part_of_the_budget(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        shutil.copy(TINY_CNN, "model.onnx")
+        with simulate(Scenario(is_here=True)):
+            prepared = prepare("run", "3")
+            assert prepared.spent_s > 0
+            with open_program(prepared, spent_s=1000.0) as opened:
+                assert opened.runner.now_s() - opened.start_s > 1000
 
 
 class TestFailures:
@@ -241,7 +253,7 @@ class TestFailures:
         with pytest.raises(ProgramError, match=message):
             prepare(command=(sys.executable, "-c", code))
 
-    def test_words_that_are_not_utf_8(self, tmp_path: Path) -> None:
+    def test_words_that_are_not_utf_8(self, light: None, tmp_path: Path) -> None:
         """They may be in names of files, and in what the program prints."""
         program = write_command(tmp_path / os.fsdecode(b"run\xff"))
         command = (str(program), str(PROGRAM), str(TINY_CNN), "run", "3")
@@ -258,7 +270,7 @@ class TestFailures:
         with pytest.raises(ProgramError, match="no Python"):
             prepare(command=("/bin/true",))
 
-    def test_a_function_that_is_never_called(self) -> None:
+    def test_a_function_that_is_never_called(self, light: None) -> None:
         with pytest.raises(ProgramError, match="no call of __main__:missing"):
             prepare("run", "3", call="__main__:missing")
 
@@ -300,10 +312,13 @@ class TestFailures:
         assert len(launches) == n_launches
 
     def test_a_number_that_is_never_printed(self) -> None:
-        with pytest.raises(ProgramError, match="no number above 0"):
-            search("run", "3", metric=r"speed: (\d+)")
+        with (
+            contextlib.closing(start_executor("pass", metric=r"speed: (\d+)")) as executor,
+            pytest.raises(ProgramError, match="no number above 0"),
+        ):
+            launch_first(executor, executor.task, Config())
 
-    def test_a_server_that_does_not_come_up(self) -> None:
+    def test_a_server_that_does_not_come_up(self, light: None) -> None:
         with pytest.raises(ProgramError, match="status 3"):
             prepare("die", "0", url="http://127.0.0.1:9/")
 
@@ -314,20 +329,20 @@ class TestFailures:
                 prepare("serve", str(port), url=f"http://127.0.0.1:{port}/")
 
     def test_another_server_takes_the_port(self) -> None:
+        """The port was free when the search began."""
         port = find_free_port()
-        prepared = prepare("serve", str(port), url=f"http://127.0.0.1:{port}/")
         with (
-            open_program(prepared) as opened,
+            contextlib.closing(start_executor("pass", Server(url=f"http://127.0.0.1:{port}/"))) as executor,
             socket.create_server(("127.0.0.1", port)),
             pytest.raises(UsageError, match=f"port {port} already"),
         ):
-            opened.runner.launch([prepared.space.candidates[0].config])
+            executor.launch([Config()], deadline_s=60)
 
-    def test_nothing_is_left(self, tmp_path: Path) -> None:
+    def test_nothing_is_left(self, light: None) -> None:
         before = {each.pid for each in psutil.Process().children(recursive=True)}
         prepared = prepare("forever", "0", call="__main__:work")
-        with open_program(prepared) as opened:
-            lives = opened.runner.launch([candidate.config for candidate in prepared.space.candidates[:3]])
+        with open_uncalibrated(prepared) as opened:
+            lives = opened.runner.launch([candidate.config for candidate in prepared.space.candidates[:2]])
             assert {type(live) for live in lives} == {SteadyCandidate}
         assert {each.pid for each in psutil.Process().children(recursive=True)} <= before
 
@@ -524,7 +539,7 @@ class TestCommand:
         command = [sys.executable, str(PROGRAM), str(TINY_CNN), "rate", "20"]
         only = [each for name in ONE_THREAD_ONLY for each in ("--only", name)]
         done = run_ortune(
-            *("search", "--budget", f"{scale_budget(15)}s", "--call", "__main__:work", *only),
+            *("search", "--budget", "6s", "--call", "__main__:work", *only),
             *("--ignore-outputs", "-o", path, "--"),
             *command,
             cwd=tmp_path,

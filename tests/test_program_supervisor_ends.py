@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import msgspec
 import psutil
 import pytest
 
+from ortune.compare.open import OpenComparison
 from ortune.errors import HostError
 from ortune.knobs import DEFAULT
 from ortune.options import make_request
@@ -21,11 +23,11 @@ from ortune.program import prepare as preparing
 from ortune.program import runner
 from ortune.program.prepare import PreparedProgram, prepare_program
 from ortune.program.process import SUPERVISOR_ENDED, ProgramProcess
-from ortune.program.search import open_program
 from ortune.program.server import ServerLoad
 from ortune.requests import ProgramSearchRequest
 from ortune.worker import Block, BlockPlan, Failure
 from tests.conftest import TINY_CNN, long_params
+from tests.light_programs import light_sessions, open_uncalibrated
 
 PROGRAM = Path(__file__).parent / "programs" / "worker.py"
 
@@ -40,10 +42,13 @@ WAYS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
 ONE_WAY = ["calls", *long_params("runs", "server")]
 """The ways, of which the suite takes only one."""
 
-pytestmark = [
-    pytest.mark.skipif(sys.platform != "linux", reason="only Linux has guards that adopt what is left"),
-    pytest.mark.usefixtures("models_read_here"),
-]
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has guards that adopt what is left")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def light() -> Iterator[None]:
+    with light_sessions():
+        yield
 
 
 def prepare(way: str) -> PreparedProgram:
@@ -64,53 +69,17 @@ def find_supervisors() -> list[psutil.Process]:
     return [each for each in found if each.pid not in guards]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("way", ONE_WAY)
-def test_a_candidate_is_measured_again(way: str) -> None:
-    with open_program(prepare(way)) as opened:
-        (executor,) = opened.executors
-        (live,) = executor.launch([DEFAULT], deadline_s=60)
-        assert not isinstance(live, Failure)
-        assert isinstance(live.measure(PLAN), Block)
-        for each in find_supervisors():
-            each.kill()
-        failure = live.measure(PLAN)
-        assert isinstance(failure, Failure)
-        assert failure.is_sudden
-        assert failure.message == SUPERVISOR_ENDED
-        live.close()
-        (again,) = executor.launch([DEFAULT], deadline_s=60)
-        assert not isinstance(again, Failure)
-        assert isinstance(again.measure(PLAN), Block)
+class Killed(ProgramProcess):
+    """A program whose supervisor is killed soon after it was started, for some times."""
 
+    n_left = 0
 
-@pytest.mark.slow
-@pytest.mark.parametrize("way", WAYS)
-def test_a_search_goes_on(way: str) -> None:
-    """A search launches the program again."""
-    with open_program(prepare(way)) as opened:
-        (live,) = opened.runner.launch([DEFAULT])
-        assert not isinstance(live, Failure)
-        for each in find_supervisors():
-            each.kill()
-        assert isinstance(live.measure(PLAN), Block)
-        assert opened.runner.attempts.n_failures == 1
-
-
-@pytest.mark.slow
-def test_a_block_whose_program_was_lost_is_no_block() -> None:
-    """CPU time of the program is not known then."""
-    with open_program(prepare("calls")) as opened:
-        (executor,) = opened.executors
-        (live,) = executor.launch([DEFAULT], deadline_s=60)
-        assert not isinstance(live, Failure)
-        (supervisor,) = find_supervisors()
-        timer = threading.Timer(0.3, supervisor.kill)
-        timer.start()
-        failure = live.measure(msgspec.structs.replace(PLAN, duration_ns=1_000_000_000))
-        timer.join()
-        assert isinstance(failure, Failure)
-        assert failure.message == SUPERVISOR_ENDED
+    def start(self, *arguments: Any, **options: Any) -> None:
+        super().start(*arguments, **options)
+        if Killed.n_left:
+            Killed.n_left -= 1
+            assert self.supervisor_pid
+            os.kill(self.supervisor_pid, signal.SIGKILL)
 
 
 class KilledLoad(ServerLoad):
@@ -127,53 +96,129 @@ class KilledLoad(ServerLoad):
         return super().open(port, root)
 
 
-@pytest.mark.slow
-def test_a_server_that_ends_while_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That its requests fail is not the reason."""
-    prepared = prepare("server")
-    monkeypatch.setattr(runner, "ServerLoad", KilledLoad)
-    monkeypatch.setattr(KilledLoad, "n_left", 1)
-    with open_program(prepared) as opened:
-        (live,) = opened.runner.launch([DEFAULT])
+def prepare_killed(way: str, n_times: int) -> PreparedProgram:
+    """Prepare a program whose supervisor is killed while it is observed, for some times."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(preparing, "ProgramProcess", Killed)
+        patch.setattr(Killed, "n_left", n_times)
+        found = prepare(way)
+        assert Killed.n_left == 0
+        return found
+
+
+@pytest.fixture(scope="module")
+def prepared_calls() -> PreparedProgram:
+    """A program whose function is timed."""
+    return prepare_killed("calls", 2)
+
+
+@pytest.fixture(scope="module")
+def prepared_server() -> PreparedProgram:
+    """A server whose supervisor was killed once while it was observed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(preparing, "ServerLoad", KilledLoad)
+        patch.setattr(KilledLoad, "n_left", 1)
+        found = prepare("server")
         assert KilledLoad.n_left == 0
-        assert not isinstance(live, Failure)
-        (executor,) = opened.executors
-        monkeypatch.setattr(KilledLoad, "n_left", 1)
-        (failure,) = executor.launch([DEFAULT], deadline_s=60)
-        assert isinstance(failure, Failure)
-        assert failure.message == SUPERVISOR_ENDED
-        monkeypatch.setattr(KilledLoad, "n_left", 1)
-        assert isinstance(live.measure(PLAN), Block)
+        return found
 
 
 @pytest.mark.slow
-def test_a_server_that_ends_while_it_is_observed_is_observed_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preparing, "ServerLoad", KilledLoad)
+def test_a_program_is_observed_again(prepared_calls: PreparedProgram, prepared_server: PreparedProgram) -> None:
+    """The first attempts were cut short, so what was seen is that of the last one."""
+    assert [model.name for model in prepared_calls.models] == ["tiny_cnn.onnx"]
+    assert [model.name for model in prepared_server.models] == ["tiny_cnn.onnx"]
+    assert prepared_calls.keeps_running
+
+
+@pytest.fixture
+def calls(prepared_calls: PreparedProgram) -> Iterator[OpenComparison]:
+    with open_uncalibrated(prepared_calls) as opened:
+        yield opened
+
+
+@pytest.fixture
+def server(prepared_server: PreparedProgram) -> Iterator[OpenComparison]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runner, "ServerLoad", KilledLoad)
+        with open_uncalibrated(prepared_server) as opened:
+            yield opened
+
+
+@pytest.fixture
+def runs() -> Iterator[OpenComparison]:
+    """A program that is run to completion."""
+    with open_uncalibrated(prepare_killed("runs", 1)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def opened(request: pytest.FixtureRequest) -> OpenComparison:
+    """A program in one of three ways."""
+    found: OpenComparison = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("opened", ONE_WAY, indirect=True)
+def test_a_candidate_is_measured_again(opened: OpenComparison) -> None:
+    (executor,) = opened.executors
+    (live,) = executor.launch([DEFAULT], deadline_s=60)
+    assert not isinstance(live, Failure)
+    assert isinstance(live.measure(PLAN), Block)
+    for each in find_supervisors():
+        each.kill()
+    failure = live.measure(PLAN)
+    assert isinstance(failure, Failure)
+    assert failure.is_sudden
+    assert failure.message == SUPERVISOR_ENDED
+    live.close()
+    (again,) = executor.launch([DEFAULT], deadline_s=60)
+    assert not isinstance(again, Failure)
+    assert isinstance(again.measure(PLAN), Block)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("opened", list(WAYS), indirect=True)
+def test_a_search_goes_on(opened: OpenComparison) -> None:
+    """A search launches the program again."""
+    (live,) = opened.runner.launch([DEFAULT])
+    assert not isinstance(live, Failure)
+    for each in find_supervisors():
+        each.kill()
+    assert isinstance(live.measure(PLAN), Block)
+    assert opened.runner.attempts.n_failures == 1
+
+
+@pytest.mark.slow
+def test_a_block_whose_program_was_lost_is_no_block(calls: OpenComparison) -> None:
+    """CPU time of the program is not known then."""
+    (executor,) = calls.executors
+    (live,) = executor.launch([DEFAULT], deadline_s=60)
+    assert not isinstance(live, Failure)
+    (supervisor,) = find_supervisors()
+    timer = threading.Timer(0.3, supervisor.kill)
+    timer.start()
+    failure = live.measure(msgspec.structs.replace(PLAN, duration_ns=1_000_000_000))
+    timer.join()
+    assert isinstance(failure, Failure)
+    assert failure.message == SUPERVISOR_ENDED
+
+
+@pytest.mark.slow
+def test_a_server_that_ends_while_it_answers(server: OpenComparison, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That its requests fail is not the reason."""
     monkeypatch.setattr(KilledLoad, "n_left", 1)
-    assert prepare("server").models
+    (live,) = server.runner.launch([DEFAULT])
     assert KilledLoad.n_left == 0
-
-
-class Killed(ProgramProcess):
-    """A program whose supervisor is killed soon after it was started, for some times."""
-
-    n_left = 0
-
-    def start(self, *arguments: Any, **options: Any) -> None:
-        super().start(*arguments, **options)
-        if Killed.n_left:
-            Killed.n_left -= 1
-            assert self.supervisor_pid
-            os.kill(self.supervisor_pid, signal.SIGKILL)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("way", ONE_WAY)
-def test_a_program_is_observed_again(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preparing, "ProgramProcess", Killed)
-    monkeypatch.setattr(Killed, "n_left", 2)
-    assert prepare(way).models
-    assert Killed.n_left == 0
+    assert not isinstance(live, Failure)
+    (executor,) = server.executors
+    monkeypatch.setattr(KilledLoad, "n_left", 1)
+    (failure,) = executor.launch([DEFAULT], deadline_s=60)
+    assert isinstance(failure, Failure)
+    assert failure.message == SUPERVISOR_ENDED
+    monkeypatch.setattr(KilledLoad, "n_left", 1)
+    assert isinstance(live.measure(PLAN), Block)
 
 
 @pytest.mark.slow

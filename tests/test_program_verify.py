@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -23,7 +24,8 @@ from ortune.knobs import Config
 from ortune.knobs.config import ModelSettings, ThreadPool
 from ortune.options import make_request
 from ortune.program import prepare, verify
-from ortune.program.prepare import PreparedProgram, prepare_program
+from ortune.program.prepare import ObservedRun, PreparedProgram, prepare_program
+from ortune.program.server import Server
 from ortune.program.space import ProgramModel
 from ortune.program.task import ProgramTask
 from ortune.program.tuned import (
@@ -43,6 +45,7 @@ from ortune.workload import make_load, parse_limit
 from ortune.workload.program import ProgramRun, digest_command
 from tests.budgets import scale_budget
 from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
+from tests.light_programs import light_sessions
 from tests.records import ONE_THREAD, make_local_record, write
 from tests.test_console import Terminal
 
@@ -118,10 +121,29 @@ def model_named(name: str, own: Config = Config()) -> ProgramModel:  # noqa: B00
     return ProgramModel(name=name, info=None, own=own, share=0.5)
 
 
+OBSERVED: dict[tuple[object, ...], ObservedRun] = {}
+
+
 @pytest.fixture(autouse=True)
 def observed_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Observe programs, which are the same here each time, for a second instead of five."""
+    """Observe programs, which are the same here each time, once, and for a second instead of five."""
+    observe = prepare.observe_program
+
+    def observe_once(task: ProgramTask, server: Server | None, observe_s: float) -> ObservedRun:
+        key = (task.command, task.call, "LIGHT_SESSIONS" in os.environ)
+        if key not in OBSERVED:
+            OBSERVED[key] = observe(task, server, observe_s)
+        return OBSERVED[key]
+
     monkeypatch.setattr(prepare, "USUAL_OBSERVE_S", prepare.LEAST_OBSERVE_S)
+    monkeypatch.setattr(prepare, "observe_program", observe_once)
+
+
+@pytest.fixture
+def light() -> Iterator[None]:
+    """The sessions of programs are not the point."""
+    with light_sessions():
+        yield
 
 
 class TestRecords:
@@ -253,7 +275,7 @@ def test_the_baseline_has_what_was_fixed() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("complete_runs", [True, False, None])
-def test_calls_are_measured_as_in_the_search(complete_runs: bool | None) -> None:
+def test_calls_are_measured_as_in_the_search(light: None, complete_runs: bool | None) -> None:
     record = make_program_record()
     assert record.workload.program
     run = msgspec.structs.replace(record.workload.program, complete_runs=complete_runs)
@@ -308,8 +330,8 @@ def test_arguments_of_a_program_are_not_its_name() -> None:
     assert name_program(("/bin/server", "secret")) == "server"
 
 
-@pytest.fixture(scope="module")
-def prepared() -> PreparedProgram:
+@pytest.fixture
+def prepared(light: None) -> PreparedProgram:
     """The program after its first run."""
     options = {"command": CALLS, "call": "__main__:work", "only": ("intra_op_num_threads",)}
     return prepare_program(make_request(ProgramSearchRequest, options))
@@ -322,7 +344,7 @@ class TestProgram:
         with pytest.raises(OrtuneError, match=r"does not call .*tiny_encoder\.onnx.*It calls tiny_cnn"):
             find_place(make_program_record(TINY_ENCODER), prepared)
 
-    def test_another_command_is_noted(self) -> None:
+    def test_another_command_is_noted(self, light: None) -> None:
         record = make_program_record(command=("uvicorn", "app:app"), base=Config())
         tuned = prepare_tuned([record], make_request_for(record))
         assert any("another command. It was uvicorn" in note for note in tuned.notes)
@@ -347,7 +369,8 @@ class TestProgram:
 
     def test_no_gain(self, tmp_path: Path) -> None:
         path = write(make_program_record(config=NO_ARENA), tmp_path / "r.json")
-        done = run_ortune("apply", path, "--verify", "--", *CALLS, cwd=tmp_path)
+        light = {"LIGHT_SESSIONS": "1"}
+        done = run_ortune("apply", path, "--verify", "--", *CALLS, cwd=tmp_path, environment=light)
         assert done.returncode == 0, done.stderr
         assert "no gain to verify" in " ".join(done.stdout.split())
 
@@ -434,7 +457,7 @@ class TestGate:
         ],
     )
     def test_records_under_which_the_program_fails(
-        self, variable: str, message: str, monkeypatch: pytest.MonkeyPatch
+        self, light: None, variable: str, message: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv(variable, "1")
         command = command_of("run", "2")

@@ -230,6 +230,7 @@ class TestUnknownProviders:
         assert done.returncode == 2
         assert "the installed onnxruntime does not have it; another build of onnxruntime has it." in done.stderr
 
+    @pytest.mark.slow
     @pytest.mark.skipif(AZURE not in AVAILABLE, reason=f"needs {AZURE}, which ortune does not know")
     def test_a_search(self, tmp_path: Path) -> None:
         command = (
@@ -454,6 +455,7 @@ class TestReadBack:
 
 
 @pytest.mark.usefixtures("models_read_here")
+@pytest.mark.usefixtures("forked_children")
 class TestBuilds:
     """A provider that compiles models: simulated by a worker, which runs on the CPU in its place."""
 
@@ -572,7 +574,6 @@ class TestBuilds:
             assert not any(isinstance(again.measure(plan), Failure) for _ in range(2))
             again.close()
 
-    @pytest.mark.slow
     def test_how_often_outputs_are_compared(self) -> None:
         with self.executor() as executor:
             config = self.config("3")
@@ -581,7 +582,6 @@ class TestBuilds:
             executor._nodes[config.key] = {}
             assert executor._count_repeats(config) == 1
 
-    @pytest.mark.slow
     def test_exhausted_gpu_memory_is_reported(self) -> None:
         with self.executor() as executor:
             (answer,) = executor.launch([self.config("0")], deadline_s=60)

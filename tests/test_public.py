@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,7 +12,7 @@ import pytest
 import ortune
 from ortune.planning.files import write_plan
 from ortune.record.files import encode_record
-from tests.conftest import ROOT, TINY_CNN
+from tests.conftest import TINY_CNN, run_program
 from tests.plans import DEPLOYMENTS, make_plan
 from tests.records import ONE_THREAD, make_local_record
 
@@ -79,32 +76,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", (*FUNCTIONS, "read_record"))
 def test_examples_run(name: str, folder: Path) -> None:
     """Each in a process of its own, as some change the process. What measures does so on a simulated host."""
     code = (
         "import doctest, ortune, sys\n"
-        f"sys.path.append({str(ROOT)!r})\n"
-        "from tests.simulated import Scenario, start_simulation\n"
-        "start_simulation(Scenario(is_here=True))\n"
         f"function = ortune.{name}\n"
         "tests = doctest.DocTestFinder(recurse=False).find(function, 'example', globs={}, module=False)\n"
         "assert tests and tests[0].examples, 'there is no example'\n"
         "results = doctest.DocTestRunner().run(tests[0])\n"
         "sys.exit(results.failed)\n"
     )
-    # The command `python` of examples is this one.
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=150,
-        env={**os.environ, "PATH": path},
-    )
+    done = run_program(code, cwd=folder, simulate=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -103,7 +103,7 @@ def test_the_recursion_serves_in_order_of_arrival(n_servers: int, constant: bool
 @pytest.mark.slow
 @pytest.mark.parametrize("services", ["exponential", "constant"])
 @pytest.mark.parametrize("n_servers", [1, 4, *long_params(2, 8)])
-@pytest.mark.parametrize("utilization", [0.3, 0.6, 0.8, 0.95])
+@pytest.mark.parametrize("utilization", [0.3, 0.8, *long_params(0.6, 0.95)])
 def test_the_simulation_matches_theory(services: str, n_servers: int, utilization: float) -> None:
     queue = make_queue(services, n_servers)
     found = simulate(queue, utilization * queue.highest_per_s, relative_error=0.016, seed=3)
@@ -124,7 +124,9 @@ def test_the_waits_match_theory(services: str, n_servers: int, utilization: floa
     """At a low utilization waits are rare, so that more requests are needed."""
     queue = make_queue(services, n_servers)
     known = THEORY[services](utilization, n_servers)
-    error = 0.016 if utilization > 0.7 else 0.0025
+    error = 0.016
+    if utilization < 0.7:
+        error = 0.005 if n_servers <= 4 else 0.0025
     found = simulate(queue, utilization * queue.highest_per_s, relative_error=error, seed=4, only_waits=True)
     assert found.mean().estimate / MS == pytest.approx(known.mean_wait, rel=0.02)
     for point in (50, 90, 99):
@@ -291,7 +293,7 @@ def test_the_interval_contains_the_truth_if_that_of_the_latency_does(off: float,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("services", ["exponential", "constant"])
-@pytest.mark.parametrize(("n_servers", "limit"), [(1, 12), (2, 8), (8, 7)])
+@pytest.mark.parametrize(("n_servers", "limit"), [(1, 12), (8, 7), pytest.param(2, 8, marks=pytest.mark.long)])
 def test_the_capacity_of_a_simulated_queue_matches_theory(services: str, n_servers: int, limit: float) -> None:
     queue = make_queue(services, n_servers)
     truth = find_known_capacity(THEORY[services], n_servers, 0.99, limit) * queue.highest_per_s

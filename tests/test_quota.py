@@ -23,6 +23,9 @@ from ortune.workload.goal import AT_TWO_SPEEDS, FEW_RUNS, UNDER_QUOTA
 from tests.records import ONE_THREAD
 from tests.simulated import SimulatedExecutor, is_one_thread, make_host, make_model, open_simulated
 
+POOL = ("intra_op_num_threads", "session.intra_op.allow_spinning")
+"""The knobs of the thread pool. A space of these alone takes little time to build."""
+
 MEAN = Goal(objectives=("mean",))
 
 
@@ -123,7 +126,7 @@ class TestFitting:
     )
     def test_what_fits(self, cpus: float, n_cores: int, n_threads: int | None, spins: bool) -> None:
         host = make_container(cpus, n_cores)
-        fitting = build_space(host, make_model(), SpaceOptions()).fitting
+        fitting = build_space(host, make_model(), SpaceOptions(only=POOL)).fitting
         assert fitting
         assert fitting.config.session_options.get("intra_op_num_threads") == n_threads
         assert ("session.intra_op.allow_spinning" in fitting.config.session_config) == (not spins)
@@ -132,7 +135,7 @@ class TestFitting:
     def test_the_default_may_fit(self, cpus: float) -> None:
         host = make_container(cpus, 8)
         assert not find_default_pool(host).faults
-        assert build_space(host, make_model(), SpaceOptions()).fitting is None
+        assert build_space(host, make_model(), SpaceOptions(only=POOL)).fitting is None
 
     def test_nothing_fits_better_if_the_user_fixes_the_threads(self) -> None:
         options = SpaceOptions(fix={"intra_op_num_threads": 2})
@@ -144,13 +147,13 @@ class TestFitting:
     def test_what_fits_concurrent_callers(
         self, n_cores: int, clients: int, processes: int, n_threads: int | None
     ) -> None:
-        options = SpaceOptions(figures=("throughput",), clients=clients, processes=processes)
+        options = SpaceOptions(figures=("throughput",), clients=clients, processes=processes, only=POOL)
         fitting = build_space(make_host(n_cores), make_model(), options).fitting
         assert (fitting.config.session_options["intra_op_num_threads"] if fitting else None) == n_threads
 
     @pytest.mark.parametrize(("clients", "sessions", "n_threads"), [(1, 1, 10), (2, 1, 9), (4, 2, 4), (12, 1, 1)])
     def test_callers_share_what_the_process_may_use(self, clients: int, sessions: int, n_threads: int) -> None:
-        options = SpaceOptions(figures=("throughput",), clients=clients, sessions=sessions)
+        options = SpaceOptions(figures=("throughput",), clients=clients, sessions=sessions, only=POOL)
         fitting = build_space(make_container(10.0, 12), make_model(), options).fitting
         assert fitting
         assert fitting.config.session_options["intra_op_num_threads"] == n_threads
@@ -166,7 +169,7 @@ class TestFitting:
         def latency(config: Config) -> float:
             return 80e6 if is_one_thread(config) else 100e6
 
-        for seed in range(5):
+        for seed in range(3):
             executor = SimulatedExecutor(latency, seed=seed, block_sigma=0.05, launch_sigma=0.05, launch_s=0.8)
             outcome = search(latency, goal=make_goal(make_load(clients=2)), space=space, executor=executor)
             assert outcome.evidence.verdict == "faster"

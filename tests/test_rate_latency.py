@@ -90,9 +90,9 @@ def share_of(found: list[Interval], *, kept: float = math.inf, broken: float = m
     [
         (0.1, "constant", 8, 40, "p99"),
         (0.3, "exponential", 8, 40, "p99"),
-        pytest.param(0.6, "constant", 8, 20, "p95", marks=pytest.mark.long),
+        (0.6, "constant", 8, 20, "p95"),
         pytest.param(0.6, "constant", 8, 40, "p99", marks=pytest.mark.long),
-        (0.6, "exponential", 40, 20, "p90"),
+        pytest.param(0.6, "exponential", 40, 20, "p90", marks=pytest.mark.long),
         pytest.param(0.8, "constant", 40, 40, "p99", marks=pytest.mark.long),
         (0.8, "constant", 20, 40, "mean"),
         (0.9, "constant", 40, 40, "p99"),

@@ -655,6 +655,7 @@ def light_pages() -> Iterator[None]:
 
 
 class TestScripts:
+    @pytest.mark.slow
     def test_only_own_scripts_are_allowed(self) -> None:
         page = write.render_page(page_of(BENCH))
         reader = parse(page)
@@ -670,6 +671,7 @@ class TestScripts:
 
 @pytest.mark.usefixtures("light_pages")
 class TestHostileTexts:
+    @pytest.mark.slow
     @settings(max_examples=60, deadline=None)
     @given(
         text=ALL_TEXTS | st.sampled_from(["</script><script>alert(1)</script>", "<!--<script>", "]]>", "{{ 7 * 7 }}"])
@@ -729,27 +731,35 @@ class TestHostileTexts:
         json.loads(parse(page).scripts[0], parse_constant=pytest.fail)
 
 
-@pytest.mark.slow
+LIKE_COLORS = ("var(--x)", "var(--ink)", "a var(--bad) b", "var(--")
+"""Texts that look like the CSS variables of charts."""
+
+
+def write_names(path: Path, name: str) -> Path:
+    """Write a comparison with a name in each row, in one of them alone."""
+    document = json.loads(BENCH.read_text())
+    for row in document["rows"]:
+        row["name"] = f"{row['name']} {name}" if row is not document["rows"][1] else name
+    path.write_text(json.dumps(document))
+    return path
+
+
 class TestCommand:
+    @pytest.mark.slow
     def test_it_writes_a_page_and_charts(self, tmp_path: Path) -> None:
-        done = run_ortune("report", BENCH, "-o", "x.html", "--png", "charts", cwd=tmp_path)
+        """Also of texts that look like colors."""
+        path = write_names(tmp_path / "b.json", " ".join(LIKE_COLORS))
+        done = run_ortune("report", path, "-o", "x.html", "--png", "charts", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         assert (tmp_path / "x.html").read_text().startswith("<!DOCTYPE html>")
         assert {each.name for each in (tmp_path / "charts").iterdir()} >= {"latencies.png", "ratios.png"}
         assert all(each.read_bytes().startswith(b"\x89PNG") for each in (tmp_path / "charts").iterdir())
         assert "written: x.html" in done.stdout
 
-    @pytest.mark.parametrize("name", ["var(--x)", "var(--ink)", "a var(--bad) b", "var(--"])
+    @pytest.mark.parametrize("name", LIKE_COLORS)
     def test_texts_that_look_like_colors(self, name: str, tmp_path: Path) -> None:
         """Only colors of the chart are replaced on paper."""
-        document = json.loads(BENCH.read_text())
-        for row in document["rows"]:
-            row["name"] = f"{row['name']} {name}" if row is not document["rows"][1] else name
-        path = tmp_path / "b.json"
-        path.write_text(json.dumps(document))
-        done = run_ortune("report", path, "-o", "x.html", "--png", "charts", cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
-        assert (tmp_path / "charts" / "latencies.png").is_file()
+        path = write_names(tmp_path / "b.json", name)
         for chart in page_of(path).charts:
             before, after = json.dumps(chart.spec), json.dumps(write.use_print_colors(chart.spec))
             assert (name in after) == (name in before)
@@ -774,6 +784,7 @@ class TestCommand:
         done = run_ortune("report", BENCH, "--only", "x", cwd=tmp_path)
         assert done.returncode == 2 and "--only is for histories" in done.stderr
 
+    @pytest.mark.slow
     def test_a_search_with_a_report(self, tmp_path: Path) -> None:
         environment = {"BROWSER": "true"}
         done = run_ortune(

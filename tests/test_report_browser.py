@@ -12,7 +12,7 @@ import pytest
 
 from ortune.report.history import make_page as make_history_page
 from ortune.report.write import write_page
-from tests.browser import CHROMIUM, DRIVER, SIZES, Browser
+from tests.browser import CHROMIUM, DRIVER, Browser
 from tests.test_report import BENCH, FRONT, SEARCH, every_block, make_history, page_of
 
 pytestmark = [
@@ -22,6 +22,11 @@ pytestmark = [
 ]
 
 KINDS = ("search", "front", "bench", "history", "hostile")
+
+OPENED = [("search", "desktop"), *((kind, "phone") for kind in KINDS)]
+"""Pages that each run of the tests opens, and sizes of screens. What is too wide for any is too wide for a phone."""
+
+OTHERS = [pytest.param(kind, "desktop", marks=pytest.mark.long) for kind in KINDS if kind != "search"]
 
 HOSTILE = "</script><script>document.title = 'pwned'</script><img src=x onerror=\"document.title='pwned'\">"
 
@@ -48,8 +53,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: folder / f"{name}.html" for name in made}
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "size"), [*OPENED, *OTHERS])
 def test_pages_open_without_problems(browser: Browser, pages: dict[str, Path], kind: str, size: str) -> None:
     browser.open(pages[kind], size)
     assert browser.problems() == []

@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from rich.console import Group
@@ -177,8 +177,9 @@ class TestConsole:
         for path in (ROOT / "ortune").rglob("*.py"):
             code = path.read_text()
             assert "rich.markup" not in code and "from_markup" not in code, path
-            calls = {ast.unparse(node.func) for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call)}
-            assert "Console" not in calls, path
+            if "Console" in code:
+                calls = {ast.unparse(node.func) for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call)}
+                assert "Console" not in calls, path
             for column in re.findall(r"TextColumn\((.*?)\)", code, re.DOTALL):
                 assert "markup=False" in column or not re.search("fields|description", column), column
 
@@ -314,6 +315,7 @@ def test_hostile_texts_in_all_output(name: str, width: int) -> None:
         check_page(page)
 
 
+@settings(max_examples=40)
 @given(config=CONFIGS, name=ALL_TEXTS)
 @pytest.mark.slow
 def test_hostile_records_are_shown(config: Config, name: str) -> None:

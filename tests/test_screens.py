@@ -31,7 +31,7 @@ from ortune.record.files import read_record
 from ortune.report.make import make_page
 from ortune.report.source import read_source
 from ortune.tuning.outcome import Progress
-from tests.conftest import ROOT, run_ortune
+from tests.conftest import ROOT, long_params, run_ortune
 from tests.gate_results import make_result, make_results
 from tests.simulated import Scenario, simulate
 from tests.test_console import make_bench_result
@@ -193,7 +193,7 @@ def test_a_record_is_drawn_alike_on_all_hosts() -> None:
     assert "LD_PRELOAD=libjemalloc.so.2" in found[0][0]
 
 
-@pytest.mark.parametrize("columns", [45, 80, 200])
+@pytest.mark.parametrize("columns", [200, *long_params(45, 80)])
 def test_help_shows_no_type_of_flags(columns: int, tmp_path: Path) -> None:
     for arguments in (["--help"], ["search", "--help"], ["apply", "--help"]):
         assert "<bool>" not in run_ortune(*arguments, cwd=tmp_path, columns=columns).stdout

@@ -9,8 +9,11 @@ import pytest
 from onnx import TensorProto, helper
 
 from ortune.console.warnings import MOST_SESSION_WARNINGS, warn_sessions
+from ortune.requests import SearchRequest
+from ortune.tuning.prepare import prepare
+from ortune.tuning.search import search
 from ortune.worker.session_log import MOST_WARNINGS, SessionWarning, collect_warnings, read_warnings
-from tests.conftest import TINY_CNN, run_ortune
+from tests.conftest import TINY_CNN, run_program
 
 
 def line(text: str, severity: str = "W") -> str:
@@ -60,13 +63,33 @@ def test_they_are_shown_with_the_number_of_sessions() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("no_workers_left")
-def test_a_search_shows_them_once(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("forked_children", "models_read_here", "no_workers_left")
+def test_a_search_collects_them_from_its_workers(tmp_path: Path) -> None:
     model = onnx.load(TINY_CNN)
     model.graph.initializer.append(helper.make_tensor("unused", TensorProto.FLOAT, [1], [1.0]))
     onnx.save(model, tmp_path / "m.onnx")
-    done = run_ortune("search", "m.onnx", "--budget", "2s", "--trials", "1", cwd=tmp_path)
+    request = SearchRequest(model=str(tmp_path / "m.onnx"), output=tmp_path / "r.json", budget=0.5, trials=1)
+    result = search(prepare(request))
+    (text,) = warn_sessions(result.warnings, result.n_sessions)
+    assert text.startswith("ONNX Runtime, in every session: Removing initializer 'unused'.")
+
+
+WITH_WARNINGS = """
+from ortune.__main__ import main
+from ortune.tuning import search
+from ortune.worker.session_log import SessionWarning
+
+search.collect_warnings = lambda logs: (SessionWarning(text="Removing x.", n_sessions=len(logs)),)
+main()
+"""
+"""The command, in all sessions of which ONNX Runtime warns of the same."""
+
+
+@pytest.mark.slow
+def test_a_search_shows_them_once(tmp_path: Path) -> None:
+    command = ("search", str(TINY_CNN), "-o", "r.json", "--budget", "20s")
+    done = run_program(WITH_WARNINGS, *command, cwd=tmp_path, simulate=True)
     assert done.returncode in {0, 3}, done.stderr
     shown = " ".join(done.stdout.split())
-    assert "warning: ONNX Runtime, in every session: Removing initializer 'unused'." in shown
-    assert shown.count("'unused'") == 1
+    assert "warning: ONNX Runtime, in every session: Removing x." in shown
+    assert shown.count("Removing x.") == 1

@@ -33,6 +33,7 @@ from ortune.tuning.stages import SearchSettings, run_search
 from ortune.tuning.state import SearchState
 from ortune.worker import Block, BlockPlan, Failure
 from ortune.workload import Goal, Load, Objective, make_goal, make_load, parse_limit
+from tests.conftest import long_params
 from tests.records import ONE_THREAD
 from tests.simulated import SimulatedExecutor, is_one_thread, make_host, make_model
 
@@ -100,7 +101,7 @@ def test_finds_the_fastest_and_claims_its_true_gain() -> None:
     assert outcome.evidence.winner.p50_ns < outcome.evidence.baseline.p50_ns
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", [0, 1, *long_params(2, 3, 4)])
 @pytest.mark.slow
 def test_recommends_the_baseline_when_nothing_beats_it(seed: int) -> None:
     outcome = search(SimulatedExecutor(all_alike, seed=seed), seed=seed)
@@ -186,7 +187,7 @@ def test_a_confirmation_that_proves_nothing_shows_what_took_effect() -> None:
     assert candidate.config != DEFAULT
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *long_params(1, 2)])
 def test_how_calls_begin_after_a_resume_is_no_gain(seed: int) -> None:
     """An allocator with large pages made the first calls of each block faster, and no others: 1.02x was claimed."""
     executor = SimulatedExecutor(
@@ -296,7 +297,7 @@ def test_trials_limit_screening() -> None:
 
 @pytest.mark.slow
 def test_no_candidate_is_screened_twice() -> None:
-    outcome = search(SimulatedExecutor(all_alike), seconds=200)
+    outcome = search(SimulatedExecutor(all_alike), seconds=60)
     keys = [trial.config.key for trial in outcome.trials]
     assert len(keys) == len(set(keys))
 
@@ -574,7 +575,7 @@ def test_progress_never_goes_backwards() -> None:
         (one_thread_wins, {"n_trials": 4}),
         (one_thread_wins, {"goal": Goal(objectives=("p50", "cpu"))}),
         (all_alike, {"seconds": 20}),
-        (all_alike, {"seconds": 120}),
+        pytest.param(all_alike, {"seconds": 120}, marks=pytest.mark.long),
         (all_alike, {"n_trials": 4}),
     ],
 )
@@ -598,7 +599,7 @@ def test_the_time_left_is_true(latency: Callable[[Config], float], options: dict
 @pytest.mark.slow
 def test_the_study_can_be_opened_later(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"study{suffix}"
-    outcome = search(SimulatedExecutor(one_thread_wins), seconds=20, study=path)
+    outcome = search(SimulatedExecutor(one_thread_wins), seconds=20, n_trials=12, study=path)
     storage = (
         optuna.storages.RDBStorage(f"sqlite:///{path}")
         if suffix == ".db"
@@ -772,7 +773,8 @@ def test_a_front_is_infeasible_only_if_no_other_candidate_seems_to_stay_within_t
 @pytest.mark.slow
 def test_constraints_reach_optuna(tmp_path: Path) -> None:
     path = tmp_path / "study.db"
-    search(SimulatedExecutor(one_thread_wins), seconds=20, study=path, goal=goal(limits=("p50<4.5ms",)))
+    executor = SimulatedExecutor(one_thread_wins)
+    search(executor, seconds=20, n_trials=12, study=path, goal=goal(limits=("p50<4.5ms",)))
     storage = optuna.storages.RDBStorage(f"sqlite:///{path}")
     trials = optuna.load_study(study_name="ortune", storage=storage).get_trials()
     feasible = {trial.constraints["p50<4.5ms"] <= 0 for trial in trials if trial.constraints}
@@ -804,7 +806,7 @@ def test_a_front_has_the_configs_that_no_other_dominates() -> None:
         return latency_of_one_thread(1.6)(config) * level
 
     executor = SimulatedExecutor(latency, cpu=cpu_of_one_thread(0.25))
-    outcome = search(executor, seconds=120, goal=goal(pareto=("p50", "cpu")))
+    outcome = search(executor, seconds=60, goal=goal(pareto=("p50", "cpu")))
     assert outcome.evidence.verdict == "trade_off"
     configs = [point.summary.config for point in outcome.evidence.front]
     assert configs[0] == DEFAULT
@@ -904,11 +906,11 @@ def test_a_front_of_the_baseline_alone() -> None:
 @pytest.mark.slow
 def test_a_front_within_limits() -> None:
     executor = SimulatedExecutor(latency_of_one_thread(1.6), cpu=cpu_of_one_thread(0.25))
-    outcome = search(executor, seconds=120, goal=goal(pareto=("p50", "cpu"), limits=("p50<1.3x",)))
+    outcome = search(executor, seconds=60, goal=goal(pareto=("p50", "cpu"), limits=("p50<1.3x",)))
     assert outcome.evidence.verdict in NOTHING_BETTER
     assert [point.summary.config for point in outcome.evidence.front] == [DEFAULT]
     executor = SimulatedExecutor(latency_of_one_thread(1.6), cpu=cpu_of_one_thread(0.25))
-    wide = search(executor, seconds=120, goal=goal(pareto=("p50", "cpu"), limits=("p50<2x",)))
+    wide = search(executor, seconds=60, goal=goal(pareto=("p50", "cpu"), limits=("p50<2x",)))
     assert wide.evidence.verdict == "trade_off"
     assert wide.config.session_options["intra_op_num_threads"] == 1
 

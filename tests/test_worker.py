@@ -45,12 +45,13 @@ from ortune.worker.readback import find_unpinned, read_pool
 from ortune.worker.session_info import PoolThread
 from ortune.workload import InputOptions, Load, Tolerance, make_feed, make_load
 from tests.budgets import scale_budget
-from tests.conftest import FAULTY_WORKER, ROOT, TINY_CNN, TINY_ENCODER
+from tests.conftest import FAULTY_WORKER, TINY_CNN, TINY_ENCODER
+from tests.simulated.children import ForkedProcess, NewProcess
 
 PLAN = BlockPlan(duration_ns=20_000_000, lead_in_ns=2_000_000, min_calls=3, deadline_s=30)
 USABLE = tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else (0,)
 
-pytestmark = pytest.mark.usefixtures("models_read_here", "no_workers_left")
+pytestmark = pytest.mark.usefixtures("forked_children", "models_read_here", "no_workers_left")
 
 
 def level(name: str) -> Config:
@@ -111,7 +112,7 @@ def executor() -> Iterator[ProcessExecutor]:
 
 @pytest.fixture(scope="module")
 def faulty_executor() -> Iterator[ProcessExecutor]:
-    with make_executor(FAULTY_WORKER, memory_limit_bytes=1_500_000_000) as made:
+    with make_executor(FAULTY_WORKER, memory_limit_bytes=600_000_000) as made:
         yield made
 
 
@@ -142,6 +143,37 @@ def test_names_of_processes_that_are_cut_within_a_character(tmp_path: Path) -> N
     assert read_stat(tmp_path) == ["S", "1", "42"]
     (tmp_path / "status").write_bytes(b"Name:\t" + name + b"\nVmHWM:\t  12 kB\n")
     assert read_sizes(str(tmp_path / "status")) == {"VmHWM": 12 * 1024}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
+def test_forked_children_are_like_started_ones(tmp_path: Path) -> None:
+    """What other tests have in place of processes that Python starts."""
+    program = tmp_path / "worker.py"
+    program.write_text(
+        "import json, os, sys\n"
+        "own = [sys.argv, os.getcwd(), os.environ.get('OWN'), 'ORTUNE_TEST_RUN' in os.environ, sys.stdin.read()]\n"
+        "place = [os.getpgid(0) == os.getpid(), os.getppid(), sorted(os.sched_getaffinity(0)), __name__]\n"
+        "print(json.dumps([own, place]), flush=True)\n"
+        "os.kill(os.getpid(), 15)\n"
+    )
+    found = []
+    for start in (ForkedProcess, NewProcess):
+        with start(
+            [sys.executable, "-P", str(program), "one", "two"],
+            cwd=tmp_path,
+            env={"OWN": "value"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            process_group=0,
+            text=True,
+        ) as process:
+            stdout, _ = process.communicate("input", timeout=60)
+            found.append((process.returncode, json.loads(stdout)))
+    assert found[0] == found[1]
+    returncode, (own, place) = found[0]
+    assert returncode == -signal.SIGTERM
+    assert own == [[str(program), "one", "two"], str(tmp_path), "value", False, "input"]
+    assert place == [True, os.getpid(), list(USABLE), "__main__"]
 
 
 @pytest.mark.slow
@@ -199,7 +231,6 @@ def test_session_creation_is_measured(executor: ProcessExecutor) -> None:
     assert blocks[0].memory == blocks[1].memory  # type: ignore[union-attr]
 
 
-@pytest.mark.slow
 def test_each_call_has_its_case() -> None:
     model = read_model(TINY_ENCODER)
     feed = make_feed(model, InputOptions(dims={"batch": (1, 8), "sequence": (16,)}))
@@ -232,6 +263,7 @@ def test_workers_are_suspended_between_blocks(executor: ProcessExecutor) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("started_children")
 def test_settings_are_read_back(executor: ProcessExecutor) -> None:
     config = Config(
         session_options={"intra_op_num_threads": 2, "execution_mode": "ORT_PARALLEL", "inter_op_num_threads": 3},
@@ -273,7 +305,6 @@ def test_ineffective_pinning_is_a_failure(executor: ProcessExecutor) -> None:
     assert "999" not in result.message or "998" in result.message
 
 
-@pytest.mark.slow
 def test_rejected_option_is_a_failure(executor: ProcessExecutor) -> None:
     result = launch(executor, block_base("abc"))
     assert isinstance(result, Failure)
@@ -283,7 +314,6 @@ def test_rejected_option_is_a_failure(executor: ProcessExecutor) -> None:
     assert "no_such_option" in result.message
 
 
-@pytest.mark.slow
 def test_environment_is_passed_to_the_worker(executor: ProcessExecutor) -> None:
     """An invalid value of ORT_INTRA_OP_NUM_THREADS makes onnxruntime raise an exception."""
     result = launch(executor, Config(environment={"ORT_INTRA_OP_NUM_THREADS": "junk"}))
@@ -292,6 +322,7 @@ def test_environment_is_passed_to_the_worker(executor: ProcessExecutor) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("started_children")
 @pytest.mark.parametrize(
     ("of_user", "of_config", "found"), [(None, None, None), ("2", None, "2"), (None, "1", "1"), ("2", "1", "1")]
 )
@@ -434,13 +465,15 @@ def test_a_worker_that_computes_for_long_is_waited_for(tmp_path: Path, monkeypat
         "import subprocess, sys, time\n"
         "from ortune.worker.candidate_session import CandidateSession\n"
         "from ortune.worker.main import main\n"
-        "COMPUTE = 'import time; end = time.process_time() + 1.5\\nwhile time.process_time() < end: pass'\n"
+        "COMPUTE = 'import time; end = time.process_time() + 0.7\\nwhile time.process_time() < end: pass'\n"
         "class Session(CandidateSession):\n"
         "    def load(self):\n"
-        "        exec(COMPUTE)\n"
+        "        if not self.request.is_reference:\n"
+        "            exec(COMPUTE)\n"
         "        return super().load()\n"
         "    def check(self, *arguments):\n"
-        "        subprocess.run([sys.executable, '-c', COMPUTE], check=True)\n"
+        "        if not self.request.is_reference:\n"
+        "            subprocess.run([sys.executable, '-S', '-c', COMPUTE], check=True)\n"
         "        return super().check(*arguments)\n"
         "main(Session)\n"
     )
@@ -448,7 +481,6 @@ def test_a_worker_that_computes_for_long_is_waited_for(tmp_path: Path, monkeypat
         require_worker(launch(executor, DEFAULT, deadline_s=900))
 
 
-@pytest.mark.slow
 def test_half_of_a_message_is_no_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ortune.worker.protocol.REST_S", 0.2)
     program = tmp_path / "worker.py"
@@ -591,7 +623,6 @@ def test_replies_in_the_wrong_stage_are_refused(tmp_path: Path, replies: list[st
     assert failure.message.startswith("the worker was ended, as it sent an invalid message")
 
 
-@pytest.mark.slow
 def test_output_on_stdout_is_ignored(faulty_executor: ProcessExecutor) -> None:
     worker = require_worker(launch(faulty_executor, block_base("2")))
     assert isinstance(worker.measure(PLAN), Block)
@@ -692,14 +723,30 @@ def test_the_baseline_is_launched_again_at_first(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
 @pytest.mark.slow
-def test_workers_end_when_their_parent_is_killed() -> None:
+def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
+    """The pipe and the signal for groups whose parent has ended would not end one that computes and ignores signals."""
+    program = tmp_path / "worker.py"
+    program.write_text(
+        "import signal, time\n"
+        "from ortune.worker import main\n"
+        "def serve(connection, make):\n"
+        "    connection.send_bytes(b'ready')\n"
+        "    time.sleep(3600)\n"
+        "signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
+        "main.serve = serve\n"
+        "main.main()\n"
+    )
     code = f"""
-import os, sys, time
-sys.path.insert(0, {str(ROOT)!r})
-from tests.test_worker import make_executor
+import sys, time
+from pathlib import Path
 from ortune.knobs import DEFAULT
-executor = make_executor()
-(worker,) = executor.launch([DEFAULT], deadline_s=60)
+from ortune.worker import protocol
+from ortune.worker.process import WorkerProcess
+folder = Path({str(tmp_path)!r})
+command = (sys.executable, "-P", {str(program)!r})
+worker = WorkerProcess(DEFAULT, command, folder / "log", folder, environment={{}}, on_close=print)
+protocol.receive(worker.pipe, 60)
+worker.suspend()
 print(worker.pid, flush=True)
 time.sleep(600)
 """
@@ -788,7 +835,6 @@ def test_search_continues_after_failures_to_check_and_measure(tmp_path: Path) ->
     assert record.evidence.speedup is not None
 
 
-@pytest.mark.slow
 def test_error_describes_inputs_that_do_not_run() -> None:
     model = read_model(TINY_ENCODER)
     feed = make_feed(model, InputOptions(shapes={"attention_mask": (1, 5), "input_ids": (1, 7)}))

@@ -12,10 +12,10 @@ from ortune.cli import make_advised_command
 from ortune.errors import InputsError
 from ortune.model import InputInfo
 from ortune.model.inspect import inspect_model
-from ortune.worker.working_inputs import Tried, TryRequest, check_inputs, run_once, try_inputs
+from ortune.worker.working_inputs import Tried, TryRequest, check_inputs, list_options, run_once, try_inputs
 from ortune.workload import InputOptions, make_feed
 from ortune.workload.working_sizes import Outcome, WorkingInputs, find_working_sizes, read_numbers
-from tests.conftest import run_ortune
+from tests.conftest import long_params, run_ortune
 from tests.input_graphs import GRAPHS, make_graph
 from tests.simulated import make_model
 
@@ -38,6 +38,11 @@ def test_a_generated_model_runs_or_its_needs_are_found(name: str, tmp_path: Path
     tried = try_here(path)
     assert bool(tried.message) == (name in NEEDS_OPTIONS)
     assert (tried.found is None) == (name not in NEEDS_OPTIONS)
+    if tried.found:
+        advised = [f"--{option} {value}" for option, value in list_options(tried.found)]
+        assert " ".join(advised) == NEEDS_OPTIONS[name]
+        dims = {dimension: (size,) for dimension, size in tried.found.dims.items()}
+        assert not try_here(path, InputOptions(dims=dims, shapes=tried.found.shapes)).message
 
 
 def test_most_generated_models_run_without_options() -> None:
@@ -45,7 +50,7 @@ def test_most_generated_models_run_without_options() -> None:
     assert len(NEEDS_OPTIONS) <= 4
 
 
-@pytest.mark.parametrize("name", NEEDS_OPTIONS)
+@pytest.mark.parametrize("name", ["flat", "reflection", *long_params("molecules", "frames")])
 @pytest.mark.slow
 def test_the_advice_can_be_pasted_and_works(name: str, tmp_path: Path) -> None:
     path = make_graph(name, tmp_path)

@@ -10,11 +10,16 @@ import sys
 import threading
 import time
 
+if os.environ.get("LIGHT_SESSIONS"):
+    import light
+
+    light.install()
+
 import numpy as np
 import onnxruntime as ort
 
 MODEL = sys.argv[1]
-IMAGE = {"image": np.zeros((1, 3, 32, 32), np.float32)}
+IMAGE = {"image": np.ones((1, 3, 32, 32), np.float32)}
 
 
 def make_session():
@@ -48,7 +53,7 @@ def failing():
     work(session)
     for _ in range(3):
         with contextlib.suppress(Exception):
-            session.run(None, {"image": np.zeros((1, 3, 32), np.float32)})
+            session.run(None, {"another": IMAGE["image"]})
 
 
 def _fork(count, child):
@@ -87,6 +92,7 @@ def killed():
     end = time.monotonic() + 2.5
     while time.monotonic() < end:
         session.run(None, IMAGE)
+        time.sleep(0.01)
     signal.pthread_kill(threading.get_ident(), signal.SIGKILL)
 
 

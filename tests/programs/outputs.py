@@ -17,6 +17,11 @@ import sys
 import threading
 import time
 
+if os.environ.get("LIGHT_SESSIONS"):
+    import light
+
+    light.install()
+
 import numpy as np
 import onnxruntime
 

@@ -14,6 +14,11 @@ import subprocess
 import sys
 import time
 
+if os.environ.get("LIGHT_SESSIONS"):
+    import light
+
+    light.install()
+
 import numpy as np
 import onnxruntime
 

@@ -4,6 +4,7 @@
 - `executor`: launches candidates whose durations come from a function, for parts of the package.
 - `host`: hosts and models as values.
 - `reading`: reads models without a child process.
+- `children`: workers that are forks of a process that has imported everything.
 """
 
 from tests.simulated.executor import (
