@@ -27,7 +27,7 @@ from ortune.workload import Goal
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-SCHEMA = 3
+SCHEMA = 1
 
 N_QUANTILES = 16
 """Latencies that are stored for each block: quantiles at equal distances."""

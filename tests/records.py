@@ -21,6 +21,7 @@ from tests.simulated.reading import read_here
 
 ELSEWHERE = HostClass(
     id="0123456789abcdef",
+    name="Some CPU, 32 cores, 64 threads, 2 NUMA nodes",
     system="Linux",
     machine="x86_64",
     cpu_model="Some CPU",
@@ -30,12 +31,13 @@ ELSEWHERE = HostClass(
     n_numa_nodes=2,
     n_usable=64,
     n_usable_cores=32,
+    n_usable_numa_nodes=2,
 )
 """A class of hosts that is not the one of these tests."""
 
 ONE_THREAD = Config(session_options={"intra_op_num_threads": 1})
 
-EXAMPLE = ROOT / "tests" / "data" / "schema-2.ortune.json"
+EXAMPLE = ROOT / "tests" / "data" / "limits.ortune.json"
 
 
 installed = functools.cache(read_installed_runtime)

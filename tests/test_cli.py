@@ -493,7 +493,7 @@ def test_bad_input_has_a_message_and_exit_code_2(bad: Path, arguments: list[Any]
 @pytest.mark.parametrize(
     ("change", "code", "message"),
     [
-        ({"schema": 7}, 2, "has schema 7"),
+        ({"schema": 2}, 2, "has schema 2"),
         ({"extra": 1}, 2, "unknown field `extra`"),
         ({"model": {"path": "m.onnx", "digest": "sha256:0", "files": []}}, 2, "for another model"),
         ({"host": {"n_cores": 4096}}, 1, "physical cores: 4096 in the record"),

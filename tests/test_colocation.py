@@ -662,7 +662,14 @@ def make_estimate(value: float, **fields: Any) -> Estimate:
 
 
 def make_result(deployment: Deployment, verdict: Verdict = "kept", **fields: Any) -> ModelResult:
-    values: dict[str, Any] = {"figure": "p99", "served_per_s": 50.0, "utilization": 0.4, "n_requests": 2000}
+    values: dict[str, Any] = {
+        "figure": "p99",
+        "served_per_s": 50.0,
+        "utilization": 0.4,
+        "n_requests": 2000,
+        "cpu_ns_per_call": 8e6,
+        "memory_bytes": 100,
+    }
     return ModelResult(deployment=deployment, latency_ns=make_estimate(20e6), verdict=verdict, **{**values, **fields})
 
 
@@ -827,8 +834,13 @@ class TestDocument:
     @pytest.mark.parametrize(
         ("place", "value", "message"),
         [
-            (("schema",), SCHEMA + 1, f"reads plans up to schema {SCHEMA}"),
-            (("schema",), None, "has no version"),
+            (
+                ("schema",),
+                SCHEMA + 1,
+                f"has schema {SCHEMA + 1}, and this version of ortune reads schema {SCHEMA}",
+            ),
+            (("schema",), 0, "plan.json has schema 0, and this"),
+            (("schema",), None, "has no number as its schema"),
             (("recommended",), 2, "recommends another one"),
             (("recommended",), -1, "recommends another one"),
             (("command",), "rm -rf /", "unknown field `command`"),

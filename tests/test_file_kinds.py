@@ -104,9 +104,9 @@ def test_plans_and_other_documents(tmp_path: Path) -> None:
     path = tmp_path / "p.json"
     for document, kind in (
         ({"schema": 1, "rows": [], "recommended": 1}, "a plan"),
-        ({"schema": 6, "evidence": {}, "search": {}}, "a record"),
-        ({"schema": 6, "records": [{"evidence": {}, "search": {}}]}, "a record"),
-        ({"schema": 6}, "a JSON file"),
+        ({"schema": 1, "evidence": {}, "search": {}}, "a record"),
+        ({"schema": 1, "records": [{"evidence": {}, "search": {}}]}, "a record"),
+        ({"schema": 1}, "a JSON file"),
     ):
         path.write_text(json.dumps(document))
         assert name_kind(path) == kind

@@ -1,4 +1,4 @@
-"""Host classes: CPU generations, limits of the process, coarse classes of older records, and untrusted files."""
+"""Host classes: CPU generations, limits of the process, and untrusted files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from ortune.host import Host, HostClass, read_host
 from ortune.host.cpuinfo import find_model_name, read_processor, read_virtual
-from ortune.host.host_class import DETAILS, PROPERTY_NAMES, describe_difference
+from ortune.host.host_class import PROPERTY_NAMES, describe_difference
 from ortune.host.macos import build_processor, parse_sysctl
 from ortune.host.microarchitectures import name_generation
 from ortune.host.processor import INSTRUCTIONS, MOST_CHARACTERS, Caches, CpuType, Processor
@@ -28,9 +28,9 @@ from ortune.report.host_map import describe_host
 from ortune.tuning.hints import describe_search, find_similar_searches, remember
 from ortune.tuning.share_outcome import name_identity
 from ortune.workload import Goal
-from tests.conftest import ROOT, TINY_CNN, run_ortune
+from tests.conftest import ROOT, run_ortune
 from tests.hosts import HOSTS, list_files, read_files, write_files
-from tests.records import EXAMPLE, ONE_THREAD, make_local_record, write
+from tests.records import EXAMPLE, ONE_THREAD
 from tests.simulated import make_host, make_model
 
 CPU_FIELDS = ("cpu_model", "platform", "cpu", "instructions", "caches")
@@ -51,12 +51,6 @@ def classes(hosts: dict[str, Host]) -> dict[str, HostClass]:
 def read_class(root: Path, name: str, **limits: str) -> HostClass:
     host = HOSTS[name]
     return HostClass.of(read_files(root, list_files(host, **limits), host.machine))
-
-
-def make_coarse(found: HostClass) -> HostClass:
-    """Return a class as schema 4 has it."""
-    fields = {name: value for name, value in msgspec.to_builtins(found).items() if name not in {*DETAILS, "name"}}
-    return msgspec.convert(fields | {"id": "0123456789abcdef"}, HostClass)
 
 
 class TestGenerations:
@@ -81,7 +75,6 @@ class TestGenerations:
         assert names.count("") == sum(host.machine == "aarch64" for host in HOSTS.values()) >= 10
         guests = [classes[f"zen{number}-guest"] for number in (2, 3, 4, 5)]
         for one, other in itertools.combinations(guests, 2):
-            assert make_coarse(one).includes(make_coarse(other))
             assert set(one.differences(other)) <= {"cpu", "instructions", "caches"}
 
     @pytest.mark.parametrize(
@@ -188,60 +181,14 @@ class TestLimits:
         assert read_class(tmp_path / "a", "zen1", allowed="0-5") == read_class(tmp_path / "b", "zen1", allowed="12-17")
 
 
-class TestCoarse:
-    def test_it_includes_what_it_cannot_tell_apart(self, classes: dict[str, HostClass]) -> None:
-        for found in classes.values():
-            coarse = make_coarse(found)
-            assert coarse.is_coarse
-            assert not found.is_coarse
-            assert coarse.includes(found)
-            assert not found.includes(coarse)
-            assert coarse.count_differences(found) > 1
-
-    def test_it_does_not_include_what_it_can(self, classes: dict[str, HostClass]) -> None:
-        coarse = make_coarse(classes["icelake"])
-        assert set(coarse.differences(classes["cascadelake"])) == {"cpu_model"}
-        assert set(coarse.differences(msgspec.structs.replace(classes["icelake"], cpu_quota=2.0))) == {"cpu_quota"}
-
-    def test_it_has_a_title(self, classes: dict[str, HostClass]) -> None:
-        assert make_coarse(classes["zen4c"]).title == "AMD EPYC 8434P, 48 cores, 96 threads, 8 NUMA nodes"
-        assert make_coarse(classes["graviton2"]).title == "aarch64, 64 cores"
-
+class TestHostsOfFewFacts:
     def test_a_host_without_any_details(self) -> None:
         found = HostClass.of(make_host(4))
-        assert found.is_coarse
         assert found.includes(HostClass.of(make_host(4)))
         assert set(found.differences(HostClass.of(make_host(2, smt=2)))) == {"n_cores", "n_usable_cores"}
 
 
 class TestWhereItIsShown:
-    """Commands that use a record of an older version say that its class is coarse."""
-
-    @pytest.fixture
-    def config(self, tmp_path: Path) -> Path:
-        record = make_local_record(TINY_CNN, ONE_THREAD)
-        if record.host.is_coarse:
-            pytest.skip("what the CPUs are is unknown on this system")
-        return write(msgspec.structs.replace(record, host=make_coarse(record.host)), tmp_path / "old.json")
-
-    @pytest.mark.parametrize(
-        "arguments",
-        [
-            ("apply", "old.json", TINY_CNN),
-            ("apply", "old.json", TINY_CNN, "--verify", "--budget", "6s"),
-            ("apply", "old.json", "--", sys.executable, "-c", "pass"),
-            ("gate", "old.json", "--budget", "6s"),
-        ],
-        ids=("apply", "verify", "program", "gate"),
-    )
-    def test_commands(self, tmp_path: Path, config: Path, arguments: tuple[object, ...]) -> None:
-        for is_coarse in (True, False):
-            done = run_ortune(*arguments, cwd=tmp_path, simulate=True)
-            assert done.returncode in {0, 1, 3}, done.stderr
-            text = " ".join(f"{done.stdout} {done.stderr}".split())
-            assert ("host class is coarse" in text) == is_coarse
-            write(make_local_record(TINY_CNN, ONE_THREAD), config)
-
     def test_host(self, tmp_path: Path) -> None:
         here = HostClass.of(read_host())
         done = run_ortune("host", cwd=tmp_path, columns=200)
@@ -252,17 +199,14 @@ class TestWhereItIsShown:
         facts = dict(describe_host(classes["zen4-guest"], runtime).facts)
         assert facts["CPU type"] == "Zen 4 (AuthenticAMD family 25 model 17 stepping 1)"
         assert facts["host class"] == classes["zen4-guest"].id
-        assert "coarse" in dict(describe_host(make_coarse(classes["zen4-guest"]), runtime).facts)["host class"]
 
     def test_the_history_of_searches(self, tmp_path: Path, classes: dict[str, HostClass]) -> None:
-        """Searches of an older version give hints, unless their class is another one."""
+        """Searches give hints, unless their class is another one."""
         path, traits = tmp_path / "history.jsonl", make_model().traits
-        for name in ("zen3-guest", "zen4-guest"):
-            remember(path, describe_search(make_coarse(classes[name]), traits, Goal(), [ONE_THREAD]))
-        remember(path, describe_search(classes["zen3-guest"], traits, Goal(), [ONE_THREAD]))
-        remember(path, describe_search(make_coarse(classes["icelake"]), traits, Goal(), [ONE_THREAD]))
+        for name in ("zen3-guest", "zen4-guest", "icelake"):
+            remember(path, describe_search(classes[name], traits, Goal(), [ONE_THREAD]))
         found = find_similar_searches(path, classes["zen4-guest"], traits, Goal())
-        assert [each.host.is_coarse for each in found] == [True, True]
+        assert [each.host for each in found] == [classes["zen4-guest"]]
 
     def test_the_documented_class(self) -> None:
         found = re.search(r'```json\n"host": (\{.*?\n\})\n```', (ROOT / "docs" / "record.md").read_text(), re.DOTALL)
@@ -294,7 +238,6 @@ class TestText:
 
     def test_every_property_has_a_name(self) -> None:
         assert list(PROPERTY_NAMES) == [name for name in HostClass.__struct_fields__ if name not in {"id", "name"}]
-        assert set(PROPERTY_NAMES) >= DETAILS
 
 
 class TestOtherSystems:
@@ -424,7 +367,7 @@ class TestUntrustedFiles:
         assert name_generation(found.cpu) == "Cortex-A9"
 
     def check(self, found: HostClass) -> None:
-        assert found.title.isprintable()
+        assert found.name.isprintable()
         assert len(found.cpu_model) <= MOST_CHARACTERS
         assert set(found.instructions.split()) <= set(INSTRUCTIONS)
         assert len(encode(found)) < 2000

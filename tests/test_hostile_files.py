@@ -48,6 +48,7 @@ from ortune.workload import InputOptions, make_feed
 from ortune.workload.npz import read_npz
 from ortune.workload.workload import MOST_SAMPLES, InputData
 from tests.conftest import TINY_CNN
+from tests.fuzz.histories import trials_seeds
 from tests.simulated import make_model
 
 DATA = Path(__file__).parent / "data"
@@ -464,9 +465,14 @@ class TestOtherFiles:
             decode_trials(gzip.compress(content))
 
     def test_the_line_of_a_fault_in_trials(self) -> None:
-        header = {"type": "header", "schema": 4, "model": "m", "started": "2026-01-01", "objectives": [], "figures": []}
+        header = trials_seeds()[0].splitlines()[0]
         with pytest.raises(ValueError, match=r"line 2: .*at `\$.number`"):
-            decode_trials(gzip.compress(json.dumps(header).encode() + b'\n{"type": "trial", "number": "x"}\n'))
+            decode_trials(gzip.compress(header + b'\n{"type": "trial", "number": "x"}\n'))
+
+    def test_trials_of_another_schema(self) -> None:
+        content = trials_seeds()[0].replace(b'"schema":1', b'"schema":2')
+        with pytest.raises(ValueError, match="it has schema 2, and this version of ortune reads schema 1"):
+            decode_trials(gzip.compress(content))
 
     def test_a_history_of_broken_lines(self, tmp_path: Path) -> None:
         (tmp_path / "h.jsonl").write_bytes(b"x\n" * 2000)

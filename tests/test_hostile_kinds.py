@@ -29,7 +29,6 @@ from tests.records import ONE_THREAD, make_local_record
 Document = dict[str, Any]
 Change = Callable[[Document], None]
 
-DATA = Path(__file__).parent / "data"
 
 BIDI = "a\u202egpj.\u2066exe\u200b\ufeffé\u0301" + "\U000e0041" * 3
 LONG = "x" * 60_000
@@ -196,7 +195,6 @@ LEGAL: dict[str, Change] = {
     "trials of another file": put({"file": "r.json", "sha256": "0" * 64}, "search", "trials"),
     "many failures": put({"timeout": 1 << 53, "crash": 1 << 53}, "search", "failed"),
     "names of many models": put({"models": {f"{BIDI}{n}": {} for n in range(2000)}}, "config"),
-    "another schema": put(1, "schema"),
 }
 """Records that are legal, however odd. Some are not: then there must be a message."""
 
@@ -222,7 +220,8 @@ ILLEGAL: dict[str, tuple[Change, str]] = {
         "backend_path",
     ),
     "a library as a provider": (put({"providers": [["/tmp/evil.soExecutionProvider", {}]]}, "config"), "providers"),
-    "a bundle within a record": (put([{"schema": 6, "records": []}], "config", "records"), "records"),
+    "a schema before the first": (put(0, "schema"), "has schema 0"),
+    "a bundle within a record": (put([{"schema": 1, "records": []}], "config", "records"), "records"),
     "too many sessions": (
         put({"scenario": "multi-client", "clients": 1, "sessions": 65}, "workload", "load"),
         "sessions",
@@ -375,16 +374,16 @@ TEXTS: dict[str, Callable[[str], str]] = {
     "a number that is too small": lambda text: text.replace('"budget_s": ', '"budget_s": 1e-400, "x": '),
     "a truncated text": lambda text: text[: len(text) // 2],
     "only its beginning": lambda text: text[:1],
-    "a bundle of bundles": lambda text: f'{{"schema": 6, "records": [{{"schema": 6, "records": [{text}]}}]}}',
+    "a bundle of bundles": lambda text: f'{{"schema": 1, "records": [{{"schema": 1, "records": [{text}]}}]}}',
     "a bundle of itself": lambda text: text.replace("{", '{"records": [{}],', 1),
-    "a bundle of nothing": lambda text: '{"schema": 6, "records": []}',
-    "a bundle of numbers": lambda text: '{"schema": 6, "records": [1, null, "a", []]}',
-    "a bundle of many schemas": lambda text: f'{{"schema": 2, "records": [{text}, {{"schema": 9}}]}}',
+    "a bundle of nothing": lambda text: '{"schema": 1, "records": []}',
+    "a bundle of numbers": lambda text: '{"schema": 1, "records": [1, null, "a", []]}',
+    "a bundle of many schemas": lambda text: f'{{"schema": 1, "records": [{text}, {{"schema": 9}}]}}',
     "a plan of a record": lambda text: text.replace("{", '{"rows": [], "recommended": 1, "measured_scale": 1,', 1),
     "a list of records": lambda text: f"[{text}]",
-    "a schema that is no number": lambda text: text.replace('"schema": 6', '"schema": 6.5'),
-    "a schema that is true": lambda text: text.replace('"schema": 6', '"schema": true'),
-    "a schema to come": lambda text: text.replace('"schema": 6', f'"schema": {10**18}'),
+    "a schema that is no number": lambda text: text.replace('"schema": 1', '"schema": 1.5'),
+    "a schema that is true": lambda text: text.replace('"schema": 1', '"schema": true'),
+    "a schema to come": lambda text: text.replace('"schema": 1', f'"schema": {10**18}'),
     "empty lists": lambda text: text.replace("{", '{"x": [' + "[]," * 2_000_000 + "[]],", 1),
     "empty texts": lambda text: text.replace("{", '{"x": [' + '"",' * 3_000_000 + '""],', 1),
     "a text without end": lambda text: text.replace('"reason": "', '"reason": "' + "a" * (1 << 20)),
@@ -409,39 +408,6 @@ def test_texts_that_are_no_records(name: str, benign: Document, tmp_path: Path) 
             read(path)
         assert len(caught.value.message) < 1000
     assert not list(tmp_path.glob("*.before*"))
-
-
-OLD: dict[str, Change] = {
-    "a library": put({"environment": {"LD_PRELOAD": "/tmp/libmimalloc.so.2 /tmp/evil.so"}}, "config"),
-    "a library of another place": put({"environment": {"LD_PRELOAD": "/tmp/evil/libmimalloc.so.2"}}, "config"),
-    "a library that is a list": put({"environment": {"LD_PRELOAD": ["libmimalloc.so"]}}, "config"),
-    "no objects": lambda document: document.update(dict.fromkeys(("workload", "evidence", "search", "host"), ())),
-    "trials that are none": put([1, None, "a", {}], "search", "trials"),
-    "stages that are none": put([{"stage": {}}, {"stage": []}, 1], "search", "stages"),
-    "a background load": put("a 'b", "workload", "neighbour"),
-    "a background load that is a list": put(["a"], "workload", "neighbour"),
-    "a shape that is a text": put({"x": {"shape": "abc"}}, "workload", "inputs"),
-    "an objective that is a list": put(["p50"], "workload", "objective"),
-    "unknown names": put({"p50_ns": 1, "utilisation": {}, "session": 5}, "evidence", "winner"),
-    "deep": put(json.loads("[" * 900 + "]" * 900), "x"),
-}
-"""Values that conversions of old schemas read before they are checked."""
-
-
-@pytest.mark.parametrize("schema", range(1, 6))
-@pytest.mark.parametrize("name", OLD)
-def test_old_schemas(name: str, schema: int, tmp_path: Path) -> None:
-    document = json.loads((DATA / f"schema-{schema}.ortune.json").read_text())
-    OLD[name](document)
-    path = tmp_path / "r.json"
-    path.write_text(json.dumps(document))
-    try:
-        record = ortune.read_record(path)
-    except OrtuneError as error:
-        assert len(error.message) < 1000
-    else:
-        # A library is looked up where the config is applied.
-        assert record.config.environment == {}
 
 
 def test_links_and_names_of_trials(benign: Document, tmp_path: Path) -> None:

@@ -235,7 +235,7 @@ def test_the_model_that_a_record_names(path: str, tmp_path: Path) -> None:
 
 def test_nesting(tmp_path: Path) -> None:
     path = tmp_path / "r.json"
-    for text in ('{"schema": 4, "config": ' + "[" * 100_000 + "]" * 100_000 + "}", "[" * 10**6):
+    for text in ('{"schema": 1, "config": ' + "[" * 100_000 + "]" * 100_000 + "}", "[" * 10**6):
         path.write_text(text)
         with pytest.raises(RecordError):
             read_record(path)

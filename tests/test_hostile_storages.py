@@ -277,7 +277,7 @@ def write_texts(study: SharedStudy, location: Location, record: bytes) -> None:
 
 
 def write_results(study: SharedStudy, location: Location, record: bytes) -> None:
-    for number, content in enumerate((record, b"null", b"[]", b'{"schema": 99}', b'{"schema": 6, "records": []}')):
+    for number, content in enumerate((record, b"null", b"[]", b'{"schema": 99}', b'{"schema": 1, "records": []}')):
         other = SharedStudy(location, {"kind": f"{number}"})
         result = SharedResult(
             node=BIDI,
@@ -331,7 +331,7 @@ def write_raw(*lines: Line) -> Callable[[SharedStudy, Location, bytes], None]:
     return change
 
 
-def identify(identity: Any, name: str = "ortune2/x/0") -> tuple[Line, ...]:
+def identify(identity: Any, name: str = "ortune1/x/0") -> tuple[Line, ...]:
     """Return the lines of a further study. The journal has four already."""
     return (
         {"op_code": 0, "study_name": name, "directions": [1]},
@@ -369,8 +369,8 @@ ODD: dict[str, Callable[[SharedStudy, Location, bytes], None]] = {
     "an identity with half a character": write_raw(*identify('{"a": "\ud800"}')),
     "an identity that is nested": write_raw(*identify("[" * 50_000)),
     "an identity of another study": write_raw(*identify('{"model_name": "other"}')),
-    "a study whose name is a path": write_raw(*identify("{}", name=f"ortune2/{TRAVERSAL}")),
-    "a study whose name is a command": write_raw(*identify("{}", name=f"ortune2/{COMMANDS_OF_LOGS}")),
+    "a study whose name is a path": write_raw(*identify("{}", name=f"ortune1/{TRAVERSAL}")),
+    "a study whose name is a command": write_raw(*identify("{}", name=f"ortune1/{COMMANDS_OF_LOGS}")),
     "a study of another kind": write_raw(*identify(json.dumps(GENUINE), name=name_study(GENUINE))),
     "a study of many directions": write_raw(
         {"op_code": 0, "study_name": name_study({"model_name": "many"}), "directions": [0, 1, 2] * 33},
@@ -393,7 +393,7 @@ ODD: dict[str, Callable[[SharedStudy, Location, bytes], None]] = {
     ),
     "the end of all studies": write_raw(*({"op_code": 1, "study_id": number} for number in range(9))),
     "many studies": write_raw(
-        *({"op_code": 0, "study_name": f"ortune2/x/{number}", "directions": [1]} for number in range(3000))
+        *({"op_code": 0, "study_name": f"ortune1/x/{number}", "directions": [1]} for number in range(3000))
     ),
 }
 """What is legal in a journal, and odd."""

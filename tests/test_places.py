@@ -26,6 +26,7 @@ from ortune.worker.block import CpuPlace
 from ortune.worker.cpu import tick_ns
 from ortune.worker.places import Place, PlaceReader, find_place, read_places, sum_places
 from ortune.workload import Load
+from tests.simulated import make_host
 from tests.test_report import BENCH, SEARCH
 from tests.test_worker import PLAN, launch, make_executor, require_worker
 
@@ -126,7 +127,10 @@ def test_a_search_keeps_where_threads_ran() -> None:
     noise = Noise(n_blocks=0, n_contended=0, n_repeated=0, regime="quiet")
     comparison = Comparison(objective="p50", rows=(row,), calls_needed=1, noise=noise)
     sessions = list_sessions(comparison)
-    header = Header(schema=SCHEMA, model="x", started="", objectives=("p50",), figures=("p50",))
+    topology = make_host(2).topology
+    header = Header(
+        schema=SCHEMA, model="x", started="", objectives=("p50",), figures=("p50",), topology=topology, usable=(0,)
+    )
     trials = decode_trials(encode_trials(Trials(header=header, trials=(), sessions=sessions)))
     found = trials.find_session(DEFAULT)
     assert found

@@ -25,8 +25,6 @@ from ortune.compare.paired_run import PairedRun, Side
 from ortune.console.plan import find_warnings, format_capacity, show_plan
 from ortune.errors import BackgroundLoadError, HostError, RecordError, UsageError
 from ortune.host import HostClass, place_processes
-from ortune.host.host_class import DETAILS
-from ortune.host.processor import CpuType, Processor
 from ortune.host.topology import Quota
 from ortune.knobs import DEFAULT, Config
 from ortune.model.identity import ModelIdentity
@@ -842,30 +840,16 @@ class TestDocument:
         with pytest.raises(ValueError, match="are not put together"):
             Deployment(batching=batching, config=Config(batch=2))
 
-    def test_older_documents(self) -> None:
-        """Schema 1 had no batching."""
-        plan = make_example()
-        document = json.loads(encode_plan(plan)) | {"schema": 1}
-        for row in (*document["rows"], *document["screened"]):
-            del row["deployment"]["batching"]
-        assert decode_plan(json.dumps(document).encode()) == msgspec.structs.replace(plan, schema=1)
-
-    def test_older_documents_have_a_coarse_host_class(self) -> None:
-        host = HostClass.of(msgspec.structs.replace(make_host(2), processor=Processor(cpu=CpuType(vendor="a"))))
-        plan = msgspec.structs.replace(make_example(), host=host)
-        assert not decode_plan(encode_plan(plan)).host.is_coarse
-        document = json.loads(encode_plan(plan)) | {"schema": 2}
-        for name in (*DETAILS, "name"):
-            del document["host"][name]
-        found = decode_plan(json.dumps(document).encode()).host
-        assert found.is_coarse
-        assert found.includes(host)
-
     @pytest.mark.parametrize(
         ("place", "value", "message"),
         [
-            (("schema",), SCHEMA + 1, f"reads plans up to schema {SCHEMA}"),
-            (("schema",), None, "has no version"),
+            (
+                ("schema",),
+                SCHEMA + 1,
+                f"has schema {SCHEMA + 1}, and this version of ortune reads schema {SCHEMA}",
+            ),
+            (("schema",), 0, "plan.json has schema 0, and this"),
+            (("schema",), None, "has no number as its schema"),
             (("recommended",), 3, "names others"),
             (("recommended",), -1, "names others"),
             (("best", "memory"), 7, "names others"),

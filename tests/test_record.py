@@ -43,9 +43,8 @@ from ortune.record.files import (
 )
 from ortune.record.json_schema import json_schema
 from ortune.record.layout import encode
-from ortune.record.migrate import OldTrial
 from ortune.record.rounding import ratio, round_record, significant
-from ortune.record.schema import SCHEMA, BestSoFar, Bundle, FrontPoint, Record, TrialsFile, Tried
+from ortune.record.schema import SCHEMA, Bundle, FrontPoint, Record, TrialsFile, Tried
 from ortune.record.select import Choice
 from ortune.record.trials import (
     Header,
@@ -59,19 +58,14 @@ from ortune.record.trials import (
     summarize_trials,
 )
 from ortune.worker import Failure
-from ortune.workload import Load, Tolerance
-from ortune.workload.workload import BackgroundProgram
+from ortune.workload import Tolerance
 from tests.conftest import ROOT
 from tests.fuzz.histories import history_seeds
 from tests.records import ONE_THREAD
+from tests.simulated import make_host
 
 DATA = ROOT / "tests" / "data"
 EXAMPLE = DATA / "server.ortune.json"
-OLD = {schema: DATA / f"schema-{schema}.ortune.json" for schema in (1, 2, 3)}
-"""Records that hold their trials."""
-
-SCHEMA_4 = DATA / "schema-4.ortune.json"
-SCHEMA_5 = DATA / "schema-5.ortune.json"
 SCHEMA_FILE = ROOT / "docs" / "record.schema.json"
 
 
@@ -88,8 +82,8 @@ HOSTS = json.loads(
 """What two hosts say, as a record holds it."""
 
 
-def change(function: Callable[[dict[str, Any]], object], path: Path = EXAMPLE) -> bytes:
-    document = json.loads(path.read_bytes())
+def change(function: Callable[[dict[str, Any]], object]) -> bytes:
+    document = json.loads(EXAMPLE.read_bytes())
     function(document)
     return json.dumps(document).encode()
 
@@ -180,11 +174,10 @@ REJECTED = [
     (b"[]", "not an ortune record"),
     (b"{}", "not an ortune record"),
     (b'{"schema": "4"}', r"not an ortune record: Expected `int`, got `str` - at `\$.schema`"),
-    (b'{"schema": 1}', "missing required field `search`"),
-    (b'{"schema": 2, "search": {}}', r"missing required field `trials` - at `\$.search`"),
-    (b'{"schema": 4}', "missing required field `config`"),
-    (change(lambda d: d.update(schema=99)), f"has schema 99.*reads schemas up to {SCHEMA}"),
-    (change(lambda d: d.update(schema=0)), "does not exist"),
+    (b'{"schema": 1}', "missing required field `config`"),
+    (b'{"schema": 1, "records": [{}]}', r"missing required field `schema` - at `\$.records\[0\]`"),
+    (change(lambda d: d.update(schema=2)), r"has schema 2, and this version of ortune reads schema 1\."),
+    (change(lambda d: d.update(schema=0)), r"has schema 0, and this version of ortune reads schema 1\."),
     (change(lambda d: d.update(extra=1)), "unknown field `extra`"),
     (change(lambda d: d["config"].update(sesion_options={})), r"unknown field `sesion_options` - at `\$\.config`"),
     (change(lambda d: d["config"].update(session_config={"a": 1})), r"Expected `str`.*\$\.config\.session_config"),
@@ -214,10 +207,6 @@ REJECTED = [
         change(lambda d: d["evidence"]["noise"].update(n_blocks=10**400)),
         r"Expected `int` <= 9007199254740992 - at `\$\.evidence\.noise\.n_blocks`",
     ),
-    (
-        change(lambda d: d["search"]["trials"][1].update(number=10**400), OLD[3]),
-        r"<= 9007199254740992 - at `\$\.search\.trials\[1\]\.number`",
-    ),
     (change(lambda d: d["search"].update(seed=-1)), r"seed is -1, below 0 - at `\$\.search`"),
     (change(lambda d: d["search"].update(started="soon")), r"'soon' - at `\$\.search`"),
     (change(lambda d: d["search"].update(failed={"bored": 1})), r"'bored' - at `key` in `\$\.search\.failed`"),
@@ -229,11 +218,9 @@ REJECTED = [
         change(lambda d: d["search"].update(trials={"file": "x.gz", "sha256": "0"})),
         r"not a SHA-256 digest - at `\$\.search\.trials`",
     ),
-    (change(lambda d: d["search"]["trials"][1].update(stage="lap"), OLD[3]), r"\$\.search\.trials\[1\]\.stage"),
-    (change(lambda d: d["search"]["trials"][0].update(extra=1), OLD[1]), r"`extra` - at `\$\.search\.trials\[0\]`"),
-    (change(lambda d: d["evidence"]["winner"].update(p50_ns="x"), OLD[2]), r"\$\.evidence\.winner\.p50_ns"),
-    (change(lambda d: d["search"]["stages"][0].update(stage=[]), OLD[3]), r"\$\.search\.stages\[0\]\.stage"),
-    (b'{"schema": 3, "config": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested too deeply"),
+    (change(lambda d: d["evidence"]["winner"].update(p50_ns="x")), r"\$\.evidence\.winner\.p50_ns"),
+    (change(lambda d: d["search"]["stages"][0].update(stage=[])), r"\$\.search\.stages\[0\]\.stage"),
+    (b'{"schema": 1, "config": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested too deeply"),
 ]
 
 
@@ -260,7 +247,7 @@ class TestReading:
 
         A seed may be any number. It is only shown, and passed to random generators.
         """
-        kinds = inspect.multi_type_info([Record, Header, Trial, TrialRound, TrialSession, OldTrial])
+        kinds = inspect.multi_type_info([Record, Header, Trial, TrialRound, TrialSession])
         seen: set[type] = set()
         found = {path for kind in kinds for path in find_unbounded(kind, "", seen)}
         checked = ("Config.", "ModelSettings.", "ThreadPool.", "Load.", "Workload.batches", "SessionInfo.settings")
@@ -287,98 +274,6 @@ class TestReading:
         with EXAMPLE.open() as file:
             monkeypatch.setattr("sys.stdin", file)
             assert ortune.read_record("-") == read_record(EXAMPLE)
-
-
-class TestOlderSchemas:
-    """Files that older versions wrote."""
-
-    @pytest.mark.parametrize("schema", OLD)
-    def test_it_is_read(self, schema: int) -> None:
-        old, record = json.loads(OLD[schema].read_bytes()), read_record(OLD[schema])
-        assert (old["schema"], record.schema) == (schema, SCHEMA)
-        assert record.config.session_options == old["config"]["session_options"]
-        assert record.evidence.verdict == old["evidence"]["verdict"]
-        assert record.evidence.speedup
-        assert record.evidence.speedup.estimate == pytest.approx(old["evidence"]["speedup"]["estimate"], rel=1e-4)
-        assert record.evidence.baseline and record.evidence.winner
-        assert record.evidence.baseline.p99_ns == pytest.approx(old["evidence"]["baseline"]["p99_ns"], rel=1e-3)
-        assert record.base == record.evidence.baseline.config
-        assert record.search.n_tried == len(old["search"]["trials"]) - 1
-        assert [each.stage for each in record.search.stages] == ["screening", "racing", "confirmation"]
-        assert msgspec.json.decode(encode_record(record), type=Record) == record
-
-    @pytest.mark.parametrize("schema", OLD)
-    def test_its_trials_are_read(self, schema: int) -> None:
-        old, trials = json.loads(OLD[schema].read_bytes()), read_trials(OLD[schema]).trials
-        speedups = [
-            [trial["speedup"]] if schema == 1 and trial["speedup"] is not None else trial.get("speedups")
-            for trial in old["search"]["trials"]
-        ]
-        assert [trial.speedups and list(trial.speedups) for trial in trials] == speedups
-        assert [trial.n_blocks for trial in trials] == [trial["blocks"] for trial in old["search"]["trials"]]
-        assert {trial.stage for trial in trials} <= {"screening", "racing", "confirmation"}
-
-    def test_schema_1_has_one_load_and_one_objective(self) -> None:
-        old, record = json.loads(OLD[1].read_bytes()), read_record(OLD[1])
-        assert record.workload.load == Load()
-        assert record.workload.objectives == ("p50",)
-        assert record.workload.inputs["image"].shapes == (tuple(old["workload"]["inputs"]["image"]["shape"]),)
-
-    def test_schema_2_is_the_same_in_the_new_one(self) -> None:
-        assert read_record(OLD[2]) == read_record(SCHEMA_4)
-
-    def test_schema_4_has_a_coarse_host_class(self) -> None:
-        old, record = json.loads(SCHEMA_4.read_bytes()), read_record(SCHEMA_4)
-        assert (old["schema"], record.schema) == (4, SCHEMA)
-        assert {name: getattr(record.host, name) for name in old["host"]} == old["host"]
-        assert record.host.is_coarse
-        assert not example().host.is_coarse
-        assert msgspec.structs.replace(record, host=example().host) == example()
-
-    def test_schema_5_is_the_same_without_hosts(self) -> None:
-        old, record = json.loads(SCHEMA_5.read_bytes()), read_record(SCHEMA_5)
-        assert (old["schema"], record.schema) == (5, SCHEMA)
-        assert record == example()
-        assert record.evidence.hosts is None
-
-    def test_older_records_in_a_bundle_are_coarse(self, tmp_path: Path) -> None:
-        records = [json.loads(path.read_bytes()) for path in (EXAMPLE, SCHEMA_4, *OLD.values())]
-        path = tmp_path / "bundle.json"
-        path.write_text(json.dumps({"schema": SCHEMA, "records": records}))
-        assert [each.host.is_coarse for each in read_records(path)] == [False, True, True, True, True]
-
-    def test_utilization_and_background_load_were_called_otherwise(self, tmp_path: Path) -> None:
-        path = tmp_path / "c.json"
-        path.write_bytes(change(lambda d: d["workload"].update(neighbour="sleep 9"), OLD[2]))
-        record = read_record(path)
-        assert record.workload.background_load == BackgroundProgram.of("sleep 9")
-        assert "sleep 9" not in encode_record(record).decode()
-        assert record.evidence.winner
-        assert record.evidence.winner.utilization == 0.01366
-
-    def test_nodes_and_build_time_stay(self, tmp_path: Path) -> None:
-        path = tmp_path / "c.json"
-        session = {"nodes": {"CUDAExecutionProvider": 7, "CPUExecutionProvider": 2}, "build_s": 61.25}
-        path.write_bytes(change(lambda d: d["evidence"]["winner"]["session"].update(session), OLD[3]))
-        winner = read_record(path).evidence.winner
-        assert winner
-        assert (winner.nodes, winner.build_s) == (session["nodes"], 61.25)
-
-    def test_the_base_of_an_interrupted_search(self, tmp_path: Path) -> None:
-        """Without a confirmation, such a record recommends the base itself: the default, and what was fixed."""
-
-        def interrupt(document: dict[str, Any]) -> None:
-            document["config"]["session_options"] = {"intra_op_num_threads": 1}
-            document["evidence"].update(verdict="inconclusive", speedup=None, baseline=None, winner=None)
-            document["evidence"]["best_so_far"] = {"config": document["config"], "speedup": 1.5, "proven": False}
-            document["search"]["interrupted"] = True
-
-        path = tmp_path / "c.json"
-        path.write_bytes(change(interrupt, OLD[3]))
-        record = read_record(path)
-        assert record.base == record.config == ONE_THREAD
-        assert record.evidence.best_so_far == BestSoFar(config=ONE_THREAD, speedup=1.5)
-        assert not record.is_proven
 
 
 class TestWhatIsKnown:
@@ -591,8 +486,8 @@ class TestWriting:
         [
             {"schema": "avro", "mine": 1},
             {"schema": 1, "evidence": {}},
-            {"schema": 2, "records": [{"name": "a"}]},
-            {"schema": 2, "records": []},
+            {"schema": 1, "records": [{"name": "a"}]},
+            {"schema": 1, "records": []},
             {"schema": True, "evidence": {}, "search": {}},
         ],
     )
@@ -646,7 +541,13 @@ class TestWriting:
 def trials(seed: int) -> Trials:
     return Trials(
         header=Header(
-            schema=SCHEMA, model="sha256:0", started="2026-01-01", objectives=("p50",), figures=("p50", "memory")
+            schema=SCHEMA,
+            model="sha256:0",
+            started="2026-01-01",
+            objectives=("p50",),
+            figures=("p50", "memory"),
+            topology=make_host(2).topology,
+            usable=(0, 1),
         ),
         trials=(
             Trial(number=0, stage="confirmation", speedups=(1.0,)),
@@ -655,7 +556,11 @@ def trials(seed: int) -> Trials:
             Trial(number=3, stage="screening", failure=Failure(kind="crash", stage="load", message="SIGSEGV")),
             Trial(number=4, stage="screening", speedups=(2.0,)),
         ),
-        rounds=(TrialRound(stage="screening", values={0: (120.5, 1000.0), 1: (100.0, 900.0)}, contended=(1,)),),
+        rounds=(
+            TrialRound(
+                stage="screening", launch=0, values={0: (120.5, 1000.0), 1: (100.0, 900.0)}, contended=(1,), at_s=0.0
+            ),
+        ),
     )
 
 
@@ -726,8 +631,9 @@ class TestTrials:
         self, most_bytes: int, n_screening: int, n_others: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A file that is too large to be read would be worse. Rounds of the proof are left out last."""
-        screening = [TrialRound(stage="screening", values={0: (120.5, 1000.0)}, at_s=float(at)) for at in range(400)]
-        others = [TrialRound(stage="confirmation", values={0: (120.5, 1000.0)}, at_s=float(at)) for at in range(20)]
+        one = TrialRound(stage="screening", launch=0, values={0: (120.5, 1000.0)}, at_s=0.0)
+        screening = [msgspec.structs.replace(one, at_s=float(at)) for at in range(400)]
+        others = [msgspec.structs.replace(each, stage="confirmation") for each in screening[:20]]
         written = msgspec.structs.replace(trials(1), rounds=(*screening, *others))
         monkeypatch.setattr(trials_module, "MOST_BYTES", most_bytes)
         found = decode_trials(encode_trials(written))

@@ -27,7 +27,7 @@ from ortune.knobs import DEFAULT, Config
 from ortune.options import parse_shapes
 from ortune.record.files import encode_record, read_record, read_trials
 from ortune.record.files import write_record as write_both
-from ortune.record.schema import Bundle
+from ortune.record.schema import SCHEMA, Bundle
 from ortune.record.trials import TrialRound, encode_trials
 from ortune.report import trials as trials_page
 from ortune.report import write
@@ -152,29 +152,9 @@ class TestSource:
         page = page_of(tmp_path / "r.json")
         assert "Candidates" not in titles_of(page) and "Reproduce" in titles_of(page)
 
-    @pytest.mark.parametrize("schema", [1, 2, 3])
-    def test_records_of_earlier_versions(self, schema: int) -> None:
-        page = page_of(ROOT / "tests" / "data" / f"schema-{schema}.ortune.json")
-        assert page.verdict and "Reproduce" in titles_of(page)
-
-    def test_trials_of_earlier_versions(self, tmp_path: Path) -> None:
-        """Without times, distributions and topology, charts have the order of measuring, or are left out."""
-        record, trials = read_record(SEARCH), read_trials(SEARCH)
-        assert trials.header
-        old = msgspec.structs.replace(
-            trials,
-            header=msgspec.structs.replace(trials.header, topology=None, usable=()),
-            rounds=tuple(msgspec.structs.replace(each, at_s=None, foreign_share=None) for each in trials.rounds),
-            sessions=tuple(msgspec.structs.replace(each, latencies=None) for each in trials.sessions),
-        )
-        write_both(record, tmp_path / "r.json", encode_trials(old))
-        names = [chart.name for chart in page_of(tmp_path / "r.json").charts]
-        assert "latencies" not in names and "foreign-use" not in names
-        assert {"pairs", "candidates", "effects", "noise"} <= set(names)
-
     def test_a_bundle(self, tmp_path: Path) -> None:
         record = read_record(SEARCH)
-        (tmp_path / "b.json").write_bytes(encode_record(Bundle(schema=4, records=(record, record))))
+        (tmp_path / "b.json").write_bytes(encode_record(Bundle(schema=SCHEMA, records=(record, record))))
         page = page_of(tmp_path / "b.json")
         assert page.verdict == "A bundle of 2 records"
         assert sum(title.startswith("Record ") for title in titles_of(page)) == 2
@@ -186,7 +166,7 @@ class TestSource:
         append_history(tmp_path / "h.jsonl", [make_result()])
         assert isinstance(read_source(str(tmp_path / "h.jsonl")), History)
 
-    @pytest.mark.parametrize("content", ["", "x", "[]", "{}", '{"schema": 4}', '{"rows": []}', "\0\1", '{"a":' * 2000])
+    @pytest.mark.parametrize("content", ["", "x", "[]", "{}", '{"schema": 1}', '{"rows": []}', "\0\1", '{"a":' * 2000])
     def test_other_files(self, content: str, tmp_path: Path) -> None:
         (tmp_path / "x.json").write_text(content)
         with pytest.raises(RecordError, match=r"x\.json is not a record, a bundle"):
@@ -432,7 +412,9 @@ class TestPages:
         selected = run.in_one_regime()
         counted = {id(each) for launch in selected.launches for each in launch}
         rounds = [
-            TrialRound(stage="confirmation", launch=number, values={0: (1e6,)}, contended=(0,) * each.contended)
+            TrialRound(
+                stage="confirmation", launch=number, values={0: (1e6,)}, contended=(0,) * each.contended, at_s=0.0
+            )
             for number, (each,) in enumerate(run.launches)
         ]
         places = {place for place, (each,) in enumerate(run.launches) if id(each) in counted}
@@ -627,7 +609,7 @@ def every_block(text: str) -> Page:
     specs = [
         draw_pairs([Pairs(label=text, ratios=(1.0,), interval=interval)], "x"),
         draw_latencies({text: [(0.0, 1.0), (1.0, 2.0)]}),
-        draw_attempts([Attempt(at=1, speedup=1.1, stage="racing", settings=text)], timed=True, title="x"),
+        draw_attempts([Attempt(at=1, speedup=1.1, stage="racing", settings=text)], title="x"),
         draw_effects([(text, interval)]),
         draw_front([FrontMark(x=1, y=1, label=text, kind="default", settings=text)], "p50", "cpu"),
         draw_gates([GateMark(time=time, slowdown=interval, decision=text, head=text)], 1.05),

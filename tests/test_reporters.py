@@ -18,7 +18,7 @@ from ortune.console.safe_console import SafeConsole
 from ortune.errors import RecordError, UsageError
 from ortune.gates.decision import judge_objective
 from ortune.gates.reporters.github import render_annotations
-from ortune.gates.reporters.history import HistoryEntry, append_history, make_entry, read_history
+from ortune.gates.reporters.history import append_history, make_entry, read_history
 from ortune.gates.reporters.junit import render_junit
 from ortune.gates.reporters.markdown import render_markdown
 from ortune.gates.reporters.messages import describe_allowed, describe_finding, describe_interval, percent
@@ -27,13 +27,6 @@ from ortune.report.history import choose_entries
 from ortune.requests import GateReportOptions
 from tests.conftest import TINY_CNN, run_ortune
 from tests.gate_results import ERROR, make_interval, make_result, make_results
-
-OLD_LINE = (
-    '{"time":"2026-11-01T10:00:00+00:00","name":"detector","decision":"fail","reason":"p50 is worse by more than 3%",'
-    '"slowdowns":{"p50":{"estimate":1.1,"low":1.08,"high":1.12,"confidence":0.99}},"allowed":{"p50":1.03},'
-    '"head":"model.onnx","onnxruntime":"1.20.0","host":"0123456789abcdef","wall_s":42.5}\n'
-)
-"""A line that an earlier version wrote."""
 
 
 def without_findings() -> GateResult:
@@ -152,25 +145,6 @@ class TestHistory:
         assert entry.is_void
         other = msgspec.structs.replace(result, head=result.base, base=result.head)
         assert make_entry(other, entry.time).conditions != entry.conditions
-
-    def test_a_history_of_an_earlier_version(self, tmp_path: Path) -> None:
-        path = tmp_path / "h.jsonl"
-        path.write_text(OLD_LINE)
-        append_history(path, [make_result("detector")])
-        old, new = read_history(path)[0]
-        assert old == HistoryEntry(
-            time="2026-11-01T10:00:00+00:00",
-            name="detector",
-            decision="fail",
-            reason="p50 is worse by more than 3%",
-            slowdowns={"p50": make_interval(1.08, 1.1, 1.12)},
-            allowed={"p50": 1.03},
-            head="model.onnx",
-            onnxruntime="1.20.0",
-            host="0123456789abcdef",
-            wall_s=42.5,
-        )
-        assert new.decision == "pass"
 
     def test_entries_of_some_gates(self, tmp_path: Path) -> None:
         path = tmp_path / "h.jsonl"

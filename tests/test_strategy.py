@@ -549,10 +549,10 @@ class TestNoise:
         assert results.spread_baseline() == 0
         for launch, cost_ns in enumerate((1e6, 2e6, 4e6)):
             results.rounds += [
-                TrialRound(stage="screening", launch=launch, values={0: (factor * cost_ns,), 1: (1e6,)})
+                TrialRound(stage="screening", launch=launch, values={0: (factor * cost_ns,), 1: (1e6,)}, at_s=0.0)
                 for factor in (0.9, 1, 1.3)
             ]
-        results.rounds.append(TrialRound(stage="confirmation", launch=0, values={0: (1e9,)}))
+        results.rounds.append(TrialRound(stage="confirmation", launch=0, values={0: (1e9,)}, at_s=0.0))
         assert results.spread_baseline() == pytest.approx(math.log(2))
 
     @pytest.mark.slow

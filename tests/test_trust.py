@@ -20,9 +20,9 @@ from ortune.knobs.catalogue import KNOBS
 from ortune.knobs.config import Config
 from ortune.knobs.legal import encode_legal, find_faults, read_legal
 from ortune.record.files import read_record, read_trials, write_record
-from ortune.record.schema import SCHEMA, RankedTrial
-from ortune.record.trials import Header, Trial, Trials, encode_trials
-from tests.conftest import TINY_CNN, run_ortune
+from ortune.record.schema import RankedTrial
+from ortune.record.trials import Trial, encode_trials
+from tests.conftest import ROOT, TINY_CNN, run_ortune
 from tests.records import ONE_THREAD, make_local_record, write
 
 PATHS: dict[str, tuple[dict[str, Any], str]] = {
@@ -200,8 +200,8 @@ def test_all_configs_are_checked(tmp_path: Path) -> None:
 def test_trials_are_checked(tmp_path: Path) -> None:
     trial = Trial(number=1, config=Config(environment={"LD_PRELOAD": "/tmp/evil.so"}), stage="screening")
     record = make_local_record(TINY_CNN, ONE_THREAD)
-    header = Header(schema=SCHEMA, model="", started="", objectives=("p50",), figures=("p50",))
-    write_record(record, tmp_path / "r.json", encode_trials(Trials(header=header, trials=(trial,))))
+    trials = msgspec.structs.replace(read_trials(ROOT / "tests" / "data" / "report" / "search.json"), trials=(trial,))
+    write_record(record, tmp_path / "r.json", encode_trials(trials))
     with pytest.raises(RecordError, match=r"LD_PRELOAD.*\$\.trials\[0\]\.config\.environment\.LD_PRELOAD"):
         read_trials(tmp_path / "r.json")
 

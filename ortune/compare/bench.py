@@ -38,8 +38,8 @@ class BenchResult(Comparison, frozen=True, kw_only=True):
         model: Identity of the model.
         host: Class of the host.
         runtime: The software.
-        topology: The CPUs of the host; None in results of earlier versions.
-        usable: Those that the comparison could use; empty in results of earlier versions.
+        topology: The CPUs of the host; None for programs.
+        usable: Those that the comparison could use; empty for programs.
     """
 
     workload: Workload

@@ -84,7 +84,7 @@ class Speedup(Interval, frozen=True, kw_only=True, forbid_unknown_fields=True):
     Attributes:
         n_pairs: Pairs of blocks that the interval rests on.
         n_launches: Launches of each side that these pairs are spread over.
-        span_s: Time between the first and the last of the pairs, in seconds; None in older records. The interval covers
+        span_s: Time between the first and the last of the pairs, in seconds; None in plans. The interval covers
             how much the host varies within this time, and how much a gain usually differs between occasions within
             hours, but not how much it varies from day to day.
     """

@@ -16,7 +16,7 @@ from ortune.apply.messages import describe_missing_cache
 from ortune.apply.warm import WarmResult
 from ortune.compare.interval import format_speedup
 from ortune.console.few_calls import describe_few_calls
-from ortune.console.warnings import warn_coarse_class, warn_mismatch
+from ortune.console.warnings import warn_mismatch
 from ortune.console.widgets import (
     add_note,
     format_baseline,
@@ -63,8 +63,6 @@ def show_apply(
         show_note(console, "failed", f"the config does not work on this host: {failure}", "bold red")
     else:
         console.print(make_session_grid(result.loaded))
-    if record.host.is_coarse:
-        show_warning(console, warn_coarse_class())
     show_mismatches(console, result.mismatches)
     if missing := describe_missing_cache(record, spell_as_flag):
         show_warning(console, f"{missing[0].upper()}{missing[1:]}.")

@@ -34,7 +34,6 @@ from ortune.console.widgets import (
 )
 from ortune.gates.reporters.messages import describe_allowed, describe_cost, describe_finding, describe_interval
 from ortune.gates.results import Finding, Gate, GateError, GateResult, InterimResult, Observe
-from ortune.host.host_class import COARSE_NOTE
 from ortune.knobs import describe
 from ortune.program.tuned import TunedProgram
 from ortune.steps import end_steps
@@ -226,7 +225,6 @@ def make_header(gate: Gate, subject: Feed | TunedProgram) -> Table:
     for name, side in (("base", gate.base), ("head", gate.head)):
         notes = [describe(side.config)] if not side.config.is_default else []
         notes += [side.python] if side.python else []
-        notes += [COARSE_NOTE] if side.is_coarse else []
         grid.add_row(name, add_note(side.text, ", ".join(notes)))
     if isinstance(subject, Feed):
         add_inputs(grid, subject)

@@ -122,7 +122,7 @@ def _make_limit_rows(host: Host) -> list[Row]:
         rows = [("usable", Text.assemble((usable, "yellow"), f", of {n_online} online"))]
     quota = limits.quota
     host_class = HostClass.of(host)
-    rows.insert(0, ("class", add_note(host_class.title, host_class.id)))
+    rows.insert(0, ("class", add_note(host_class.name, host_class.id)))
     rows.append(("quota", add_note((format_quota(quota.cpus), "yellow"), f"set in {quota.where}") if quota else "none"))
     if limits.memory_bytes is not None:
         rows.append(("memory", f"{format_bytes(limits.memory_bytes)} available"))

@@ -11,7 +11,7 @@ from ortune.apply.fit import find_load_mismatch
 from ortune.compare.interval import format_speedup
 from ortune.console.header import add_host
 from ortune.console.program import describe_measure
-from ortune.console.warnings import warn_coarse_class, warn_load_mismatch
+from ortune.console.warnings import warn_load_mismatch
 from ortune.console.widgets import add_note, make_grid, show_warning
 from ortune.host import HostClass
 from ortune.knobs import describe
@@ -51,9 +51,5 @@ def add_program(grid: Table, tuned: TunedProgram) -> None:
 def show_tuned_warnings(console: Console, tuned: TunedProgram) -> None:
     """Print how the comparison differs from that of the records."""
     found = find_load_mismatch(tuned.record, tuned.program.request.beside)
-    warnings = [*tuned.notes]
-    if any(record.host.is_coarse for record in tuned.records):
-        warnings.append(warn_coarse_class())
-    warnings += [warn_load_mismatch(each.recorded, each.here) for each in found]
-    for warning in warnings:
+    for warning in [*tuned.notes, *(warn_load_mismatch(each.recorded, each.here) for each in found)]:
         show_warning(console, warning)

@@ -14,7 +14,6 @@ from ortune.console.bench import show_comparison
 from ortune.console.header import add_subject, show_header
 from ortune.console.hosts import add_hosts, describe_hosts
 from ortune.console.warnings import (
-    warn_coarse_class,
     warn_load_mismatch,
     warn_mismatch,
     warn_other_data,
@@ -51,12 +50,10 @@ def show_plan(console: Console, record: Record, setup: ComparisonSetup) -> None:
     grid.add_row("recorded", f"{claim}  {record.objectives[0]}, {record.search.started[:10]}")
     show_header(console, grid, setup)
     given = sorted({each.origin for each in record.workload.inputs.values() if each.origin.startswith("from ")})
-    warnings = [warn_coarse_class()] if record.host.is_coarse else []
     if given and not any(each.origin.startswith("from ") for each in setup.feed.describe().values()):
-        warnings.append(warn_other_data(given))
-    warnings += [warn_load_mismatch(each.recorded, each.here) for each in find_load_mismatch(record, setup.beside)]
-    for warning in warnings:
-        show_warning(console, warning)
+        show_warning(console, warn_other_data(given))
+    for each in find_load_mismatch(record, setup.beside):
+        show_warning(console, warn_load_mismatch(each.recorded, each.here))
 
 
 def show_verification(

@@ -8,7 +8,6 @@ from ortune.compare.comparison import Summary, TwoSpeeds
 from ortune.compare.interval import Interval
 from ortune.console.widgets import find_figure, format_count, format_figure, format_number
 from ortune.errors import spell_as_flag
-from ortune.host.host_class import COARSE_NOTE
 from ortune.knobs import Config
 from ortune.knobs.config import CUDA
 from ortune.knobs.environment import portable_variables
@@ -337,11 +336,6 @@ def warn_load_mismatch(recorded: str, here: str) -> str:
     """
     text = f"Background load: {recorded} in the record, {here} here. The result does not belong to the record."
     return f"{text} To run a load, pass {spell_as_flag('beside')}." if here == "none" else text
-
-
-def warn_coarse_class() -> str:
-    """Warn that a record may be for another CPU generation than that of this host."""
-    return f"{COARSE_NOTE[0].upper()}{COARSE_NOTE[1:]}. A new search records more, if the host reports it."
 
 
 def warn_mismatch(what: str, recorded: str, here: str) -> str:

@@ -11,10 +11,7 @@ from ortune.record.schema import Record
 
 
 def digest_claim(record: Record) -> str:
-    """Return a SHA-256 of what a record claims: config, baseline, model, workload, class of host, GPUs and version.
-
-    Without a background load or a GPU, the digest is the same as in versions that did not include it.
-    """
+    """Return a SHA-256 of what a record claims: config, baseline, model, workload, class of host, GPUs and version."""
     workload = record.workload
     claim = {
         "config": record.config.key,
@@ -25,10 +22,8 @@ def digest_claim(record: Record) -> str:
         "limits": workload.limits,
         "inputs": sorted((name, data.dtype, data.shapes) for name, data in workload.inputs.items()),
         "host": record.host.id,
+        "background_load": workload.background_load,
+        "gpus": list_recorded_gpus(record),
         "onnxruntime": record.runtime.onnxruntime,
     }
-    if workload.background_load:
-        claim["background_load"] = workload.background_load
-    if gpus := list_recorded_gpus(record):
-        claim["gpus"] = gpus
     return hashlib.sha256(msgspec.json.encode(claim, order="deterministic")).hexdigest()

@@ -243,7 +243,7 @@ def open_claim(location: Location, record: Record) -> OpenClaim:
             "model_name": record.model.path.replace("\\", "/").rpartition("/")[2],
             "model": record.model.digest,
             "host": record.host.id,
-            "host_name": record.host.title,
+            "host_name": record.host.name,
             "load": str(record.workload.load),
         },
     )

@@ -114,7 +114,7 @@ def _describe(study: SharedStudy, found: SharedClaim | Unread | None) -> StudySt
     return StudyStatus(
         study=study.name,
         model=identity.get("model_name", ""),
-        host=record.host.title if record else identity.get("host_name") or next((each.host for each in states), ""),
+        host=record.host.name if record else identity.get("host_name") or next((each.host for each in states), ""),
         load=str(record.workload.load) if record else identity.get("load", ""),
         n_measurements=len(measurements),
         nodes=describe_nodes(states, proofs),

@@ -33,7 +33,6 @@ class GateSide(msgspec.Struct, frozen=True, kw_only=True):
         model: Path of the ONNX file; empty for a program.
         config: Its settings.
         record: File that they were read from; empty for ONNX Runtime's default.
-        is_coarse: Whether the host class of that record is coarse.
         python: The Python that runs it, or None for this one.
         command: Program and arguments that start a worker; empty for ortune's own worker.
     """
@@ -42,7 +41,6 @@ class GateSide(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     config: Config = Config()
     record: str = ""
-    is_coarse: bool = False
     python: str | None = None
     command: tuple[str, ...] = ()
 

@@ -181,7 +181,6 @@ def make_side(text: str, named: NamedSide, python: str | None, option: str) -> G
         model=named.model,
         config=named.config,
         record=named.source,
-        is_coarse=named.record is not None and named.record.host.is_coarse,
         python=python,
     )
 

@@ -13,15 +13,9 @@ from ortune.host.processor import MOST_CHARACTERS, Caches, CpuType
 from ortune.host.topology import Host
 from ortune.numbers import FEW, Count
 
-COARSE_NOTE = "the host class is coarse: only the name of the CPU was recorded, which several generations may share"
-"""What messages say about a coarse class, as part of a sentence."""
-
 
 class HostClass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A class of hosts that can share a config: all properties are the same, including usable CPUs and quota.
-
-    Classes that were written before schema 5 are coarse: they have neither `cpu` nor any other field whose default
-    means unknown.
 
     Attributes:
         id: Short hash of all other fields, without `name`.
@@ -49,7 +43,7 @@ class HostClass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """
 
     id: str
-    name: str = ""
+    name: str
     system: str
     machine: str
     cpu_model: str
@@ -65,7 +59,7 @@ class HostClass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     n_numa_nodes: Count
     n_usable: Count
     n_usable_cores: Count
-    n_usable_numa_nodes: Count | None = None
+    n_usable_numa_nodes: Count
     n_usable_l3_caches: Count | None = None
     usable_cores_by_kind: Annotated[tuple[Count, ...], FEW] = ()
     cpu_quota: float | None = None
@@ -78,6 +72,7 @@ class HostClass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         counts = [sum(core.kind == kind for core in usable_cores) for kind in range(len(topology.kinds))]
         found = cls(
             id="",
+            name="",
             system=host.system,
             machine=host.machine,
             cpu_model=host.cpu_model,
@@ -103,40 +98,22 @@ class HostClass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return msgspec.structs.replace(found, id=digest[:16], name=_name(found))
 
     @property
-    def title(self) -> str:
-        """Its name. Classes before schema 5 have none, so it is made from their properties."""
-        return self.name or _name(self)
-
-    @property
     def cpu_name(self) -> str:
         """Marketing name of the CPU and its generation, as far as they are known."""
         return _name_cpu(self, self.cpu_model)
-
-    @property
-    def is_coarse(self) -> bool:
-        """Whether at most the marketing name of the CPU is known. Several generations may share a name."""
-        return self.cpu is None
 
     def includes(self, host: HostClass) -> bool:
         """Return whether the hosts of another class belong to this one, as far as it is known."""
         return not self.differences(host)
 
     def differences(self, host: HostClass) -> dict[str, tuple[object, object]]:
-        """Return the properties that differ, with the values of this class and of `host`.
-
-        If this class is coarse, properties that it lacks do not differ.
-        """
+        """Return the properties that differ, with the values of this class and of `host`."""
         return {
             name: (own, other)
             for name in PROPERTY_NAMES
             if (own := getattr(self, name)) != (other := getattr(host, name))
-            and not (self.is_coarse and name in DETAILS and own in UNKNOWN)
             and not (name in MAY_BE_HIDDEN and (own in UNKNOWN or other in UNKNOWN))
         }
-
-    def count_differences(self, host: HostClass) -> int:
-        """Return how many properties differ or, if this class is coarse, may differ."""
-        return sum(getattr(self, name) != getattr(host, name) for name in PROPERTY_NAMES)
 
 
 PROPERTY_NAMES = {
@@ -164,21 +141,6 @@ PROPERTY_NAMES = {
 
 UNKNOWN = (None, "", ())
 
-DETAILS = frozenset(
-    {
-        "platform",
-        "cpu",
-        "instructions",
-        "caches",
-        "virtual",
-        "n_memory_channels",
-        "n_usable_numa_nodes",
-        "n_usable_l3_caches",
-        "usable_cores_by_kind",
-    }
-)
-"""Properties that classes before schema 5 do not have."""
-
 MAY_BE_HIDDEN = frozenset({"caches", "virtual", "n_memory_channels", "n_usable_l3_caches"})
 """Those that a host reports only with a driver, or outside a sandbox. Unknown on one side, they do not differ."""
 
@@ -199,9 +161,8 @@ def _name(host: HostClass) -> str:
     ]
     if host.n_usable > host.n_usable_cores:
         facts.append(f"{host.n_usable} threads")
-    nodes = host.n_usable_numa_nodes or host.n_numa_nodes
-    if nodes > 1:
-        facts.append(f"{nodes} NUMA nodes")
+    if host.n_usable_numa_nodes > 1:
+        facts.append(f"{host.n_usable_numa_nodes} NUMA nodes")
     if host.cpu_quota is not None:
         facts.append(f"quota {host.cpu_quota:g}")
     return ", ".join(facts)

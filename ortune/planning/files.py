@@ -9,7 +9,7 @@ import msgspec
 
 from ortune.errors import RecordError, UsageError
 from ortune.planning.result import SCHEMA, Plan
-from ortune.record.check import check_configs, shorten
+from ortune.record.check import check_configs, check_schema, shorten
 from ortune.record.files import name_of_input, read_content, write_atomically
 from ortune.record.json_text import check_json_text
 from ortune.record.rescue import rescue
@@ -78,11 +78,11 @@ def decode_document(data: bytes, name: str, kind: type[Document], schema: int, h
         data: The text.
         name: Its name, for messages.
         kind: Type of the plan.
-        schema: The newest version of it.
+        schema: The version of it that can be read.
         hint: How to create one.
 
     Raises:
-        RecordError: It is not such a plan, or of a newer version.
+        RecordError: It is not such a plan, or of another version.
     """
     if len(data) > MOST_BYTES:
         raise RecordError(f"{name} is not a plan: it has more than {MOST_BYTES >> 20} MiB.", hint)
@@ -92,13 +92,9 @@ def decode_document(data: bytes, name: str, kind: type[Document], schema: int, h
     except (ValueError, msgspec.DecodeError, RecursionError) as error:
         raise RecordError(f"{name} is not a plan: {shorten(str(error))}.", hint) from None
     version = document.get("schema") if isinstance(document, dict) else None
-    if type(version) is not int or version < 1:
-        raise RecordError(f"{name} is not a plan: it has no version.", hint)
-    if version > schema:
-        raise RecordError(
-            f"{name} has schema {version}, and this version of ortune reads plans up to schema {schema}.",
-            "Use a newer version of ortune.",
-        )
+    if type(version) is not int:
+        raise RecordError(f"{name} is not a plan: it has no number as its schema.", hint)
+    check_schema(version, schema, name, hint)
     try:
         return msgspec.convert(document, kind)
     except (msgspec.ValidationError, RecursionError) as error:

@@ -20,12 +20,8 @@ from ortune.times import check_time
 from ortune.worker import Runtime
 from ortune.workload import Limit, Workload
 
-SCHEMA = 8
-"""Version of the document. Documents of schema 1 have no batching, those of schemas 1 and 2 have a coarse host class,
-those before 4 have only predicted latencies at the requested rate, those before 5 do not say why lengths were not
-measured, those before 6 have neither the figure of the target at the requested rate nor that of the slowest process,
-those before 7 do not say which batches do not fit into memory, and those before 8 do not say why measuring requests at
-a rate failed. They are read unchanged."""
+SCHEMA = 1
+"""Version of the document."""
 
 MOST_DEPLOYMENTS = 1000
 """Deployments that a document holds at most."""

@@ -16,6 +16,7 @@ from ortune.errors import RecordError, TrustWarning
 from ortune.knobs.config import Config
 from ortune.knobs.legal import Fault, find_faults
 from ortune.model.data_files import is_inside
+from ortune.naming import DISTRIBUTION
 
 if TYPE_CHECKING:
     from ortune.compare.interval import Interval
@@ -26,6 +27,25 @@ LARGEST_RATIO = 1e9
 
 MOST_SHOWN = 200
 """Number of characters of a setting that a message shows."""
+
+
+def check_schema(schema: int, known: int, name: str, again: str) -> None:
+    """Check that a document has the schema that this version of ortune reads.
+
+    Args:
+        schema: That of the document.
+        known: The one that can be read.
+        name: Name of the file, for messages.
+        again: How to write such a file.
+
+    Raises:
+        RecordError: It has another one.
+    """
+    if schema != known:
+        raise RecordError(
+            f"{name} has schema {schema}, and this version of ortune reads schema {known}.",
+            f"Install a newer version of {DISTRIBUTION}." if schema > known else again,
+        )
 
 
 def check_files(record: Record, name: str, place: str) -> None:

@@ -1,7 +1,7 @@
 """Reads and writes the files of records and trials.
 
-Every program that `ortune apply` starts loads this module first. Modules that only writing or older schemas need are
-therefore imported on use.
+Every program that `ortune apply` starts loads this module first. Modules that only writing needs are therefore
+imported on use.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Generic, TypeVar
+from typing import TYPE_CHECKING, BinaryIO, Generic, TypeVar
 
 import msgspec
 
@@ -22,14 +22,13 @@ from ortune.errors import RecordError, UsageError
 from ortune.file_kinds import find_document, is_record, name_kind, name_special
 from ortune.limited import STANDARD_STREAM, STDIN, TooLargeError, read_limited
 from ortune.locks import try_to_lock
-from ortune.naming import DISTRIBUTION
-from ortune.record.check import EvidenceError, check_configs, check_evidence, check_files, shorten
+from ortune.record.check import EvidenceError, check_configs, check_evidence, check_files, check_schema, shorten
 from ortune.record.json_text import check_json_text
 from ortune.record.schema import SCHEMA, Bundle, Record, TrialsFile
 from ortune.streams import find_descriptor
 
 if TYPE_CHECKING:
-    from ortune.record.trials import Trial, Trials
+    from ortune.record.trials import Trials
 
 TRIALS_SUFFIX = ".trials.jsonl.gz"
 
@@ -38,9 +37,6 @@ MOST_BYTES = 16 << 20
 
 PROBE_BYTES = 64 << 10
 """Bytes that must be free at the start for each file to be written. A small search needs fewer."""
-
-MOST_OLD_BYTES = 1 << 20
-"""Largest size of a file with an old schema, which takes more memory."""
 
 SEARCH_HINT = "Create one: ortune search MODEL -o FILE."
 WRITE_AGAIN = "Write it again: ortune search MODEL -o FILE."
@@ -52,12 +48,10 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         records: Its records: one, or those of a bundle.
         is_bundle: Whether it is a bundle.
-        trials: For a single record before schema 4: the trials that it holds. Else None.
     """
 
     records: tuple[Record, ...]
     is_bundle: bool = False
-    trials: tuple[Trial, ...] | None = None
 
 
 def read_record(path: str | Path, *, trust: bool = False) -> Record:
@@ -167,7 +161,10 @@ def parse_records(data: bytes, name: str) -> Document:
         )
     versions = _read_versions(data, name)
     try:
-        found = _decode(data, versions)
+        if versions.records is msgspec.UNSET:
+            found = Document(records=(msgspec.json.decode(data, type=Record),))
+        else:
+            found = Document(records=msgspec.json.decode(data, type=Bundle).records, is_bundle=True)
         for number, record in enumerate(found.records):
             check_evidence(record.evidence, f"$.records[{number}]" if found.is_bundle else "$")
     except (msgspec.ValidationError, RecursionError, EvidenceError) as error:
@@ -196,15 +193,8 @@ def _read_versions(data: bytes, name: str) -> _Versions:
         raise _explain_damage(name, error) from None
     except ValueError as error:
         raise RecordError(f"{name} is not a valid record: {error}.", WRITE_AGAIN) from None
-    if versions.schema > SCHEMA:
-        raise RecordError(
-            f"{name} has schema {versions.schema}; this version of ortune reads schemas up to {SCHEMA}.",
-            f"Install a newer version of {DISTRIBUTION}.",
-        )
-    if versions.schema < 1:
-        raise RecordError(f"{name} has schema {versions.schema}, which does not exist.")
-    if not versions.is_current and len(data) > MOST_OLD_BYTES:
-        raise RecordError(f"{name} has an old schema and more than {MOST_OLD_BYTES >> 10} KiB.", WRITE_AGAIN)
+    for each in (versions, *(versions.records or ())):
+        check_schema(each.schema, SCHEMA, name, WRITE_AGAIN)
     return versions
 
 
@@ -226,82 +216,11 @@ def _explain_damage(name: str, error: Exception) -> RecordError:
     return RecordError(f"{name} is not JSON: {error}.", SEARCH_HINT)
 
 
-class _Member(msgspec.Struct):
-    schema: int | msgspec.UnsetType = msgspec.UNSET
-
-
 class _Versions(msgspec.Struct):
     """The schemas of a document and, if it is a bundle, of its records."""
 
     schema: int
-    records: list[_Member] | msgspec.UnsetType = msgspec.UNSET
-
-    @property
-    def is_current(self) -> bool:
-        """Whether all of it has the newest schema."""
-        schemas = [each.schema for each in self.records or ()]
-        return all(schema == SCHEMA for schema in (self.schema, *schemas))
-
-
-def _decode(data: bytes, versions: _Versions) -> Document:
-    """Return the content of a document of any schema.
-
-    Raises:
-        msgspec.ValidationError: It is malformed.
-    """
-    if not versions.is_current:
-        return _convert(msgspec.json.decode(data), versions.schema)
-    # Without a copy of its content as dictionaries, which would take more memory than the records.
-    if versions.records is msgspec.UNSET:
-        return Document(records=(msgspec.json.decode(data, type=Record),))
-    return Document(records=msgspec.json.decode(data, type=Bundle).records, is_bundle=True)
-
-
-def _convert(document: dict[str, Any], version: int) -> Document:
-    """Return the content of a document of which a part has an old schema.
-
-    Raises:
-        msgspec.ValidationError: It is malformed.
-    """
-    if "records" not in document:
-        trials = _migrate(document, version)
-        return Document(records=(_round_old(msgspec.convert(document, type=Record), version),), trials=trials)
-    versions: list[int] = []
-    for number, each in enumerate(document["records"] if isinstance(document["records"], list) else ()):
-        if not isinstance(each, dict):
-            continue
-        # A bundle that was edited by hand may contain records of several schemas.
-        own = each.get("schema", version)
-        if type(own) is not int or not 1 <= own <= SCHEMA:
-            raise msgspec.ValidationError(f"schema {own!r} is not one of 1 to {SCHEMA} - at `$.records[{number}]`")
-        versions.append(own)
-        try:
-            _migrate(each, own)
-        except msgspec.ValidationError as error:
-            text, place = str(error), f"`$.records[{number}]"
-            raise msgspec.ValidationError(
-                text.replace("`$", place) if "`$" in text else f"{text} - at {place}`"
-            ) from None
-    records = msgspec.convert({**document, "schema": SCHEMA}, type=Bundle).records
-    return Document(records=tuple(map(_round_old, records, versions)), is_bundle=True)
-
-
-def _migrate(document: dict[str, Any], version: int) -> tuple[Trial, ...] | None:
-    """Convert a document to the newest schema, and return the trials that it contained."""
-    if version == SCHEMA:
-        return None
-    from ortune.record.migrate import migrate
-
-    return migrate(document, version)
-
-
-def _round_old(record: Record, version: int) -> Record:
-    """Return a record with rounded figures. Before schema 4, figures were not rounded."""
-    if version >= 4:
-        return record
-    from ortune.record.rounding import round_record
-
-    return round_record(record)
+    records: list[_Versions] | msgspec.UnsetType = msgspec.UNSET
 
 
 def _only_record(path: str | Path, document: Document) -> Record:
@@ -325,13 +244,7 @@ def read_trials(path: str | Path, *, trust: bool = False) -> Trials:
     Raises:
         RecordError: The record has no trials file, or the file is missing, was changed or cannot be read.
     """
-    from ortune.record.trials import Trials
-
-    document = read_document(path, trust=trust)
-    if document.trials is not None:
-        check_configs(document.trials, str(path), trust=trust, place="$.search.trials")
-        return Trials(trials=document.trials)
-    trials, place = find_trials(_only_record(path, document), Path(path))
+    trials, place = find_trials(read_record(path, trust=trust), Path(path))
     check_configs(trials, str(place), trust=trust)
     return trials
 

@@ -31,7 +31,7 @@ from ortune.record.files import follow_link, is_special
 from ortune.worker import Block, BlockPlan, Failure, Runtime, SessionInfo
 from ortune.worker.protocol import BlockReply
 
-FORMAT = 2
+FORMAT = 1
 
 JOURNAL_SUFFIX = ".unfinished.jsonl"
 

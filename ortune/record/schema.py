@@ -1,7 +1,7 @@
 """The record: the JSON document that a search writes and all other commands read.
 
 A record is short enough to review and plain enough to apply by hand: fields that have their default are left out. It
-is data and executes nothing. Reading is strict: a newer schema, an unknown field, a wrong type or an illegal value is
+is data and executes nothing. Reading is strict: another schema, an unknown field, a wrong type or an illegal value is
 rejected with its JSON path, because a config that is understood in part would be applied in part.
 
 The trials of a search are in a file of their own: see `ortune.record.trials`.
@@ -26,13 +26,8 @@ from ortune.times import check_time
 from ortune.worker import FailureKind, Runtime
 from ortune.workload import Objective, Workload
 
-SCHEMA = 6
-"""Version of the format.
-
-2 added loads. 3 added provider options, IO binding, thread pools and run options. 4 leaves defaults out, moves trials
-to a file of their own, and states what the config was compared with. 5 identifies the CPUs in the host class. 6 has the
-evidence of several hosts.
-"""
+SCHEMA = 1
+"""Version of the format."""
 
 Verdict = Literal[
     "faster",

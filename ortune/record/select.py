@@ -14,7 +14,7 @@ import msgspec
 from ortune.errors import ModelError, RecordError, ThreadsWarning
 from ortune.file_kinds import name_special
 from ortune.host import Host, HostClass, read_host
-from ortune.host.host_class import COARSE_NOTE, describe_difference
+from ortune.host.host_class import describe_difference
 from ortune.knobs.config import Config
 from ortune.knobs.thread_limits import HostSize, limit_config
 from ortune.model import compute_digest, hash_data_file, hash_file
@@ -281,10 +281,9 @@ def choose(
 ) -> Choice:
     """Select among records for the same model.
 
-    Records for this class of host come first; of these, those for this GPU, if they need one; of these, those whose
-    class is not coarse; of these, those for the closest load; of these, those that proved something; of these, those
-    for the installed onnxruntime; of these, the latest. If there are none for this class, records whose class differs
-    in the fewest properties come first. Properties that a coarse class lacks then count as different.
+    Records for this class of host come first; of these, those for this GPU, if they need one; of these, those for the
+    closest load; of these, those that proved something; of these, those for the installed onnxruntime; of these, the
+    latest. If there are none for this class, records whose class differs in the fewest properties come first.
 
     Args:
         records: To select from, at least one.
@@ -298,10 +297,9 @@ def choose(
     """
     here = [each for each in records if each.record.host.includes(host)]
     left = [each for each in here if _fits_gpu(each, pick)] or here
-    left = [each for each in left if not each.record.host.is_coarse] or left
     if not here:
-        least = min(each.record.host.count_differences(host) for each in records)
-        left = [each for each in records if each.record.host.count_differences(host) == least]
+        least = min(len(each.record.host.differences(host)) for each in records)
+        left = [each for each in records if len(each.record.host.differences(host)) == least]
     wanted = load or Load()
     left = _sort_by_worth(left)
     best = min(left, key=lambda each: load_distance(each.record.workload.load, wanted))
@@ -382,12 +380,6 @@ def _explain(best: Sourced, left: Sequence[Sourced], host: HostClass, load: Load
     if not is_here:
         differences = [describe_difference(name, *both) for name, both in record.host.differences(host).items()]
         return f"tuned on another class of host: {'; '.join(differences)}"
-    note = f" ({COARSE_NOTE})" if record.host.is_coarse else ""
-    return f"{_explain_load(best, left, load)}{note}"
-
-
-def _explain_load(best: Sourced, left: Sequence[Sourced], load: Load | None) -> str:
-    record = best.record
     tuned_for = f"tuned for {record.workload.load}"
     if load is not None:
         return tuned_for if record.workload.load == load else f"{tuned_for}, the closest to {load}"

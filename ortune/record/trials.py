@@ -18,7 +18,7 @@ from ortune.host import Cpus, Topology
 from ortune.knobs.config import DEFAULT, Config
 from ortune.numbers import Count
 from ortune.record.layout import encode_line
-from ortune.record.schema import RankedTrial, Tried
+from ortune.record.schema import SCHEMA, RankedTrial, Tried
 from ortune.worker import CpuPlace, Failure, FailureKind, SessionInfo
 from ortune.workload import Objective
 
@@ -42,8 +42,8 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         started: When the search began, in ISO 8601 with the time zone.
         objectives: The objectives, in the order in which trials list their speedups.
         figures: The figures that rounds list: the objectives, and what is limited.
-        topology: The CPUs of the host; None in files of earlier versions.
-        usable: Those that the search could use; empty in files of earlier versions.
+        topology: The CPUs of the host.
+        usable: Those that the search could use.
     """
 
     schema: int
@@ -51,8 +51,8 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     started: str
     objectives: tuple[Objective, ...]
     figures: tuple[Objective, ...]
-    topology: Topology | None = None
-    usable: Cpus = ()
+    topology: Topology
+    usable: Cpus
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="trial"):
@@ -82,20 +82,20 @@ class TrialRound(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     Attributes:
         stage: The stage.
-        launch: Number of the launch in the search; None in records of earlier versions.
+        launch: Number of the launch in the search.
         values: By number of the trial: the figures of its block, in the order that the header gives. Times are in
             ns, memory in bytes, throughput in calls per second.
         contended: Numbers of the trials whose block was measured while other processes used the CPUs.
-        at_s: When it began, in seconds after the start of the search; None in files of earlier versions.
+        at_s: When it began, in seconds after the start of the search.
         foreign_share: Largest share of the usable CPUs' time that other processes used during one of its blocks; None
             if unknown.
     """
 
     stage: Stage
-    launch: Count | None = None
+    launch: Count
     values: dict[Count, tuple[float, ...]]
     contended: tuple[Count, ...] = ()
-    at_s: float | None = None
+    at_s: float
     foreign_share: float | None = None
 
 
@@ -107,9 +107,8 @@ class TrialSession(
     Attributes:
         config: The settings that it was created with.
         session: The effective settings of the session.
-        latencies: The distribution of the latency of its calls; None in files of earlier versions.
-        places: CPU time that its threads spent on each CPU in all blocks of the confirmation; empty if unknown, and in
-            files of earlier versions.
+        latencies: The distribution of the latency of its calls; None if no block of it counts.
+        places: CPU time that its threads spent on each CPU in all blocks of the confirmation; empty if unknown.
     """
 
     config: Config = DEFAULT
@@ -122,13 +121,13 @@ class Trials(msgspec.Struct, frozen=True, kw_only=True):
     """The content of the file.
 
     Attributes:
-        header: What the search was for; None where the trials are those of a record before schema 4.
+        header: What the search was for.
         trials: All trials, in the order of trying.
         rounds: All rounds, in the order of measuring.
         sessions: Sessions of the baseline and of those that were compared with it.
     """
 
-    header: Header | None = None
+    header: Header
     trials: tuple[Trial, ...]
     rounds: tuple[TrialRound, ...] = ()
     sessions: tuple[TrialSession, ...] = ()
@@ -178,7 +177,7 @@ def encode_trials(trials: Trials) -> bytes:
     """
     import gzip
 
-    before = [encode_line(line) for line in (trials.header, *trials.trials) if line is not None]
+    before = [encode_line(line) for line in (trials.header, *trials.trials)]
     after = [encode_line(line) for line in trials.sessions]
     rounds = [(each.stage, encode_line(each)) for each in trials.rounds]
     most_bytes = MOST_BYTES - sum(map(len, (*before, *after)))
@@ -205,6 +204,8 @@ def decode_trials(data: bytes) -> Trials:
     header, *lines = found
     if not isinstance(header, Header):
         raise ValueError("it does not begin with a header")
+    if header.schema != SCHEMA:
+        raise ValueError(f"it has schema {header.schema}, and this version of ortune reads schema {SCHEMA}")
     return Trials(
         header=header,
         trials=_all_of(Trial, lines),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ortune.console.widgets import format_count
 from ortune.host import Cpus, HostClass, Topology
-from ortune.host.host_class import COARSE_NOTE, PROPERTY_NAMES, UNKNOWN, format_property
+from ortune.host.host_class import PROPERTY_NAMES, UNKNOWN, format_property
 from ortune.numbers import format_quota
 from ortune.report.blocks import Cpu, Facts, HostMap
 from ortune.worker import CpuPlace, Runtime, SessionInfo
@@ -103,7 +103,7 @@ def describe_host(host: HostClass, runtime: Runtime) -> Facts:
             *quota,
             ("system", f"{host.system}, {host.machine}"),
             ("software", describe_runtime(runtime)),
-            ("host class", f"{host.id}; {COARSE_NOTE}" if host.is_coarse else host.id),
+            ("host class", host.id),
         )
     )
 

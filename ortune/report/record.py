@@ -233,8 +233,7 @@ def tell_ratio(speedup: Speedup | None) -> Cell:
 def show_host(record: Record, trials: Trials | None) -> tuple[Block, ...]:
     """Return the host, with the CPUs on which the threads of both sides ran, and those that they were pinned to."""
     blocks: list[Block] = [describe_host(record.host, record.runtime)]
-    header = trials.header if trials else None
-    if not trials or not header or header.topology is None:
+    if not trials:
         return tuple(blocks)
     shown: list[tuple[str, Config]] = [("Default", record.base)]
     if record.config != record.base:
@@ -244,7 +243,7 @@ def show_host(record: Record, trials: Trials | None) -> tuple[Block, ...]:
     for title, config in shown:
         found = trials.find_session(config)
         session, places = (found.session, found.places) if found else (None, ())
-        blocks.append(draw_host(title, header.topology, header.usable, session, places))
+        blocks.append(draw_host(title, trials.header.topology, trials.header.usable, session, places))
     return tuple(blocks)
 
 

@@ -103,13 +103,10 @@ def read_records(content: bytes, path: str) -> Records:
 
     Settings that a record must not have are no error: a report shows them, and applies nothing.
     """
-    document = parse_records(content, name_of_input(path))
     found = []
-    for record in document.records:
+    for record in parse_records(content, name_of_input(path)).records:
         trials, lack = None, ""
-        if document.trials is not None:
-            trials = Trials(trials=document.trials)
-        elif path == STANDARD_STREAM:
+        if path == STANDARD_STREAM:
             lack = "A record from stdin has no trials file next to it."
         else:
             try:

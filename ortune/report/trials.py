@@ -153,14 +153,14 @@ def find_ratios(trials: Trials | None, rounds: Sequence[TrialRound], name: str, 
         name: The figure.
         number: Number of the trial.
     """
-    if trials is None or trials.header is None or name not in trials.header.figures:
+    if trials is None or name not in trials.header.figures:
         return []
     found, figure = [], trials.header.figures.index(name)
     for place, each in enumerate(rounds):
         values = [each.values.get(one, ())[figure : figure + 1] for one in (0, number)]
         if all(values) and all(value[0] > 0 for value in values):
             ratio = values[0][0] / values[1][0]
-            found.append((each.launch or 0, place, 1 / ratio if FIGURES[name].larger_is_better else ratio))
+            found.append((each.launch, place, 1 / ratio if FIGURES[name].larger_is_better else ratio))
     return found
 
 
@@ -207,12 +207,10 @@ def show_candidates(record: Record, trials: Trials | None, prefix: str) -> tuple
     first = find_first_rounds(trials.rounds)
     # Without a failure or a figure, a candidate was launched, and there was no time to measure it.
     others = [trial for trial in trials.trials if trial.number != 0 and (has_failed(trial) or trial.speedups)]
-    timed = bool(first) and all(each.at_s is not None for each in trials.rounds)
     attempts = []
     latest = 0.0
     for trial in others:
-        at = first.get(trial.number) if timed else float(trial.number)
-        latest = latest if at is None else at  # one that failed was not measured: it was tried after the last one
+        latest = first.get(trial.number, latest)  # one that failed was not measured: it was tried after the last one
         attempts.append(
             Attempt(at=latest, speedup=speedup_of(trial), stage=trial.stage, settings=describe(trial.config))
         )
@@ -222,7 +220,7 @@ def show_candidates(record: Record, trials: Trials | None, prefix: str) -> tuple
     chart = Chart(
         name=f"{prefix}candidates",
         title="Candidates over time",
-        spec=draw_attempts(attempts, timed=timed, title=RATIO),
+        spec=draw_attempts(attempts, title=RATIO),
         note=note,
     )
     return (chart, tabulate_trials(trials.trials, record))
@@ -238,8 +236,7 @@ def find_first_rounds(rounds: Sequence[TrialRound]) -> dict[int, float]:
     found: dict[int, float] = {}
     for each in rounds:
         for number in each.values:
-            if each.at_s is not None:
-                found.setdefault(number, each.at_s)
+            found.setdefault(number, each.at_s)
     return found
 
 
@@ -327,31 +324,27 @@ def show_noise(record: Record, trials: Trials | None, prefix: str) -> tuple[Bloc
     values = [each.values[0][0] for each in rounds]
     if len(values) < 2 or min(values) <= 0:
         return tuple(blocks)
-    timed = all(each.at_s is not None for each in rounds)
-    times = [each.at_s or 0.0 if timed else float(place) for place, each in enumerate(rounds, 1)]
     middle = statistics.median(values)
     objective = record.workload.objectives[0]
     per_block = f"A block has few calls for {objective}: a lower percentile is shown. " if is_pooled(objective) else ""
-    states = [(at, value / middle, 0 in each.contended) for at, value, each in zip(times, values, rounds, strict=True)]
+    states = [(each.at_s, value / middle, 0 in each.contended) for value, each in zip(values, rounds, strict=True)]
     name = FIGURES[objective].title
     blocks.append(
         Chart(
             name=f"{prefix}noise",
             title="The default over time",
-            spec=draw_noise(states, timed=timed),
+            spec=draw_noise(states),
             note=f"{name} of the default in each round, relative to its median. {per_block}On a quiet host, it stays "
             "near 1.",
         )
     )
-    shares = [
-        (at, each.foreign_share) for at, each in zip(times, rounds, strict=True) if each.foreign_share is not None
-    ]
+    shares = [(each.at_s, each.foreign_share) for each in rounds if each.foreign_share is not None]
     if len(shares) > 1:
         blocks.append(
             Chart(
                 name=f"{prefix}foreign-use",
                 title="CPU time of other processes",
-                spec=draw_foreign_use(shares, timed=timed),
+                spec=draw_foreign_use(shares),
                 note="Largest share of the usable CPUs' time in a block of each round.",
             )
         )

@@ -19,7 +19,7 @@ from ortune.knobs.config import Config
 from ortune.numbers import Count
 from ortune.worker.failure import Failure
 
-FORMAT = 2
+FORMAT = 1
 """Version of the format. Studies of another one have other names, so that versions do not meet."""
 
 RESULT = "result:"

@@ -57,9 +57,8 @@ class PastSearch(msgspec.Struct, frozen=True, kw_only=True):
         objectives: Its objectives.
         configs: Its best configs, the winner first.
         speedup: The interval of the winner's speedup over ONNX Runtime's default if that was proven, or None.
-        has_background_load: Whether it had a background load; None if that was not stored.
-        inputs: Shapes of the inputs, as text; None if they were not stored. The speedup may then be one over settings
-            that the user fixed.
+        has_background_load: Whether it had a background load.
+        inputs: Shapes of the inputs, as text.
     """
 
     host: HostClass
@@ -68,8 +67,8 @@ class PastSearch(msgspec.Struct, frozen=True, kw_only=True):
     objectives: tuple[str, ...]
     configs: tuple[Config, ...]
     speedup: tuple[float, float] | None = None
-    has_background_load: bool | None = None
-    inputs: str | None = None
+    has_background_load: bool = False
+    inputs: str = ""
 
 
 def history_path() -> Path | None:
@@ -91,8 +90,8 @@ def describe_search(
     configs: Sequence[Config],
     *,
     speedup: tuple[float, float] | None = None,
-    has_background_load: bool | None = None,
-    inputs: str | None = None,
+    has_background_load: bool = False,
+    inputs: str = "",
 ) -> PastSearch:
     """Return the parts of a search to keep."""
     return PastSearch(

@@ -33,7 +33,7 @@ def name_identity(prepared: PreparedSearch, identity: Mapping[str, str]) -> dict
     """
     host = HostClass.of(prepared.host)
     common = {name: text for name, text in identity.items() if name not in OF_ONE_HOST}
-    names = {"model_name": Path(prepared.program.path).name, "host": host.id, "host_name": host.title}
+    names = {"model_name": Path(prepared.program.path).name, "host": host.id, "host_name": host.name}
     return {**common, **names, "format": str(FORMAT)}
 
 
@@ -53,7 +53,7 @@ def open_exchange(prepared: PreparedSearch, identity: Mapping[str, str]) -> Shar
         node=name_node(),
         outbox_path=output.with_name(output.name.removesuffix(".json") + SUFFIX) if output and has_file else None,
         choices={each.name: tuple(each.labels) for each in prepared.space.dimensions},
-        host=HostClass.of(prepared.host).title,
+        host=HostClass.of(prepared.host).name,
         kernel=platform.release(),
     )
 

@@ -11,7 +11,6 @@ from typing import Literal
 
 import msgspec
 
-from ortune.host.host_class import COARSE_NOTE
 from ortune.knobs import Candidate, Config, SearchSpace, describe, ids
 from ortune.knobs.dimension import DEFAULT_LABEL, Rule
 from ortune.model import Traits
@@ -250,7 +249,6 @@ def _find_past(
             search.configs
             and search.speedup
             and search.speedup[0] > 1
-            and search.inputs is not None
             and search.has_background_load == situation.has_background_load
             and measure_similarity(search.traits, traits) >= SAME_GRAPH
             and (number := space.numbers.get(search.configs[0].key))
@@ -264,8 +262,7 @@ def _find_past(
                 config=candidate.config,
                 reasons=list_reasons(space, candidate, "an earlier search found it"),
                 basis="history",
-                evidence=f"an earlier search on this class of host, for {graph} and this load{shapes}"
-                + (f"; {COARSE_NOTE}" if search.host.is_coarse else ""),
+                evidence=f"an earlier search on this class of host, for {graph} and this load{shapes}",
                 gain=Gain(low=low, high=high, confidence=CONFIDENCE_OF_SEARCHES) if is_same else None,
             )
     return None

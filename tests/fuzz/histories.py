@@ -9,7 +9,7 @@ import json
 import zlib
 
 from tests.fuzz.mutation import mutate_bytes
-from tests.fuzz.target import Target, attempt, write_input
+from tests.fuzz.target import DATA, Target, attempt, write_input
 
 
 @functools.cache
@@ -44,15 +44,10 @@ def run_history(data: bytes) -> None:
 
 @functools.cache
 def trials_seeds() -> tuple[bytes, ...]:
-    header = {"type": "header", "schema": 4, "model": "sha256:0", "started": "2026-01-02T03:04:05+01:00"}
-    header |= {"objectives": ["p50"], "figures": ["p50", "memory"]}
-    lines = [
-        header,
-        {"type": "trial", "number": 0, "stage": "confirmation", "speedups": [1.0], "n_blocks": 9},
-        {"type": "trial", "number": 1, "stage": "racing", "config": {"session_options": {"intra_op_num_threads": 1}}},
-        {"type": "round", "stage": "racing", "values": {"0": [1e6, 2e8], "1": [9e5, 1e8]}, "contended": [1]},
-    ]
-    return (b"\n".join(json.dumps(line).encode() for line in lines),)
+    """Return a header, two trials and a round."""
+    lines = gzip.decompress((DATA / "report" / "search.trials.jsonl.gz").read_bytes()).splitlines()
+    rounds = [line for line in lines if line.startswith(b'{"type":"round"')]
+    return (b"\n".join((*lines[:3], rounds[0])),)
 
 
 def run_trials(data: bytes) -> None:

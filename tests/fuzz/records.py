@@ -49,13 +49,7 @@ def record_seeds() -> tuple[bytes, ...]:
     from ortune.record.files import encode_record, read_record
     from ortune.record.schema import SCHEMA, Bundle
 
-    old = []
-    for number in (1, 2, 3):
-        document = json.loads((DATA / f"schema-{number}.ortune.json").read_bytes())
-        del document["search"]["trials"][3:]  # small inputs are read faster
-        old.append(json.dumps(document).encode())
-    server = (DATA / "server.ortune.json").read_bytes()
-    old += [(DATA / f"schema-{number}.ortune.json").read_bytes() for number in (4, 5)]
+    server, limits = ((DATA / f"{name}.ortune.json").read_bytes() for name in ("server", "limits"))
     record = read_record(DATA / "server.ortune.json")
     plain = msgspec.to_builtins(record)
     rich: list[bytes] = []
@@ -69,9 +63,9 @@ def record_seeds() -> tuple[bytes, ...]:
             if knob.where in {"session_options", "session_config", "run_options", "run_config", "environment"}:
                 config.setdefault(knob.where, {})[knob.name] = value
         rich.append(json.dumps({**plain, "config": config}).encode())
-    bundle = encode_record(Bundle(schema=SCHEMA, records=(record, read_record(DATA / "schema-3.ortune.json"))))
+    bundle = encode_record(Bundle(schema=SCHEMA, records=(record, read_record(DATA / "limits.ortune.json"))))
     proven = encode_record(with_hosts(record))
-    return (*old, server, server, bundle, proven, *rich)
+    return (server, limits, bundle, proven, *rich)
 
 
 def with_hosts(record: Any) -> Any:

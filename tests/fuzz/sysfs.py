@@ -228,7 +228,7 @@ def read_tree(root: Path, *, show: bool = True) -> Any:
     read_conditions(root)
     host_class = HostClass.of(host)
     assert host_class.includes(host_class)
-    assert host_class.title.isprintable()
+    assert host_class.name.isprintable()
     assert len(msgspec.json.encode(host_class)) < 4000
     find_default_pool(host)
     build_space(host, make_model())

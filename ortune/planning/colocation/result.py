@@ -17,10 +17,8 @@ from ortune.worker import Runtime
 from ortune.workload import Workload
 from ortune.workload.objectives import Objective
 
-SCHEMA = 4
-"""Version of the document. Documents of schema 1 have a coarse host class, those before 3 do not say how much CPU
-time and memory each model needs, and those before 4 do not say why measuring at higher rates failed. They are read
-unchanged."""
+SCHEMA = 1
+"""Version of the document."""
 
 MOST_MODELS = 64
 MOST_SHARINGS = 1000
@@ -57,8 +55,8 @@ class ModelResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         served_per_s: Requests that were served per second.
         utilization: Share of the callers' time that calls took.
         n_requests: Requests that the figure rests on.
-        cpu_ns_per_call: CPU time of all its processes per call; 0 if it is not known.
-        memory_bytes: Largest resident memory of all its processes; 0 if it is not known.
+        cpu_ns_per_call: CPU time of all its processes per call.
+        memory_bytes: Largest resident memory of all its processes.
     """
 
     deployment: Deployment
@@ -69,8 +67,8 @@ class ModelResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     served_per_s: float
     utilization: float
     n_requests: Count
-    cpu_ns_per_call: float = 0.0
-    memory_bytes: int = 0
+    cpu_ns_per_call: float
+    memory_bytes: int
 
     def __post_init__(self) -> None:
         """Reject numbers that no figure has."""

@@ -21,9 +21,16 @@ from ortune.report.charts.style import (
     layer,
     ratio_axis,
     rule_at,
-    time_axis,
 )
 from ortune.workload import FIGURES
+
+TIME_AXIS: Row = {
+    "field": "at",
+    "type": "quantitative",
+    "title": "time since the start, s",
+    "axis": {"grid": False, "format": "~g"},
+}
+"""The horizontal axis of a chart over time."""
 
 STAGE_COLORS = {"fitting": "var(--series-3)", "screening": BASE, "racing": "var(--series-2)", "confirmation": BEST}
 
@@ -32,7 +39,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """A candidate on the chart of a search.
 
     Attributes:
-        at: When it was first measured: in seconds, or its place in the order of trying.
+        at: When it was first measured, in seconds.
         speedup: How many times better than the baseline it was; None where it failed.
         stage: The last stage that it reached.
         settings: Its settings.
@@ -44,12 +51,11 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     settings: str
 
 
-def draw_attempts(attempts: Sequence[Attempt], *, timed: bool, title: str) -> Row:
+def draw_attempts(attempts: Sequence[Attempt], *, title: str) -> Row:
     """Return a chart of all candidates over time, with the best so far.
 
     Args:
         attempts: The candidates.
-        timed: Whether `at` is in seconds.
         title: Title of the ratios.
     """
     known = sorted((each for each in attempts if each.speedup and is_drawable(each.speedup)), key=lambda each: each.at)
@@ -64,12 +70,6 @@ def draw_attempts(attempts: Sequence[Attempt], *, timed: bool, title: str) -> Ro
     last = max((each.at for each in attempts), default=0.0)
     best.append({"at": last, "speedup": so_far})
     failed = [{"at": each.at, "settings": each.settings} for each in attempts if each.speedup is None]
-    x = {
-        "field": "at",
-        "type": "quantitative",
-        "title": "time since the start, s" if timed else "candidates in the order of trying",
-        "axis": {"grid": False, "format": "~g"},
-    }
     y = {**ratio_axis([row["speedup"] for row in rows], title), "field": "speedup"}
     stages = [stage for stage in STAGE_COLORS if any(row["stage"] == stage for row in rows)]
     color = {
@@ -89,17 +89,21 @@ def draw_attempts(attempts: Sequence[Attempt], *, timed: bool, title: str) -> Ro
             {
                 "data": {"values": best},
                 "mark": {"type": "line", "interpolate": "step-after", "color": GOOD, "strokeWidth": 1.5},
-                "encoding": {"x": x, "y": y},
+                "encoding": {"x": TIME_AXIS, "y": y},
             },
             {
                 "data": {"values": rows},
                 "mark": {"type": "point", "filled": True, "size": 34, "opacity": 0.75},
-                "encoding": {"x": x, "y": y, "color": color, "tooltip": tooltip},
+                "encoding": {"x": TIME_AXIS, "y": y, "color": color, "tooltip": tooltip},
             },
             {
                 "data": {"values": failed},
                 "mark": {"type": "point", "shape": "cross", "filled": True, "size": 50, "color": BAD},
-                "encoding": {"x": x, "y": {"value": HEIGHT - 8}, "tooltip": [{"field": "settings", "title": "failed"}]},
+                "encoding": {
+                    "x": TIME_AXIS,
+                    "y": {"value": HEIGHT - 8},
+                    "tooltip": [{"field": "settings", "title": "failed"}],
+                },
             },
         ]
     )
@@ -184,13 +188,12 @@ def draw_front(points: Sequence[FrontMark], across: str, up: str) -> Row:
     )
 
 
-def draw_noise(rounds: Sequence[tuple[float, float, bool]], *, timed: bool) -> Row:
+def draw_noise(rounds: Sequence[tuple[float, float, bool]]) -> Row:
     """Return a chart of the baseline over time.
 
     Args:
-        rounds: For each round: when it was, the baseline's figure relative to its median, and whether other processes
-            used the CPUs.
-        timed: Whether times are in seconds.
+        rounds: For each round: when it was in seconds, the baseline's figure relative to its median, and whether other
+            processes used the CPUs.
     """
     rows: list[Row] = [
         {"at": at, "ratio": ratio, "state": "contended" if contended else "quiet"}
@@ -205,7 +208,7 @@ def draw_noise(rounds: Sequence[tuple[float, float, bool]], *, timed: bool) -> R
                 "data": {"values": rows},
                 "mark": {"type": "point", "filled": True, "size": 26, "opacity": 0.8},
                 "encoding": {
-                    "x": time_axis(timed=timed),
+                    "x": TIME_AXIS,
                     "y": axis_of(
                         "ratio", "default, relative to its median", [row["ratio"] for row in rows], padded=True
                     ),
@@ -226,12 +229,11 @@ def draw_noise(rounds: Sequence[tuple[float, float, bool]], *, timed: bool) -> R
     )
 
 
-def draw_foreign_use(rounds: Sequence[tuple[float, float]], *, timed: bool) -> Row:
+def draw_foreign_use(rounds: Sequence[tuple[float, float]]) -> Row:
     """Return a chart of the share of the CPUs' time that other processes used.
 
     Args:
-        rounds: For each round: when it was, and the share.
-        timed: Whether times are in seconds.
+        rounds: For each round: when it was in seconds, and the share.
     """
     rows = [{"at": at, "share": max(share, 0.0)} for at, share in rounds if math.isfinite(share)]
     return layer(
@@ -240,7 +242,7 @@ def draw_foreign_use(rounds: Sequence[tuple[float, float]], *, timed: bool) -> R
                 "data": {"values": rows},
                 "mark": {"type": "area", "interpolate": "step", "color": UNSURE, "opacity": 0.5, "line": False},
                 "encoding": {
-                    "x": time_axis(timed=timed),
+                    "x": TIME_AXIS,
                     "y": {
                         "field": "share",
                         "type": "quantitative",

@@ -105,12 +105,6 @@ def rule_at(value: float, channel: str, *, dashed: bool, color: str = MUTED) -> 
     return {"data": {"values": [{}]}, "mark": mark, "encoding": {channel: {"datum": value}}}
 
 
-def time_axis(*, timed: bool) -> Row:
-    """Return the horizontal axis of a chart over time."""
-    title = "time since the start, s" if timed else "rounds in the order of measuring"
-    return {"field": "at", "type": "quantitative", "title": title, "axis": {"grid": False, "format": "~g"}}
-
-
 def axis_of(field: str, title: str, values: Sequence[float], *, padded: bool = False) -> Row:
     """Return an axis, which is logarithmic where values differ by a large factor."""
     is_log = bool(values) and max(values) / min(values) > LOG_FROM
