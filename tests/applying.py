@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ortune.knobs import Config
+from ortune import Config
 from tests.conftest import TINY_CNN, TINY_ENCODER, run_in_fork
 from tests.records import make_record, write
 

@@ -8,8 +8,7 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
-from ortune.knobs import Config
-from ortune.record.schema import Record
+from ortune import Config, Record
 from tests.conftest import TINY_CNN
 from tests.records import ELSEWHERE, make_record
 

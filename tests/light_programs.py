@@ -9,6 +9,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from ortune import Goal
 from ortune.compare.block_runner import BlockRunner
 from ortune.compare.open import OpenComparison
 from ortune.model.child import read_in_child
@@ -17,7 +18,6 @@ from ortune.program.prepare import PreparedProgram
 from ortune.program.search import open_program
 from ortune.replaceable import replaced
 from ortune.worker import Executor, LiveCandidate
-from ortune.workload import Goal
 from tests.simulated.reading import read_here
 
 

@@ -7,12 +7,13 @@ from typing import Any
 
 import msgspec
 
+from ortune import Config, Deployment, Plan
 from ortune.host import ProcessPlacement
-from ortune.knobs import DEFAULT, Config
-from ortune.planning.deployment import Batching, Deployment
+from ortune.knobs import DEFAULT
+from ortune.planning.deployment import Batching
 from ortune.planning.files import write_plan
 from ortune.planning.pick import PickedDeployment, pick_deployment
-from ortune.planning.result import Estimate, Plan, PlannedDeployment
+from ortune.planning.result import Estimate, PlannedDeployment
 from ortune.workload import parse_limit
 from tests.conftest import TINY_CNN
 from tests.records import make_record

@@ -8,14 +8,14 @@ from typing import Any
 
 import msgspec
 
-from ortune.compare.comparison import LimitCheck, Speedup
+from ortune import Config, Load, Record, Speedup, read_record
+from ortune.compare.comparison import LimitCheck
 from ortune.host import HostClass, read_host
-from ortune.knobs import Config
 from ortune.model import ModelInfo, compute_digest
-from ortune.record.files import encode_record, read_record
-from ortune.record.schema import FrontPoint, Record, Tried
+from ortune.record.files import encode_record
+from ortune.record.schema import FrontPoint, Tried
 from ortune.worker.runtime import read_installed_runtime
-from ortune.workload import InputOptions, Load, make_feed, parse_limit
+from ortune.workload import InputOptions, make_feed, parse_limit
 from tests.conftest import ROOT
 from tests.simulated.reading import read_here
 

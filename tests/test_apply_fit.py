@@ -14,12 +14,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from ortune import Config, Load, Record
 from ortune.apply.inside.fit import MOST_CALLS, FitCheck
 from ortune.apply.inside.processes import Processes
 from ortune.apply.plan import describe_measured
-from ortune.knobs import Config
-from ortune.record.schema import Record
-from ortune.workload import Load
 from ortune.workload.program import ProgramRun
 from ortune.workload.workload import InputData
 from tests.applying import TUNED, run

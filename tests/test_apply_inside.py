@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from ortune import Config, Load, RecordError, UsageError, read_record
 from ortune.apply.command import make_parser, notes
 from ortune.apply.exec import STARTUP, make_environment
 from ortune.apply.inside import hook, providers, settings
@@ -20,15 +21,12 @@ from ortune.apply.inside.finder import OFF, PARTS, PLAN_VARIABLE
 from ortune.apply.inside.options_log import OptionsLog
 from ortune.apply.inside.settings import combine
 from ortune.apply.plan import encode_plan, environment_of, find_foreign_settings, make_plan, plan_process
-from ortune.errors import RecordError, UsageError
 from ortune.gates.sides import check_python
-from ortune.knobs import DEFAULT, Config, ThreadPool
+from ortune.knobs import DEFAULT, ThreadPool
 from ortune.knobs.config import ALIASES, CUDA_BASED
 from ortune.program_options import LoadOptions, ProgramRequest
-from ortune.record.files import read_record
 from ortune.record.select import Choice
 from ortune.worker.runtime import NOT_FOR_SEARCHES, find_provider_fault, read_installed_runtime
-from ortune.workload import Load
 from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
 from tests.records import EXAMPLE, make_record, write
 

@@ -17,10 +17,11 @@ import msgspec
 import onnx
 import pytest
 
+from ortune import Config
 from ortune.apply.exec import STARTUP
 from ortune.apply.inside.options_log import OptionsLog
 from ortune.apply.inside.settings import AFFINITY, TunedSession
-from ortune.knobs import Config, ThreadPool
+from ortune.knobs import ThreadPool
 from ortune.record.schema import Tried
 from tests.applying import PROGRAM, TUNED, outputs, run, sessions, write_tuned
 from tests.conftest import TINY_CNN, TINY_ENCODER

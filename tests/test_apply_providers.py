@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ortune import Config, Record
 from ortune.apply.inside.providers import ProviderChoice, Skip, read_requested
 from ortune.apply.inside.settings import TunedSession
 from ortune.apply.plan import make_plan, make_rule
-from ortune.knobs import Config
 from ortune.knobs.providers import PROVIDERS, chain_of
 from ortune.program_options import ProgramRequest
-from ortune.record.schema import Record, Tried
+from ortune.record.schema import Tried
 from ortune.record.select import Choice
 from ortune.workload.program import ProgramRun
 from tests.applying import run

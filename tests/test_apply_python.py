@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ortune.apply.api import session_options
-from ortune.knobs import Config, ThreadPool
+from ortune import Config, session_options
+from ortune.knobs import ThreadPool
 from ortune.knobs.config import Provider
 from tests.applying import run, write_tuned
 from tests.budgets import scale_budget

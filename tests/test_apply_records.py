@@ -9,13 +9,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ortune.apply.install import install
+from ortune import Config, Record, RecordError, UsageError, install, read_record
 from ortune.apply.plan import choose_records
-from ortune.errors import RecordError, UsageError
-from ortune.knobs import Config
 from ortune.program_options import ProgramRequest
-from ortune.record.files import read_record
-from ortune.record.schema import FrontPoint, Record
+from ortune.record.schema import FrontPoint
 from tests.applying import PROGRAM, TUNED, outputs, run, sessions, write_tuned
 from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
 from tests.records import ONE_THREAD, make_record, write

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ortune.errors import BackgroundLoadError
+from ortune import BackgroundLoadError
 from ortune.worker import cpu
 from ortune.worker.background_load import BackgroundLoad
 from ortune.worker.cpu import tree_ns

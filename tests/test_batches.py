@@ -13,6 +13,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from ortune import Config, Goal, InputsError, OrtuneError, Record, Tolerance, UsageError, read_record
 from ortune.apply.bench import cross_with_batches, prepare_bench
 from ortune.apply.plan import describe_measured
 from ortune.apply.verify import prepare_verification, recorded_inputs
@@ -20,16 +21,14 @@ from ortune.compare.block_plan import estimate_growth, measure_pace
 from ortune.compare.figures import compute_figure
 from ortune.compare.open import start_comparison
 from ortune.compare.paired_run import Side
-from ortune.errors import InputsError, OrtuneError, UsageError
 from ortune.export.pending_settings import PendingSettings
 from ortune.gates.prepare import make_gate
 from ortune.host import HostClass
-from ortune.knobs import DEFAULT, Config, SpaceOptions, build_space, describe
+from ortune.knobs import DEFAULT, SpaceOptions, build_space, describe
 from ortune.knobs.config import MOST_ITEMS
 from ortune.model import InputInfo, ModelInfo, OutputInfo, read_model
 from ortune.options import make_request
-from ortune.record.files import encode_record, read_record, write_record
-from ortune.record.schema import Record
+from ortune.record.files import encode_record, write_record
 from ortune.requests import BenchRequest, GateRequest, SearchRequest, VerifyRequest
 from ortune.tuning.additive import features_of
 from ortune.tuning.hints import describe_search, recall, remember
@@ -39,7 +38,7 @@ from ortune.worker import BlockPlan, Failure
 from ortune.worker.batches import Batches, SplitError
 from ortune.worker.executor import ProcessExecutor, launch_reference
 from ortune.worker.process import WorkerProcess
-from ortune.workload import Feed, Goal, InputOptions, Tolerance, make_feed, make_goal, make_load, parse_limit
+from ortune.workload import Feed, InputOptions, make_feed, make_goal, make_load, parse_limit
 from ortune.workload import workload as workload_module
 from ortune.workload.batching import check_batch_axis
 from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune

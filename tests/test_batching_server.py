@@ -12,6 +12,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from benchmarks.simulated_clock import SimulatedClock
+from ortune import Load, Tolerance
 from ortune.model import read_model
 from ortune.queueing.batching import BatchedQueue, make_batch_times, schedule_batches
 from ortune.worker import Block, BlockPlan, Failure
@@ -19,7 +20,7 @@ from ortune.worker.batches import SplitError
 from ortune.worker.batching_server import BatchingServer, RequestQueue
 from ortune.worker.executor import ProcessExecutor, launch_reference
 from ortune.worker.open_loop import RequestStream, draw_arrivals, plan_warm_up
-from ortune.workload import InputOptions, Load, Tolerance, make_feed, make_load
+from ortune.workload import InputOptions, make_feed, make_load
 from tests.conftest import TINY_ENCODER
 
 MS = 1_000_000

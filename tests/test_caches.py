@@ -12,19 +12,20 @@ import pytest
 from rich.console import Console
 
 import ortune
+from ortune import Config, Record, RecordError, UsageError, read_record
 from ortune.apply.check import CheckResult
 from ortune.apply.fit import Mismatch
 from ortune.apply.messages import describe_missing_cache
 from ortune.apply.plan import choose_records
 from ortune.apply.warm import WarmResult, warm
 from ortune.console.apply import show_warm
-from ortune.errors import RecordError, UsageError, spell_as_flag
-from ortune.knobs import CPU, DEFAULT, Config
+from ortune.errors import spell_as_flag
+from ortune.knobs import CPU, DEFAULT
 from ortune.knobs.caches import list_cache_options, with_caches
 from ortune.knobs.providers import PROVIDERS
 from ortune.program_options import ProgramRequest
-from ortune.record.files import encode_record, read_record
-from ortune.record.schema import FrontPoint, Record
+from ortune.record.files import encode_record
+from ortune.record.schema import FrontPoint
 from ortune.worker import Runtime, SessionInfo
 from ortune.worker.compiled_models import CompiledModels, find_cache_options
 from tests.applying import run as run_program

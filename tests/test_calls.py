@@ -13,9 +13,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from ortune import Config, Tolerance
 from ortune.export import render
 from ortune.host.allocators import find_allocators
-from ortune.knobs import CPU, DEFAULT, Config, ThreadPool
+from ortune.knobs import CPU, DEFAULT, ThreadPool
 from ortune.knobs.config import Allocator, Plugin, Provider
 from ortune.model import read_model
 from ortune.worker import BlockPlan, Failure
@@ -24,7 +25,7 @@ from ortune.worker.candidate_session import CandidateSession
 from ortune.worker.executor import ProcessExecutor, launch_reference
 from ortune.worker.protocol import LoadRequest
 from ortune.worker.session import count_nodes, make_session
-from ortune.workload import InputOptions, Tolerance, make_feed, make_load
+from ortune.workload import InputOptions, make_feed, make_load
 from tests.conftest import TINY_CNN, TINY_ENCODER
 from tests.records import make_record
 

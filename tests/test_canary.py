@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from ortune import Config, UsageError
 from ortune.apply.canary import plan_canary
 from ortune.apply.inside.canary import CANARY, CONTROL, choose_arm
 from ortune.apply.plan import choose_for, read_for
-from ortune.errors import UsageError
 from ortune.fleet.canary_metrics import ProcessMetrics, read_metrics
-from ortune.knobs import Config
 from ortune.options import make_request, parse_share
 from ortune.program_options import ProgramRequest
 from tests.applying import PROGRAM, run, sessions, write_tuned

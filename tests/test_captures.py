@@ -7,21 +7,21 @@ from typing import Any
 import msgspec
 import pytest
 
+from ortune import Config, Goal, Load, Tolerance, UsageError
 from ortune.apply.bench import prepare_bench
 from ortune.compare.captures import check_captures, check_space_captures
 from ortune.compare.open import prepare_comparison
-from ortune.errors import UsageError
 from ortune.gates.acceptance import settle_tolerance
 from ortune.gates.prepare import prepare_gate
 from ortune.gates.results import Gate, GateSide
-from ortune.knobs import CPU, DEFAULT, Config, SpaceOptions, build_space
+from ortune.knobs import CPU, DEFAULT, SpaceOptions, build_space
 from ortune.knobs.captures import captures_graphs
 from ortune.knobs.config import CUDA
 from ortune.knobs.providers import chain_of
 from ortune.planning.prepare import check_no_captures
 from ortune.requests import BenchRequest, PlanRequest
-from ortune.workload import TF32_TOLERANCE, Goal, InputOptions, Tolerance
-from ortune.workload.load import Load, make_load
+from ortune.workload import TF32_TOLERANCE, InputOptions
+from ortune.workload.load import make_load
 from tests.conftest import TINY_CNN
 from tests.records import make_record
 

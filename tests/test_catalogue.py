@@ -16,13 +16,14 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, save
 
+from ortune import UsageError, Value
 from ortune.cli.knobs import knobs as knobs_command
-from ortune.errors import UsageError, spell_options
+from ortune.errors import spell_options
 from ortune.knobs import ids
 from ortune.knobs.catalogue import KNOBS, find_knob, search_knobs
 from ortune.knobs.config import CAPTURES
 from ortune.knobs.data_files import FILES, FOLDER, PROVIDER_FILES, parse_file, read_file
-from ortune.knobs.knob import PLACES, Knob, Value
+from ortune.knobs.knob import PLACES, Knob
 from tests.binary_keys import (
     NOT_IN_THE_BINARY,
     NOT_IN_THE_CATALOG,

@@ -15,13 +15,13 @@ import numpy as np
 import psutil
 import pytest
 
+from ortune import MeasureError, read_record
 from ortune.compare.block_runner import MAX_JUMPS_IN_A_ROW, BlockRunner
 from ortune.doctor.optimized_graph import OptimizeRequest, optimize_in_child
-from ortune.errors import MeasureError
 from ortune.export import export
 from ortune.knobs import DEFAULT
 from ortune.profile.run import prepare_folder
-from ortune.record.files import check_writable, read_record, write_atomically
+from ortune.record.files import check_writable, write_atomically
 from ortune.record.leftovers import remove_leftovers
 from ortune.worker import Block, BlockPlan, Failure
 from ortune.worker.clocks import Clocks

@@ -20,10 +20,9 @@ import pytest
 from onnx import TensorProto, helper
 
 import ortune
-from ortune.errors import RecordError
-from ortune.knobs import Config
-from ortune.record.files import encode_record, read_record, read_trials
-from ortune.record.schema import SCHEMA, Record
+from ortune import Config, Record, RecordError, read_record
+from ortune.record.files import encode_record, read_trials
+from ortune.record.schema import SCHEMA
 from ortune.workload.workload import BackgroundProgram
 from tests.conftest import TINY_CNN, TINY_ENCODER, long_params, run_ortune, run_program
 from tests.records import ONE_THREAD, make_local_record, make_record, write

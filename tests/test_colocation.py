@@ -16,22 +16,36 @@ import pytest
 from rich.console import Console
 
 import ortune
+from ortune import (
+    Config,
+    Deployment,
+    HostError,
+    HostPlan,
+    InputsError,
+    Load,
+    MeasureError,
+    RecordError,
+    Tolerance,
+    UsageError,
+    Workload,
+    read_host_plan,
+    read_plan,
+)
 from ortune.cli.plan_several import NAME, find_models, route_several
 from ortune.compare.block_runner import BlockRunner
 from ortune.compare.interval import Interval
 from ortune.console.host_plan import show_host_plan
 from ortune.console.widgets import format_cpus
-from ortune.errors import HostError, InputsError, MeasureError, RecordError, UsageError
 from ortune.host import Host, HostClass, ProcessPlacement, Quota
 from ortune.host.placement import pack_processes
-from ortune.knobs import DEFAULT, Config
+from ortune.knobs import DEFAULT
 from ortune.model import InputInfo
 from ortune.model.identity import ModelIdentity
 from ortune.options import make_request
 from ortune.planning.capacity import make_rate_model
 from ortune.planning.colocation import measured_scale, measuring, run
 from ortune.planning.colocation.choose import choose_sharing, correct_predictions
-from ortune.planning.colocation.files import decode_host_plan, read_host_plan
+from ortune.planning.colocation.files import decode_host_plan
 from ortune.planning.colocation.predict import Predictor
 from ortune.planning.colocation.prepare import (
     HostPlanOptions,
@@ -42,7 +56,6 @@ from ortune.planning.colocation.prepare import (
 )
 from ortune.planning.colocation.result import (
     SCHEMA,
-    HostPlan,
     ModelResult,
     PlannedModel,
     PlannedSharing,
@@ -54,8 +67,7 @@ from ortune.planning.colocation.scale_models import find_core_queue, make_scale_
 from ortune.planning.colocation.search import SharingSearch
 from ortune.planning.colocation.sharing import Demand, Kind, Sharing
 from ortune.planning.colocation.timings import ModelTimings, Size, Timing, divide_cores, list_first_sizes
-from ortune.planning.deployment import Deployment
-from ortune.planning.files import encode_plan, read_plan
+from ortune.planning.files import encode_plan
 from ortune.planning.result import Estimate
 from ortune.planning.space import make_deployment_space
 from ortune.queueing.queue_model import Queue
@@ -66,8 +78,7 @@ from ortune.queueing.simulation import simulate
 from ortune.requests import HostPlanRequest
 from ortune.worker import Block, BlockPlan, Failure, Memory, SessionInfo
 from ortune.worker.colocated import ColocatedBlock, find_workers, join_blocks
-from ortune.workload import InputOptions, Load, Workload, parse_limit
-from ortune.workload.workload import Tolerance
+from ortune.workload import InputOptions, parse_limit
 from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
 from tests.simulated import RUNTIME, SimulatedExecutor, SimulatedLive, make_host, make_model
 

@@ -13,10 +13,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from ortune import BenchResult, Config, Goal, InterimResult, Progress, Record, Speedup, Verification, read_record
 from ortune.apply.fit import Mismatch
-from ortune.apply.verify import Answer, Verification
-from ortune.compare.bench import BenchResult
-from ortune.compare.comparison import FewCalls, Row, Speedup, Stage, TwoSpeeds
+from ortune.apply.verify import Answer
+from ortune.compare.comparison import FewCalls, Row, Stage, TwoSpeeds
 from ortune.compare.interval import Interval
 from ortune.console.apply import show_config
 from ortune.console.bench import show_changed_objective, show_comparison
@@ -37,15 +37,11 @@ from ortune.console.warnings import (
 )
 from ortune.console.widgets import format_bytes, format_count, format_duration, format_number, format_reason
 from ortune.fleet.verify import SharedVerification
-from ortune.gates.results import InterimResult
-from ortune.knobs import CPU, DEFAULT, Candidate, Config, ThreadPool
+from ortune.knobs import CPU, DEFAULT, Candidate, ThreadPool
 from ortune.numbers import format_digits, format_interval, format_ratio
-from ortune.record.files import read_record
-from ortune.record.schema import FrontPoint, Record
+from ortune.record.schema import FrontPoint
 from ortune.steps import enter_measuring, enter_step, observe_steps
-from ortune.tuning.outcome import Progress
 from ortune.worker import Failure
-from ortune.workload import Goal
 from ortune.workload.program import ProgramRun
 from tests.conftest import ROOT
 from tests.records import ONE_THREAD

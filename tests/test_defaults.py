@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from ortune import UsageError
 from ortune.cli.defaults import TABLES, read_defaults
-from ortune.errors import UsageError
 from ortune.requests import COMMANDS, HostPlanRequest, PlanRequest, ProgramSearchRequest, SearchRequest
 from tests.conftest import TINY_CNN, run_ortune
 

@@ -25,8 +25,8 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from ortune import UsageError
 from ortune.cli.node_command import FORMS, read_node_command
-from ortune.errors import UsageError
 from ortune.fleet.deploy import WRITERS, Task, write_task
 from ortune.fleet.deploy.labels import PREFIX, find_labels
 from ortune.fleet.deploy.shell import RUN_IN_CONTAINER

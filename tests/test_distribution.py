@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 import ortune
+from ortune import Config
 from ortune.apply.inside.finder import STATE
-from ortune.knobs import Config
 from tests.applying import PROGRAM
 from tests.archives import extract_files
 from tests.conftest import ROOT, TINY_CNN, TINY_ENCODER

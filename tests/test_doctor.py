@@ -19,6 +19,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from ortune import InputsError, ModelError, UsageError
 from ortune.doctor import checks, optimized_graph
 from ortune.doctor.checks import CHECKS, Check, run_checks
 from ortune.doctor.checks.graph import check_constants, check_layout, check_overhead
@@ -29,7 +30,7 @@ from ortune.doctor.examine import add_runtime_facts, examine, find_providers
 from ortune.doctor.facts import Missing, ModelFacts
 from ortune.doctor.findings import Diagnosis, DoctorFinding, ok, warn
 from ortune.doctor.optimized_graph import AssignedNode
-from ortune.errors import InputsError, ModelError, UsageError, spell_as_flag
+from ortune.errors import spell_as_flag
 from ortune.model.graph import Graph, GraphInput, Node, Weight, read_graph
 from ortune.requests import DoctorRequest
 from ortune.worker import Failure, Runtime

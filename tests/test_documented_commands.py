@@ -18,8 +18,7 @@ import onnx
 import pytest
 
 from docs.commands import Command, check_call, find_calls, find_commands, find_pages, read_rules
-from ortune.compare.comparison import Speedup
-from ortune.errors import UsageError
+from ortune import Speedup, UsageError
 from ortune.planning.files import write_plan
 from tests.conftest import ROOT, TINY_CNN, run_ortune
 from tests.environments import write_command

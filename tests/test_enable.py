@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from ortune import UsageError
 from ortune import enable as command
 from ortune.enable import LINES, find_path, is_own, main, make_text
-from ortune.errors import UsageError
 from tests.applying import TUNED, write_tuned
 from tests.conftest import ROOT, TINY_CNN, long_params
 from tests.environments import Environment, build_wheel

@@ -26,8 +26,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from ortune import read_record
 from ortune.console.verdict import format_headline
-from ortune.record.files import PROBE_BYTES, read_record, read_trials
+from ortune.record.files import PROBE_BYTES, read_trials
 from ortune.tuning.hints import VARIABLE
 from tests.conftest import ROOT, TINY_CNN, run_in_fork
 from tests.records import ONE_THREAD, make_local_record, write

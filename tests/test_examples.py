@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 import urllib3
 
+from ortune import read_record
 from ortune.gates.file import read_gates
 from ortune.gates.prepare import make_gate
-from ortune.record.files import read_record
 from tests.conftest import ROOT, TINY_CNN, run_program
 from tests.records import ONE_THREAD, make_local_record, write
 

@@ -22,17 +22,17 @@ import onnx
 import pytest
 import yaml
 
-from ortune.errors import ModelError, UsageError
+from ortune import Config, ModelError, Record, UsageError
 from ortune.export import TARGETS, export, find_target, render
 from ortune.export.pending_settings import PendingSettings
 from ortune.export.save import SavedModel, SaveRequest
 from ortune.export.serving import count_cpus
 from ortune.export.target import Job
 from ortune.host.allocators import SONAMES
-from ortune.knobs import CPU, DEFAULT, KNOBS, Config, ThreadPool
+from ortune.knobs import CPU, DEFAULT, KNOBS, ThreadPool
 from ortune.knobs.providers import chain_of
 from ortune.record import files
-from ortune.record.schema import FrontPoint, Record, Tried
+from ortune.record.schema import FrontPoint, Tried
 from ortune.record.select import Sourced, merge
 from ortune.workload import make_load
 from tests.conftest import ROOT, TINY_CNN, run_ortune

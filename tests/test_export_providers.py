@@ -21,13 +21,14 @@ import pytest
 import yaml
 from packaging.version import Version
 
-from ortune.export import TARGETS, Export, export, render
+from ortune import Config, Export, Record
+from ortune.export import TARGETS, export, render
 from ortune.export.provider_names import BY_NAME, STRUCTURES, WITHOUT_OPTIONS, is_plugin
 from ortune.export.rust import STRUCTURES as STRUCTURES_IN_RUST
-from ortune.knobs import KNOBS, Config
+from ortune.knobs import KNOBS
 from ortune.knobs.config import CAPTURES, CPU, DeviceType, Plugin, PluginPackage, Provider, alias_of
 from ortune.knobs.providers import PROVIDERS
-from ortune.record.schema import Record, Tried
+from ortune.record.schema import Tried
 from tests.conftest import ROOT, TINY_CNN
 from tests.records import make_record
 from tests.test_export import APPLIED, settable

@@ -11,14 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ortune.errors import ModelError, UsageError
+from ortune import ModelError, Record, UsageError
 from ortune.export import export
 from ortune.knobs import DEFAULT
 from ortune.model import ModelFile, compute_digest, hash_data_file, read_model
 from ortune.model.data_files import locate_data_file
 from ortune.model.graph import read_graph
 from ortune.record.files import encode_record
-from ortune.record.schema import Record
 from ortune.record.select import check_model
 from tests.conftest import TINY_CNN, run_ortune
 from tests.hostile import ALL_TEXTS

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from ortune.errors import OrtuneError
+from ortune import OrtuneError, read_record
 from ortune.file_kinds import name_kind
 from ortune.model import read_model
-from ortune.record.files import encode_record, read_record
+from ortune.record.files import encode_record
 from ortune.report.source import read_source
 from ortune.workload.data import load_data
 from tests.conftest import TINY_CNN, run_ortune

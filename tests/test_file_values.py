@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 import pytest
 
+from ortune import UsageError
 from ortune.cli.defaults import TABLES, read_defaults
-from ortune.errors import UsageError
 from ortune.file_values import REFUSED
 from ortune.gates.file import read_gates
 from ortune.options import DeclaredOption, options_of

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from ortune import UsageError
 from ortune.cli.explain_model import check_arguments, check_model
-from ortune.errors import UsageError, spell_as_flag
+from ortune.errors import spell_as_flag
 from ortune.model.find import MAX_DEPTH, find_models, find_place
 from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
 from tests.records import ONE_THREAD, make_local_record, write

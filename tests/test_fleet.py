@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from benchmarks.canary_coverage import ROLLOUTS, count
+from ortune import UsageError
 from ortune.apply.inside.canary import FIRST_BUCKET, LAST_BUCKET, SCALE
 from ortune.compare.interval import Interval
-from ortune.errors import UsageError
 from ortune.fleet.canary_metrics import MOST_BYTES, Metrics, add_buckets, find_quantile, read_metrics
 from ortune.fleet.compare import FleetComparison, Metric, compare_arms, is_unlikely_split, judge
 from ortune.fleet.mixed_model import Unit, estimate_effect

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ortune.errors import UsageError
+from ortune import UsageError
 from ortune.fleet.canary_metrics import ProcessMetrics, read_metrics
 from ortune.fleet.compare import compare_arms
 from ortune.fleet.proofs import KIND

@@ -12,13 +12,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from ortune.apply.verify import Verification
-from ortune.compare.bench import BenchResult
-from ortune.compare.comparison import Row, Speedup
+from ortune import BenchResult, Config, Record, RecordError, Speedup, UsageError, Verification
+from ortune.compare.comparison import Row
 from ortune.console.fleet_status import show_expired, show_status, show_unread
 from ortune.console.safe_console import SafeConsole
 from ortune.console.verify import show_verification
-from ortune.errors import RecordError, UsageError
 from ortune.fleet.claim import digest_claim
 from ortune.fleet.collect import read_shared_records
 from ortune.fleet.expire import Facts, find_expired, remove_expired
@@ -27,9 +25,8 @@ from ortune.fleet.status import read_status
 from ortune.fleet.verify import SharedVerification, share_verification
 from ortune.gates.sides import read_side
 from ortune.host import HostClass, read_host
-from ortune.knobs import DEFAULT, Config
+from ortune.knobs import DEFAULT
 from ortune.record.files import encode_record, read_records
-from ortune.record.schema import Record
 from ortune.storage import (
     FAILED,
     PROOF,

@@ -16,21 +16,32 @@ import pytest
 from onnx import TensorProto, helper
 
 from benchmarks.gate_power import SLOW_WORKER
+from ortune import (
+    Config,
+    GateResult,
+    Goal,
+    InputsError,
+    InterimResult,
+    MeasureError,
+    ModelError,
+    Objective,
+    RecordError,
+    UsageError,
+)
 from ortune.cli.gate import check_outputs, write_reports
 from ortune.compare.block_runner import BlockRunner
 from ortune.compare.interval import Interval
-from ortune.errors import InputsError, MeasureError, ModelError, RecordError, UsageError
 from ortune.gates.file import read_gates
 from ortune.gates.prepare import make_gate, parse_slowdowns
 from ortune.gates.reporters.history import read_history
-from ortune.gates.results import LARGEST_SLOWDOWN, Finding, Gate, GateResult, GateSide, InterimResult
+from ortune.gates.results import LARGEST_SLOWDOWN, Finding, Gate, GateSide
 from ortune.gates.run import exit_decision, judge_together, run_gate
 from ortune.gates.sides import check_head, check_python, read_side
-from ortune.knobs import DEFAULT, Config
+from ortune.knobs import DEFAULT
 from ortune.options import make_request
 from ortune.requests import GateReportOptions, GateRequest
 from ortune.worker.interfaces import Executor
-from ortune.workload import Goal, Objective, parse_limit
+from ortune.workload import parse_limit
 from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
 from tests.gate_results import ERROR, make_interval, make_result
 from tests.records import ONE_THREAD, claim_limits, make_local_record, make_record, write

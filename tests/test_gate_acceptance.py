@@ -12,8 +12,8 @@ import pytest
 from onnx import TensorProto, helper
 
 import ortune
+from ortune import Config, Load, MeasureError, RecordError, Tolerance, UsageError
 from ortune.compare.open import ComparisonSetup
-from ortune.errors import MeasureError, RecordError, UsageError
 from ortune.gates.acceptance import list_notes
 from ortune.gates.prepare import make_gate, prepare_gate
 from ortune.gates.reporters.github import render_annotations
@@ -21,10 +21,10 @@ from ortune.gates.reporters.junit import render_junit
 from ortune.gates.reporters.markdown import render_markdown
 from ortune.gates.results import Gate
 from ortune.gates.run import count_claims
-from ortune.knobs import CPU, Config
+from ortune.knobs import CPU
 from ortune.options import options_of
 from ortune.requests import GateRequest, SearchRequest
-from ortune.workload import QUANTIZED_TOLERANCE, TF32_TOLERANCE, Load, Tolerance, make_load, parse_limit
+from ortune.workload import QUANTIZED_TOLERANCE, TF32_TOLERANCE, make_load, parse_limit
 from ortune.workload.workload import MOST_TOLERANCE
 from tests.conftest import TINY_CNN, run_ortune
 from tests.gate_results import make_result

@@ -16,6 +16,7 @@ from scipy.special import ndtri
 from benchmarks.gate_power import gate_by_replay, landscapes
 from benchmarks.landscape import load_landscape, recorded_paths
 from benchmarks.regret import MOST_LUCK
+from ortune import Config, Goal, InterimResult, Load, Objective
 from ortune.compare.block_plan import RunPlan
 from ortune.compare.block_runner import BlockRunner
 from ortune.compare.comparison import LimitCheck
@@ -35,7 +36,7 @@ from ortune.gates.decision import (
     launch_means,
 )
 from ortune.gates.reporters.messages import describe_finding, describe_undecided
-from ortune.gates.results import LARGEST_SLOWDOWN, Decision, Finding, InterimResult, Observe
+from ortune.gates.results import LARGEST_SLOWDOWN, Decision, Finding, Observe
 from ortune.gates.sequential_test import (
     SequentialTest,
     compute_log_ratios,
@@ -45,9 +46,8 @@ from ortune.gates.sequential_test import (
     explain_indecision,
     run_test,
 )
-from ortune.knobs import Config
 from ortune.worker import BlockPlan
-from ortune.workload import Goal, Load, Objective, make_goal, make_load
+from ortune.workload import make_goal, make_load
 from ortune.workload.goal import parse_limit
 from tests.conftest import long_params
 from tests.gate_results import make_interval

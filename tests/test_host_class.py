@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ortune import Goal, read_record
 from ortune.host import Host, HostClass, read_host
 from ortune.host.cpuinfo import find_model_name, read_processor, read_virtual
 from ortune.host.host_class import PROPERTY_NAMES, describe_difference
@@ -22,12 +23,10 @@ from ortune.host.macos import build_processor, parse_sysctl
 from ortune.host.microarchitectures import name_generation
 from ortune.host.processor import INSTRUCTIONS, MOST_CHARACTERS, Caches, CpuType, Processor
 from ortune.host.windows import parse_identifier
-from ortune.record.files import read_record
 from ortune.record.layout import encode, to_plain
 from ortune.report.host_map import describe_host
 from ortune.tuning.hints import describe_search, find_similar_searches, remember
 from ortune.tuning.share_outcome import name_identity
-from ortune.workload import Goal
 from tests.conftest import ROOT, run_ortune
 from tests.hosts import HOSTS, list_files, read_files, write_files
 from tests.records import EXAMPLE, ONE_THREAD

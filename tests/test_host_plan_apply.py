@@ -14,17 +14,15 @@ import pytest
 import yaml
 
 import ortune
-from ortune.errors import RecordError, UsageError
+from ortune import Config, Deployment, HostPlan, RecordError, UsageError
 from ortune.export import render
 from ortune.export.target import describe_deployment
 from ortune.host import HostClass, ProcessPlacement, read_host
-from ortune.knobs import Config
 from ortune.options import make_request
 from ortune.planning.colocation.pick import name_servers, pick_models
 from ortune.planning.colocation.prepare import prepare_host_plan
-from ortune.planning.colocation.result import HostPlan, PlannedModel
+from ortune.planning.colocation.result import PlannedModel
 from ortune.planning.colocation.sharing import Demand
-from ortune.planning.deployment import Deployment
 from ortune.planning.files import encode_plan
 from ortune.planning.read import SourcedDeployment, read_configs
 from ortune.record.select import Wanted, select_per_model, select_record

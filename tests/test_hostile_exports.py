@@ -25,12 +25,12 @@ import yaml
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from ortune.errors import OrtuneError, RecordError, UsageError
+from ortune import Config, OrtuneError, RecordError, UsageError
 from ortune.export import TARGETS, export, literals, render
 from ortune.export.comments import make_comment
 from ortune.export.target import Job
 from ortune.host import HostClass
-from ortune.knobs import Config, ThreadPool
+from ortune.knobs import ThreadPool
 from ortune.sanitize import LOG_COMMAND
 from tests.conftest import TINY_CNN, long_params
 from tests.hostile import ALL_TEXTS, CONFIGS, EVERYTHING, FRAGMENTS, TEXTS, hostile_record

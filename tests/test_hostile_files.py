@@ -21,16 +21,15 @@ import pytest
 from onnx import TensorProto, helper
 
 import ortune
+from ortune import Config, InputsError, ModelError, OrtuneError, RecordError, UsageError, read_record
 from ortune.console.safe_console import SafeConsole
 from ortune.console.verdict import show_verdict
 from ortune.doctor.examine import examine
-from ortune.errors import InputsError, ModelError, OrtuneError, RecordError, UsageError
 from ortune.file_kinds import is_record
 from ortune.gates.file import MOST_GATES, read_gates
 from ortune.gates.reporters.history import read_history
 from ortune.host.linux import MAX_CPU_ID, parse_cpu_list
 from ortune.knobs.affinity import LARGEST_ID, parse_affinity, split_affinity
-from ortune.knobs.config import Config
 from ortune.knobs.legal import find_faults
 from ortune.limited import TooLargeError, read_limited
 from ortune.model import InputInfo
@@ -39,7 +38,7 @@ from ortune.model.graph import Graph, read_graph, summarize_graph
 from ortune.model.info import ModelInfo
 from ortune.model.inspect import inspect_model
 from ortune.options import make_request
-from ortune.record.files import read_document, read_record, read_trials
+from ortune.record.files import read_document, read_trials
 from ortune.record.trials import decode_trials, is_trials_file
 from ortune.report.source import read_source
 from ortune.requests import DoctorRequest, SearchRequest

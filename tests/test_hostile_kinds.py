@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import ortune
-from ortune.errors import OrtuneError
+from ortune import OrtuneError
 from ortune.export import list_targets
 from ortune.planning.read import read_configs
 from ortune.record.files import encode_record, parse_document, read_trials

@@ -23,19 +23,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import ortune
+from ortune import Config, OrtuneError, Record, RecordError, UsageError, read_record
 from ortune.apply.bench import read_sides
 from ortune.apply.plan import choose_records, encode_plan, environment_of, make_plan
 from ortune.apply.verify import prepare_verification
 from ortune.cli.search import check_default_path
-from ortune.errors import OrtuneError, RecordError, UsageError
 from ortune.gates.prepare import make_gate
 from ortune.host.allocators import find_allocators
 from ortune.knobs.catalogue import KNOBS
-from ortune.knobs.config import Config
 from ortune.knobs.legal import find_faults
 from ortune.program_options import ProgramRequest
-from ortune.record.files import encode_record, read_record
-from ortune.record.schema import Record
+from ortune.record.files import encode_record
 from ortune.record.select import merge, read_sourced
 from ortune.requests import GateRequest, VerifyRequest
 from tests.conftest import TINY_CNN, long_params

@@ -19,8 +19,8 @@ import optuna
 import pytest
 
 import ortune
+from ortune import Config
 from ortune.fleet.status import read_status
-from ortune.knobs import Config
 from ortune.storage import (
     Location,
     Measurement,

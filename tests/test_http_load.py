@@ -23,7 +23,7 @@ import pytest
 
 from benchmarks.replay_server import start_server
 from benchmarks.simulated_clock import SimulatedClock
-from ortune.errors import UsageError
+from ortune import Load, UsageError
 from ortune.program import http_load, http_worker
 from ortune.program import server as program_server
 from ortune.program.http_load import HttpLoad, check_unused, check_url, find_free_port, wait_until_up
@@ -33,7 +33,7 @@ from ortune.worker import Block, BlockPlan, Failure, cpu, load_generator
 from ortune.worker.cpu import CpuTimes, TreeClock
 from ortune.worker.load_generator import generate_load
 from ortune.worker.window import Window
-from ortune.workload import Load, make_load
+from ortune.workload import make_load
 
 USABLE = tuple(sorted(psutil.Process().cpu_affinity())) if hasattr(psutil.Process, "cpu_affinity") else (0,)
 MS = 1_000_000

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import numpy_helper
 
-from ortune.errors import InputsError
+from ortune import InputsError
 from ortune.model import InputInfo, read_model
 from ortune.workload import InputOptions, make_feed
 from ortune.workload.data import load_data

@@ -20,19 +20,13 @@ import pytest
 from rich.console import Console
 
 import ortune
+from ortune import Observation
 from ortune.apply.inside.observer import Observer, SessionWatch
 from ortune.apply.inside.samples import Sampler, write_npz
 from ortune.cli.inspect import is_observation
 from ortune.console.inspect import show_observation
 from ortune.model import read_model
-from ortune.program.observation import (
-    Observation,
-    ObservedProcess,
-    group_sessions,
-    name_models,
-    read_processes,
-    sum_models,
-)
+from ortune.program.observation import ObservedProcess, group_sessions, name_models, read_processes, sum_models
 from ortune.program.samples import UNSORTED, merge_samples
 from ortune.workload import InputOptions
 from ortune.workload.inputs import make_feed

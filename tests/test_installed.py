@@ -14,11 +14,11 @@ import pytest
 from rich.console import Console
 
 import ortune
+from ortune import HostError
 from ortune.apply.fit import find_mismatches
 from ortune.console.host import show_host
 from ortune.doctor.checks.loading import check_package
 from ortune.doctor.facts import ModelFacts
-from ortune.errors import HostError
 from ortune.gates.sides import make_side, read_side
 from ortune.host import read_host
 from ortune.host.conditions import read_conditions

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from ortune import UsageError
 from ortune.cli.completion import _list_targets
-from ortune.errors import UsageError
 from ortune.export import TARGETS, export, find_target, list_targets, render
 from ortune.export.installed import GROUP
 from tests.conftest import ROOT, TINY_CNN, run_in_fork

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ortune import Config
 from ortune.host import Core, Host, HostLimits, NumaNode, Quota, Topology, read_host
-from ortune.knobs import DEFAULT, KNOBS, Config, SearchSpace, build_space, describe
+from ortune.knobs import DEFAULT, KNOBS, SearchSpace, build_space, describe
 from ortune.knobs.affinity import format_group, parse_affinity
 from ortune.knobs.canonical import canonical
 from ortune.knobs.space_options import SpaceOptions

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ortune.errors import UsageError
+from ortune import UsageError
 from ortune.queueing.interpolation import CallTimes, make_call_times
 from ortune.queueing.length_batches import (
     evaluate_policies,

@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 
+from ortune import read_record
 from ortune.host import read_host
 from ortune.host.default_pool import find_default_pool
 from ortune.knobs import DEFAULT, build_space
 from ortune.knobs.affinity import parse_affinity
-from ortune.record.files import read_record, read_trials
+from ortune.record.files import read_trials
 from tests.budgets import scale_budget
 from tests.conftest import ROOT, TINY_CNN
 from tests.simulated import make_host, make_model

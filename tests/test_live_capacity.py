@@ -11,8 +11,8 @@ from typing import cast
 import numpy as np
 import pytest
 
+from ortune import Deployment
 from ortune.planning.capacity import make_rate_model
-from ortune.planning.deployment import Deployment
 from ortune.planning.measured_capacity import CapacityMeasurement
 from ortune.planning.measuring import DeploymentRunner
 from ortune.planning.result import Estimate

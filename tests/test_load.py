@@ -14,11 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.simulated_clock import SimulatedClock
+from ortune import Load
 from ortune.worker import BlockPlan
 from ortune.worker.load_generator import generate_load
 from ortune.worker.open_loop import Mark, RequestStream, cpu_between, draw_arrivals, draw_positions, plan_warm_up
 from ortune.worker.window import work_within
-from ortune.workload import Load, make_load
+from ortune.workload import make_load
 from tests.simulated import sojourn_times
 
 MS = 1_000_000

@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from models.make_tiny import make_cnn, make_encoder
-from ortune.errors import ModelError
+from ortune import ModelError
 from ortune.model import compute_digest, read_model
 from ortune.model.inspect import inspect_model
 from tests.conftest import TINY_CNN, TINY_ENCODER

@@ -15,8 +15,9 @@ from typer.main import get_command
 
 import ortune
 from docs.generate import describe_interface, describe_options
+from ortune import UsageError
 from ortune.cli import app, choose_command
-from ortune.errors import PLACEHOLDERS, UsageError, spell_as_flag, spell_in_python, spell_in_toml
+from ortune.errors import PLACEHOLDERS, spell_as_flag, spell_in_python, spell_in_toml
 from ortune.gates.file import read_gates
 from ortune.options import (
     DeclaredOption,

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ortune import Tolerance
 from ortune.worker.outputs import compare_outputs, describe_outputs, load_outputs, save_outputs
-from ortune.workload import Tolerance
 
 NAN, INF = float("nan"), float("inf")
 

@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_info, threadpool_limits
 
+from ortune import Config, Goal, Load, MeasureError, Objective
 from ortune.compare.bench import compare
 from ortune.compare.block_plan import (
     MAX_LAUNCHES,
@@ -28,11 +29,10 @@ from ortune.compare.evaluate import check_limit, compute_speedup, find_side_at_t
 from ortune.compare.memory import count_fitting, count_on_gpu
 from ortune.compare.open import OpenComparison, open_comparison, prepare_comparison, start_comparison
 from ortune.compare.paired_run import Order, PairedRun, Side, alternate, shuffle
-from ortune.errors import MeasureError
-from ortune.knobs import DEFAULT, Config
+from ortune.knobs import DEFAULT
 from ortune.worker import Block, BlockPlan, Failure, Memory, protocol
 from ortune.worker.process import WorkerProcess
-from ortune.workload import Goal, InputOptions, Load, Objective, parse_limit
+from ortune.workload import InputOptions, parse_limit
 from tests.conftest import TINY_CNN
 from tests.records import ONE_THREAD
 from tests.simulated import SimulatedExecutor

@@ -9,10 +9,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from ortune.errors import UsageError, spell_as_flag
+from ortune import Config, UsageError, read_record
+from ortune.errors import spell_as_flag
 from ortune.host import Quota
 from ortune.host.allocators import find_allocators
-from ortune.knobs import CPU, KNOBS, Candidate, Config, SearchSpace, SpaceOptions, build_space
+from ortune.knobs import CPU, KNOBS, Candidate, SearchSpace, SpaceOptions, build_space
 from ortune.knobs.environment import variables_of
 from ortune.knobs.knob import Knob
 from ortune.knobs.parse_config import make_config, split_settings
@@ -21,7 +22,7 @@ from ortune.knobs.providers import PROVIDERS
 from ortune.knobs.space import MAX_CANDIDATES
 from ortune.options import make_request, parse_names
 from ortune.program.space import LIBRARY_VARIABLES, library_dimensions, workers_dimension
-from ortune.record.files import read_record, read_trials
+from ortune.record.files import read_trials
 from ortune.requests import SearchRequest
 from ortune.workload import APPROXIMATE_TOLERANCE
 from tests.conftest import TINY_CNN, run_ortune

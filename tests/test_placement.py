@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ortune import Config, Deployment
 from ortune.compare.open import find_cpus
 from ortune.host import Core, Host, NumaNode, ProcessPlacement, place_processes
 from ortune.host.placement import list_nodes, list_units
-from ortune.knobs import DEFAULT, Config
-from ortune.planning.deployment import Deployment
+from ortune.knobs import DEFAULT
 from ortune.planning.space import make_deployment_space
 from ortune.workload import make_load
 from tests.simulated import make_host

@@ -10,10 +10,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ortune.compare.bench import BenchResult
+from ortune import BenchResult, Config, Load
 from ortune.compare.comparison import Comparison, Noise, Row
 from ortune.host import read_host
-from ortune.knobs import DEFAULT, Config
+from ortune.knobs import DEFAULT
 from ortune.record.files import read_trials
 from ortune.record.schema import SCHEMA
 from ortune.record.trials import Header, Trials, decode_trials, encode_trials
@@ -25,7 +25,6 @@ from ortune.worker import Block, SessionInfo
 from ortune.worker.block import CpuPlace
 from ortune.worker.cpu import tick_ns
 from ortune.worker.places import Place, PlaceReader, find_place, read_places, sum_places
-from ortune.workload import Load
 from tests.simulated import make_host
 from tests.test_report import BENCH, SEARCH
 from tests.test_worker import PLAN, launch, make_executor, require_worker

@@ -20,21 +20,21 @@ from onnx import TensorProto, helper
 from rich.console import Console
 
 import ortune
+from ortune import Config, Deployment, Limit, Load, MeasureError, Tolerance, UsageError
 from ortune.compare.open import open_comparison
 from ortune.console.plan import find_warnings
 from ortune.console.plan_lengths import explain_grouping, show_lengths
 from ortune.console.widgets import format_number
-from ortune.errors import MeasureError, UsageError
 from ortune.host import place_processes
 from ortune.host.placement import Unit
 from ortune.host.topology import Cpus
-from ortune.knobs import DEFAULT, Config
+from ortune.knobs import DEFAULT
 from ortune.model import InputInfo, ModelInfo, OutputInfo, read_model
 from ortune.options import make_request
 from ortune.planning import dynamic_batching, run
 from ortune.planning.call_times import list_points, measure_call_times
 from ortune.planning.choose import rank_rows
-from ortune.planning.deployment import Batching, Deployment
+from ortune.planning.deployment import Batching
 from ortune.planning.dynamic_batching import (
     choose_batching,
     find_relative_error,
@@ -70,7 +70,7 @@ from ortune.worker.block import ItemGroup, Job, Memory
 from ortune.worker.executor import ProcessExecutor, launch_reference
 from ortune.worker.jobs import JobPreparation, cut_padding, pad_item
 from ortune.worker.outputs import Difference
-from ortune.workload import InputOptions, Limit, Load, Tolerance, parse_limit
+from ortune.workload import InputOptions, parse_limit
 from ortune.workload.length_feed import find_length_axes, make_length_feed
 from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
 from tests.simulated import SimulatedExecutor, make_host, make_model

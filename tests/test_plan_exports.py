@@ -23,8 +23,9 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 
 import ortune
+from ortune import Config, Deployment, Plan, Record, RecordError, UsageError, read_record
 from ortune.apply.plan import describe_measured
-from ortune.errors import RecordError, TrustWarning, UsageError
+from ortune.errors import TrustWarning
 from ortune.export import TARGETS, gunicorn, render
 from ortune.export.compose import find_source
 from ortune.export.selection import list_selection
@@ -33,15 +34,12 @@ from ortune.export.target import Job
 from ortune.export.triton import make_text_of_ranges
 from ortune.file_kinds import find_document
 from ortune.host import HostClass, place_processes, read_host
-from ortune.knobs import Config
-from ortune.planning.deployment import Deployment
 from ortune.planning.files import decode_plan, encode_plan, write_plan
 from ortune.planning.pick import PickedDeployment, pick_deployment
 from ortune.planning.read import SourcedDeployment, read_configs
-from ortune.planning.result import AtRate, LengthPlan, LengthPolicy, Plan, PlannedDeployment
+from ortune.planning.result import AtRate, LengthPlan, LengthPolicy, PlannedDeployment
 from ortune.program_options import PICKS
-from ortune.record.files import read_record
-from ortune.record.schema import FrontPoint, Record
+from ortune.record.schema import FrontPoint
 from ortune.record.select import Wanted
 from ortune.sanitize import LOG_COMMAND
 from tests.conftest import ROOT, TINY_CNN, run_ortune

@@ -18,28 +18,42 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 import ortune
+from ortune import (
+    BackgroundLoadError,
+    Config,
+    Deployment,
+    Goal,
+    HostError,
+    Limit,
+    Load,
+    Plan,
+    RecordError,
+    Tolerance,
+    UsageError,
+    Workload,
+    read_plan,
+)
 from ortune.compare.block_plan import RunPlan
 from ortune.compare.block_runner import BlockRunner
 from ortune.compare.open import OpenComparison, start_comparison
 from ortune.compare.paired_run import PairedRun, Side
 from ortune.console.plan import find_warnings, format_capacity, show_plan
-from ortune.errors import BackgroundLoadError, HostError, RecordError, UsageError
 from ortune.host import HostClass, place_processes
 from ortune.host.topology import Quota
-from ortune.knobs import DEFAULT, Config
+from ortune.knobs import DEFAULT
 from ortune.model.identity import ModelIdentity
 from ortune.options import make_request
 from ortune.planning.capacity import estimate_utilization, find_launch_error, predict_capacity
 from ortune.planning.choose import add_cost, correct_predictions, explain_choice, find_best, rank_rows
-from ortune.planning.deployment import Batching, Deployment
-from ortune.planning.files import decode_plan, encode_plan, read_plan
+from ortune.planning.deployment import Batching
+from ortune.planning.files import decode_plan, encode_plan
 from ortune.planning.measured_capacity import FEWEST_MEASUREMENTS
 from ortune.planning.measuring import DeploymentRunner
 from ortune.planning.memory import MemoryNeeds
 from ortune.planning.options import PlanOptions
 from ortune.planning.prepare import prepare_plan
 from ortune.planning.proof import mark_proven
-from ortune.planning.result import SCHEMA, AtRate, Estimate, Plan, PlannedDeployment
+from ortune.planning.result import SCHEMA, AtRate, Estimate, PlannedDeployment
 from ortune.planning.run import Outcome, _Planning, run_stages
 from ortune.planning.screening import screen_deployments
 from ortune.planning.space import make_deployment_space
@@ -47,8 +61,7 @@ from ortune.queueing.theory import ConstantQueue, find_known_capacity
 from ortune.requests import PlanRequest
 from ortune.worker import BlockPlan, Failure
 from ortune.worker.open_loop import draw_arrivals
-from ortune.workload import Goal, Limit, Load, Workload, parse_limit
-from ortune.workload.workload import Tolerance
+from ortune.workload import parse_limit
 from tests.budgets import scale_budget
 from tests.conftest import TINY_CNN, long_params, run_ortune
 from tests.plans import make_estimate, make_row

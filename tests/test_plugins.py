@@ -18,6 +18,7 @@ import msgspec
 import pytest
 
 import ortune
+from ortune import Config, Record, RecordError, Tolerance, UsageError, read_record
 from ortune.apply.fit import find_mismatches
 from ortune.apply.inside.options_log import OptionsLog
 from ortune.apply.inside.plugins import OwnDevices, PluginLibraries
@@ -27,12 +28,11 @@ from ortune.apply.plan import make_rule
 from ortune.console.host import show_host
 from ortune.console.safe_console import SafeConsole
 from ortune.console.warnings import warn_idle_providers
-from ortune.errors import RecordError, UsageError
 from ortune.export import render
 from ortune.host import read_host
 from ortune.host.conditions import read_conditions
 from ortune.host.default_pool import find_default_pool
-from ortune.knobs import CPU, DEFAULT, KNOBS, Config, SpaceOptions, build_space
+from ortune.knobs import CPU, DEFAULT, KNOBS, SpaceOptions, build_space
 from ortune.knobs.caches import list_cache_options
 from ortune.knobs.config import Plugin, PluginPackage
 from ortune.knobs.plugin_options import spell_for_plugins
@@ -40,8 +40,8 @@ from ortune.knobs.plugins import PLUGIN_MODULES, PLUGIN_OF
 from ortune.knobs.providers import chain_of, find_provider
 from ortune.knobs.titles import describe
 from ortune.model import read_model
-from ortune.record.files import decode_document, read_record
-from ortune.record.schema import Record, Tried
+from ortune.record.files import decode_document
+from ortune.record.schema import Tried
 from ortune.record.trials import Trial
 from ortune.worker import Failure
 from ortune.worker.devices import Devices, InstalledPlugin, read_devices
@@ -50,7 +50,7 @@ from ortune.worker.installed import find_installed_version, name_package
 from ortune.worker.plugins import Device, find_device, find_plugin_versions, find_plugins, register_plugin
 from ortune.worker.providers import choose_providers, find_plugins_of
 from ortune.worker.runtime import read_installed_runtime
-from ortune.workload import APPROXIMATE_TOLERANCE, InputOptions, Tolerance, make_feed
+from ortune.workload import APPROXIMATE_TOLERANCE, InputOptions, make_feed
 from tests.applying import run as run_program
 from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
 from tests.records import make_record, write

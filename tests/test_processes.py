@@ -19,15 +19,15 @@ import psutil
 import pytest
 
 from benchmarks.simulated_clock import SimulatedClock
+from ortune import Config, Goal, Load, Record, Tolerance, UsageError, read_record
 from ortune.compare.block_runner import BlockRunner
 from ortune.compare.figures import compute_figure, compute_worst_percentile
 from ortune.compare.open import check_processes, open_comparison, prepare_comparison
-from ortune.errors import UsageError, spell_as_flag
-from ortune.knobs import DEFAULT, Config
+from ortune.errors import spell_as_flag
+from ortune.knobs import DEFAULT
 from ortune.model import read_model
-from ortune.record.files import encode_record, read_record
+from ortune.record.files import encode_record
 from ortune.record.journal import Measured, pack_block
-from ortune.record.schema import Record
 from ortune.worker import Block, BlockPlan, Failure, LiveCandidate, cpu, protocol
 from ortune.worker.block import GpuState, Memory
 from ortune.worker.candidate_session import plan_of_process
@@ -38,7 +38,7 @@ from ortune.worker.memory_plan import MemoryPlan
 from ortune.worker.open_loop import draw_arrivals
 from ortune.worker.process import WorkerProcess
 from ortune.worker.window import Window
-from ortune.workload import Goal, InputOptions, Load, Tolerance, make_feed, make_load
+from ortune.workload import InputOptions, make_feed, make_load
 from tests.conftest import FAULTY_WORKER, TINY_CNN, run_ortune
 from tests.records import make_local_record, write
 from tests.simulated import make_host

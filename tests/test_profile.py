@@ -16,13 +16,13 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from rich.console import Console
 
+from ortune import Config, InputsError, MeasureError, ModelError, RecordError, UsageError, read_record
 from ortune.console.profile import make_ops_table, show_profile
-from ortune.errors import InputsError, MeasureError, ModelError, RecordError, UsageError
-from ortune.knobs import DEFAULT, Config
+from ortune.knobs import DEFAULT
 from ortune.options import make_request
 from ortune.profile.run import ConfigProfile, Profile, choose_inputs, count_sizes, profile
 from ortune.profile.trace import Breakdown, EventArguments, TraceEvent, break_down, read_trace, split_runs
-from ortune.record.files import encode_record, read_record
+from ortune.record.files import encode_record
 from ortune.requests import ProfileRequest
 from ortune.workload import InputData, InputOptions
 from tests.conftest import ROOT, TINY_CNN, TINY_ENCODER, run_ortune

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from ortune import Config
 from ortune.apply.inside.hook import SESSIONS_FILE
-from ortune.knobs import DEFAULT, Config
+from ortune.knobs import DEFAULT
 from ortune.model import compute_digest, read_model
 from ortune.options import make_request
 from ortune.program.applied import NO_SESSION, find_others, find_untuned

@@ -13,16 +13,16 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from ortune import Config, Load, Objective
 from ortune.compare.block_plan import CallPace, RunPlan
 from ortune.compare.block_runner import BlockRunner
 from ortune.compare.evaluate import compute_speedup
 from ortune.compare.paired_run import PairedRun, Side
-from ortune.knobs import DEFAULT, Config
+from ortune.knobs import DEFAULT
 from ortune.program import candidates
 from ortune.program.candidates import CallCandidate
 from ortune.program.search import open_program
 from ortune.worker import Block, BlockPlan, Failure, LiveCandidate, Memory, SessionInfo
-from ortune.workload import Load, Objective
 from tests.conftest import TINY_CNN
 from tests.records import ONE_THREAD
 from tests.simulated import RUNTIME, simulate

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from benchmarks.program_kills import SUPERVISOR, choose, judge_end, kill_search, make_folder, report
-from ortune.record.schema import Record
+from ortune import Record
 from tests.conftest import TINY_CNN, long_params
 from tests.records import ONE_THREAD, make_local_record
 

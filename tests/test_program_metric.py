@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ortune.errors import UsageError
+from ortune import UsageError
 from ortune.program.metric import find_metric, mask_metric, parse_metric
 
 

@@ -20,14 +20,14 @@ import numpy as np
 import psutil
 import pytest
 
+from ortune import Config, Goal, MeasureError, Objective
 from ortune.apply.inside.returned import describe_returned
 from ortune.compare.block_plan import measure_pace
 from ortune.compare.open import OpenComparison, start_comparison
 from ortune.console.gate import describe_measurement
 from ortune.console.verdict import find_warnings
-from ortune.errors import MeasureError
 from ortune.gates.programs import check_tuned
-from ortune.knobs import DEFAULT, Config, build_space
+from ortune.knobs import DEFAULT, build_space
 from ortune.options import make_request
 from ortune.prctl import HAS_DEATH_SIGNAL
 from ortune.program.candidates import CallCandidate
@@ -45,7 +45,6 @@ from ortune.tuning.outcome import Outcome
 from ortune.tuning.resume import JournaledExecutor
 from ortune.tuning.stages import SearchSettings, run_search
 from ortune.worker import Block, BlockPlan, Failure, LiveCandidate
-from ortune.workload import Goal, Objective
 from tests.conftest import TINY_CNN
 from tests.gate_results import make_result
 from tests.light_programs import light_sessions, open_uncalibrated

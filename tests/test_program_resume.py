@@ -16,9 +16,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from ortune import OrtuneError, UsageError, read_record
 from ortune.cli.after_dashes import route
 from ortune.cli.search import make_resume_command
-from ortune.errors import OrtuneError, UsageError
 from ortune.options import make_request
 from ortune.program import prepare as preparing
 from ortune.program import search as searching
@@ -27,7 +27,7 @@ from ortune.program.observation import SeenShapes
 from ortune.program.prepare import ObservedRun, PreparedProgram, observe_program, prepare_program, restore_shares
 from ortune.program.search import ProgramResult, search_program
 from ortune.record import files, rescue
-from ortune.record.files import encode_record, read_record, read_records
+from ortune.record.files import encode_record, read_records
 from ortune.record.journal import Content
 from ortune.record.schema import SCHEMA, Bundle
 from ortune.requests import ProgramSearchRequest

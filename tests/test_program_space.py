@@ -8,8 +8,9 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
+from ortune import Config, Goal
 from ortune.compare.open import start_comparison
-from ortune.knobs import DEFAULT, Config, SpaceOptions
+from ortune.knobs import DEFAULT, SpaceOptions
 from ortune.options import make_request
 from ortune.program.identity import describe_program_identity
 from ortune.program.prepare import PreparedProgram, compare_options, prepare_program
@@ -21,7 +22,6 @@ from ortune.requests import ProgramSearchRequest
 from ortune.tuning.outcome import Outcome
 from ortune.tuning.stages import SearchSettings, run_search
 from ortune.worker import Failure
-from ortune.workload import Goal
 from tests.conftest import TINY_CNN
 from tests.records import make_local_record
 from tests.simulated import SimulatedExecutor, make_host, make_model

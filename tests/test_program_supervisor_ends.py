@@ -15,8 +15,8 @@ import msgspec
 import psutil
 import pytest
 
+from ortune import HostError
 from ortune.compare.open import OpenComparison
-from ortune.errors import HostError
 from ortune.knobs import DEFAULT
 from ortune.options import make_request
 from ortune.program import prepare as preparing

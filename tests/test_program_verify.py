@@ -15,12 +15,12 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from ortune.compare.comparison import Comparison, Row, Speedup
-from ortune.errors import OrtuneError, ProgramError
+from ortune import Config, OrtuneError, Record, Speedup
+from ortune.compare.comparison import Comparison, Row
+from ortune.errors import ProgramError
 from ortune.export import render
 from ortune.gates.programs import choose_goal, prepare_program_gate
 from ortune.gates.run import run_gate
-from ortune.knobs import Config
 from ortune.knobs.config import ModelSettings, ThreadPool
 from ortune.options import make_request
 from ortune.program import prepare, verify
@@ -38,7 +38,7 @@ from ortune.program.tuned import (
     read_program_records,
 )
 from ortune.record.files import encode_record, read_records
-from ortune.record.schema import SCHEMA, Bundle, Record, Tried
+from ortune.record.schema import SCHEMA, Bundle, Tried
 from ortune.requests import ProgramGateRequest, ProgramSearchRequest, ProgramVerifyRequest
 from ortune.worker import Failure
 from ortune.workload import make_load, parse_limit

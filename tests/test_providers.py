@@ -22,6 +22,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from ortune import Config, Goal, Record, Tolerance, UsageError, read_record
 from ortune.apply.fit import find_mismatches
 from ortune.compare.block_plan import GPU_LEAD_IN_NS, plan_block
 from ortune.compare.open import allow_tf32, start_comparison
@@ -30,18 +31,17 @@ from ortune.console.host import show_host
 from ortune.console.safe_console import SafeConsole
 from ortune.console.verdict import find_config_warnings
 from ortune.console.warnings import warn_tf32_differences
-from ortune.errors import UsageError
 from ortune.host import read_host
 from ortune.host.conditions import read_conditions
 from ortune.host.default_pool import find_default_pool
-from ortune.knobs import CPU, DEFAULT, KNOBS, Config, SearchSpace, SpaceOptions, build_space
+from ortune.knobs import CPU, DEFAULT, KNOBS, SearchSpace, SpaceOptions, build_space
 from ortune.knobs.config import alias_of
 from ortune.knobs.parse_config import set_knob
 from ortune.knobs.parse_knobs import check_fix, check_tune, split_fix, split_tune
 from ortune.knobs.providers import PROVIDERS, chain_of, find_provider, multiplies_in_tf32
 from ortune.model import read_model
-from ortune.record.files import read_record, read_trials
-from ortune.record.schema import Record, Tried
+from ortune.record.files import read_trials
+from ortune.record.schema import Tried
 from ortune.record.trials import Trial
 from ortune.tuning.plan import BATCH
 from ortune.tuning.stages import SearchSettings, run_search
@@ -60,7 +60,7 @@ from ortune.worker.runtime import (
     read_installed_runtime,
 )
 from ortune.worker.session import make_session
-from ortune.workload import QUANTIZED_TOLERANCE, TF32_TOLERANCE, Goal, InputOptions, Tolerance, make_feed
+from ortune.workload import QUANTIZED_TOLERANCE, TF32_TOLERANCE, InputOptions, make_feed
 from ortune.workload.load import make_load
 from tests.applying import run as run_program
 from tests.binary_keys import (

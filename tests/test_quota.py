@@ -8,17 +8,18 @@ import msgspec
 import numpy as np
 import pytest
 
+from ortune import Config, Goal, Progress
 from ortune.compare.calibrate import runs_at_two_speeds
 from ortune.compare.open import fit_objective
 from ortune.host import Host
 from ortune.host.default_pool import find_default_pool
 from ortune.host.topology import Quota
-from ortune.knobs import DEFAULT, Config, SearchSpace, SpaceOptions, build_space
+from ortune.knobs import DEFAULT, SearchSpace, SpaceOptions, build_space
 from ortune.requests import ProgramSearchRequest
-from ortune.tuning.outcome import Outcome, Progress
+from ortune.tuning.outcome import Outcome
 from ortune.tuning.stages import SearchSettings, run_search
 from ortune.worker import Block, Failure, LiveCandidate, Memory
-from ortune.workload import Goal, make_goal, make_load
+from ortune.workload import make_goal, make_load
 from ortune.workload.goal import AT_TWO_SPEEDS, FEW_RUNS, UNDER_QUOTA
 from tests.records import ONE_THREAD
 from tests.simulated import SimulatedExecutor, is_one_thread, make_host, make_model, open_simulated

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from ortune import Load, Objective
 from ortune.compare.clumps import Clumps, probability_of_at_most
 from ortune.compare.interval import Interval, share_error
 from ortune.planning.rate_latency import bound_utilization, find_moments, join_into_batches, summarize_rate
 from ortune.queueing.theory import ConstantQueue, ExponentialQueue
 from ortune.worker import Block, Memory
-from ortune.workload import Load, Objective
 from ortune.workload.load import relaxation_services
 
 MS = 1_000_000

@@ -20,13 +20,12 @@ from hypothesis import strategies as st
 from msgspec import inspect
 
 import ortune
-from ortune.compare.comparison import Speedup
+from ortune import Config, Record, RecordError, Speedup, Tolerance, UsageError, read_record
 from ortune.compare.host_speedup import HostSpeedup
 from ortune.compare.hosts import pool_hosts
-from ortune.errors import RecordError, UsageError, spell_as_flag
+from ortune.errors import spell_as_flag
 from ortune.file_kinds import is_record
 from ortune.gates.reporters.history import is_history
-from ortune.knobs import Config
 from ortune.knobs.config import CPU_PROVIDER
 from ortune.record import files
 from ortune.record import trials as trials_module
@@ -35,7 +34,6 @@ from ortune.record.files import (
     check_writable,
     encode_record,
     path_of_trials,
-    read_record,
     read_records,
     read_trials,
     write_atomically,
@@ -44,7 +42,7 @@ from ortune.record.files import (
 from ortune.record.json_schema import json_schema
 from ortune.record.layout import encode
 from ortune.record.rounding import ratio, round_record, significant
-from ortune.record.schema import SCHEMA, Bundle, FrontPoint, Record, TrialsFile, Tried
+from ortune.record.schema import SCHEMA, Bundle, FrontPoint, TrialsFile, Tried
 from ortune.record.select import Choice
 from ortune.record.trials import (
     Header,
@@ -58,7 +56,6 @@ from ortune.record.trials import (
     summarize_trials,
 )
 from ortune.worker import Failure
-from ortune.workload import Tolerance
 from tests.conftest import ROOT
 from tests.fuzz.histories import history_seeds
 from tests.records import ONE_THREAD

@@ -16,16 +16,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ortune.compare.bench import BenchResult
-from ortune.compare.comparison import FewCalls, Speedup
+from ortune import BenchResult, Config, Load, RecordError, Speedup, Tolerance, UsageError, read_record
+from ortune.compare.comparison import FewCalls
 from ortune.compare.interval import Interval
 from ortune.compare.paired_run import PairedRun, Side
-from ortune.errors import RecordError, UsageError
 from ortune.gates.reporters.history import HistoryEntry, append_history
 from ortune.host import Core, NumaNode, Topology
-from ortune.knobs import DEFAULT, Config
+from ortune.knobs import DEFAULT
 from ortune.options import parse_shapes
-from ortune.record.files import encode_record, read_record, read_trials
+from ortune.record.files import encode_record, read_trials
 from ortune.record.files import write_record as write_both
 from ortune.record.schema import SCHEMA, Bundle
 from ortune.record.trials import TrialRound, encode_trials
@@ -45,8 +44,7 @@ from ortune.report.source import History, Records, read_source
 from ortune.sanitize import printable
 from ortune.worker import CpuPlace, Failure, SessionInfo
 from ortune.worker.session_info import PoolThread
-from ortune.workload import APPROXIMATE_TOLERANCE, InputData, Load
-from ortune.workload.workload import Tolerance
+from ortune.workload import APPROXIMATE_TOLERANCE, InputData
 from tests.conftest import ROOT, TINY_CNN, run_ortune
 from tests.gate_results import make_interval, make_result
 from tests.hostile import ALL_TEXTS

@@ -12,17 +12,17 @@ from xml.etree import ElementTree
 import msgspec
 import pytest
 
+from ortune import GateResult, RecordError, UsageError
 from ortune.console.gate import GateDisplay, draw_finding, draw_interval
 from ortune.console.report import show_history
 from ortune.console.safe_console import SafeConsole
-from ortune.errors import RecordError, UsageError
 from ortune.gates.decision import judge_objective
 from ortune.gates.reporters.github import render_annotations
 from ortune.gates.reporters.history import append_history, make_entry, read_history
 from ortune.gates.reporters.junit import render_junit
 from ortune.gates.reporters.markdown import render_markdown
 from ortune.gates.reporters.messages import describe_allowed, describe_finding, describe_interval, percent
-from ortune.gates.results import Finding, GateResult
+from ortune.gates.results import Finding
 from ortune.report.history import choose_entries
 from ortune.requests import GateReportOptions
 from tests.conftest import TINY_CNN, run_ortune

@@ -20,14 +20,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ortune import checked_lines
-from ortune.errors import MeasureError, OrtuneError, UsageError
+from ortune import Config, MeasureError, OrtuneError, Tolerance, UsageError, Workload, checked_lines, read_record
 from ortune.host import HostClass
-from ortune.knobs import CPU, DEFAULT, Config, SpaceOptions, build_space
+from ortune.knobs import CPU, DEFAULT, SpaceOptions, build_space
 from ortune.knobs.config import Plugin
 from ortune.model import InputInfo
 from ortune.options import make_request
-from ortune.record.files import read_record, read_trials
+from ortune.record.files import read_trials
 from ortune.record.journal import (
     Answer,
     Begin,
@@ -48,7 +47,7 @@ from ortune.tuning.resume import check_identity, describe_identity, find_unfinis
 from ortune.tuning.stages import SearchSettings, run_search
 from ortune.tuning.study import open_storage, open_study
 from ortune.worker import Block, BlockPlan, Failure, Memory, SessionInfo
-from ortune.workload import InputOptions, Tolerance, Workload, make_feed
+from ortune.workload import InputOptions, make_feed
 from tests.budgets import scale_budget
 from tests.conftest import TINY_CNN, run_ortune
 from tests.journals import count_blocks, list_events, scan, suspended_search, wait_for_blocks

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ortune.errors import HostError
+from ortune import HostError
 from ortune.worker import runtime
 from ortune.worker.providers import choose_providers
 from ortune.worker.runtime import read_installed_runtime, require_installed_runtime

@@ -21,10 +21,10 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from ortune import Config, Export, GateResult, InputsError, ModelError, Progress, Record, UsageError, Verification
 from ortune.apply.check import CheckResult
 from ortune.apply.fit import Mismatch
 from ortune.apply.inside import explain
-from ortune.apply.verify import Verification
 from ortune.console.apply import show_apply, show_export
 from ortune.console.bench import show_comparison
 from ortune.console.doctor import show_diagnosis
@@ -39,17 +39,15 @@ from ortune.console.widgets import make_console, show_note
 from ortune.doctor.checks.loading import check_loading
 from ortune.doctor.facts import ModelFacts
 from ortune.doctor.findings import Diagnosis, DoctorFinding, SkippedCheck
-from ortune.errors import InputsError, ModelError, UsageError
 from ortune.export import render
-from ortune.export.target import Export
 from ortune.gates.reporters.github import render_annotations
 from ortune.gates.reporters.history import HistoryEntry
 from ortune.gates.reporters.junit import render_junit
 from ortune.gates.reporters.markdown import render_markdown
-from ortune.gates.results import GateError, GateResult
-from ortune.knobs import CPU, Candidate, Config
+from ortune.gates.results import GateError
+from ortune.knobs import CPU, Candidate
 from ortune.planning.files import encode_plan
-from ortune.record.schema import SCHEMA, Bundle, Record
+from ortune.record.schema import SCHEMA, Bundle
 from ortune.record.select import Sourced
 from ortune.sanitize import (
     BREAK,
@@ -61,7 +59,6 @@ from ortune.sanitize import (
     printable_lines,
     printable_log,
 )
-from ortune.tuning.outcome import Progress
 from ortune.worker import Failure
 from tests.conftest import ROOT, TINY_CNN, run_ortune
 from tests.gate_results import make_interval, make_result

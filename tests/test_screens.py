@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from docs.transcript.render import HERE, OUTPUT, Recording, prepare_on
+from ortune import Config, Progress, read_record
 from ortune.console.bench import show_comparison
 from ortune.console.doctor import show_diagnosis
 from ortune.console.gate import GateDisplay
@@ -25,12 +26,10 @@ from ortune.console.verdict import show_verdict
 from ortune.console.widgets import LOG_WIDTH
 from ortune.doctor.findings import Diagnosis, DoctorFinding, SkippedCheck
 from ortune.export import TARGETS, render
-from ortune.knobs import Candidate, Config
+from ortune.knobs import Candidate
 from ortune.numbers import format_interval, format_ratio
-from ortune.record.files import read_record
 from ortune.report.make import make_page
 from ortune.report.source import read_source
-from ortune.tuning.outcome import Progress
 from tests.conftest import ROOT, long_params, run_ortune
 from tests.gate_results import make_result, make_results
 from tests.simulated import Scenario, simulate

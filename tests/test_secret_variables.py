@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from ortune import enable
+from ortune import UsageError, enable
 from ortune.cli.report import open_page
-from ortune.errors import UsageError
 from ortune.secret_variables import OWN_VARIABLES, STORAGE_VARIABLES
 from tests.applying import run, write_tuned
 from tests.conftest import ROOT, run_ortune

@@ -13,15 +13,14 @@ import msgspec
 import pytest
 
 import ortune
+from ortune import Config, Load, ModelError, RecordError, UsageError, read_record
 from ortune.apply.bench import read_sides
 from ortune.compare.hosts import pool_hosts
-from ortune.errors import ModelError, RecordError, UsageError
 from ortune.host import HostClass, read_host
 from ortune.host.processor import Caches, CpuType, Processor
-from ortune.knobs import Config
 from ortune.model import read_model
 from ortune.profile.run import read_config
-from ortune.record.files import encode_record, read_record, read_records
+from ortune.record.files import encode_record, read_records
 from ortune.record.schema import SCHEMA
 from ortune.record.select import (
     Sourced,
@@ -33,7 +32,7 @@ from ortune.record.select import (
     select_per_model,
     select_record,
 )
-from ortune.workload import Load, make_load
+from ortune.workload import make_load
 from ortune.workload.workload import BackgroundProgram
 from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
 from tests.records import EXAMPLE, make_record, write

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 
-from ortune.errors import UsageError
+from ortune import UsageError
 from ortune.storage import SharedStudy, StorageError, open_storage, parse_location
 from tests.conftest import run_ortune
 from tests.test_storage import CHOICES, make_measurement, open_study

@@ -10,14 +10,15 @@ from typing import Any, cast
 
 import pytest
 
-from ortune.knobs import DEFAULT, Candidate, Config
+from ortune import Config, Goal
+from ortune.knobs import DEFAULT, Candidate
 from ortune.storage import Measurement, SharedRace, SharedResult, SharedRound
 from ortune.tuning.outcome import Outcome
 from ortune.tuning.results import CandidateResult, Score
 from ortune.tuning.shared import MOST_RACING, SharedExchange
 from ortune.tuning.shared_race import RaceElsewhere
 from ortune.tuning.stages import SearchSettings, run_search
-from ortune.workload import Goal, make_load, parse_limit
+from ortune.workload import make_load, parse_limit
 from tests.test_shared_search import SPACE, join, latency, open_exchange, open_simulated, read_all, send
 
 LONG_S = 1e6

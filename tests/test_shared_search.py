@@ -17,10 +17,9 @@ import numpy as np
 import pytest
 
 import ortune
+from ortune import Config, Goal, MeasureError, UsageError, read_record
 from ortune.compare.open import OpenComparison, start_comparison
-from ortune.errors import MeasureError, UsageError
-from ortune.knobs import DEFAULT, Candidate, Config, SearchSpace, build_space
-from ortune.record.files import read_record
+from ortune.knobs import DEFAULT, Candidate, SearchSpace, build_space
 from ortune.requests import StrategyName
 from ortune.storage import (
     PROOF,
@@ -46,7 +45,6 @@ from ortune.tuning.share_outcome import share_outcome
 from ortune.tuning.shared import SharedExchange
 from ortune.tuning.stages import SearchSettings, run_search
 from ortune.worker import Failure
-from ortune.workload import Goal
 from tests.conftest import TINY_CNN, run_ortune
 from tests.simulated import Scenario, SimulatedExecutor, make_host, make_model, simulate
 

@@ -16,8 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ortune.errors import UsageError
-from ortune.knobs import Config
+from ortune import Config, UsageError
 from ortune.storage import (
     Location,
     Measurement,

@@ -16,10 +16,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ortune.compare.comparison import Speedup
+from ortune import Record, Speedup
 from ortune.fleet.proofs import open_studies
 from ortune.fleet.shared_metrics import MetricsSender
-from ortune.record.schema import Record
 from ortune.storage import list_studies, parse_location
 from tests.conftest import TINY_CNN, run_ortune
 from tests.leaks import (

@@ -30,10 +30,10 @@ from benchmarks.landscape import (
     recorded_paths,
 )
 from benchmarks.replay import ReplayExecutor, open_replay
+from ortune import Config, Goal, Objective, Progress, UsageError
 from ortune.compare.figures import compute_block_figure
-from ortune.errors import UsageError
 from ortune.host import HostClass, read_host
-from ortune.knobs import DEFAULT, Candidate, Config, SearchSpace, SpaceOptions, build_space
+from ortune.knobs import DEFAULT, Candidate, SearchSpace, SpaceOptions, build_space
 from ortune.knobs.thread_dimensions import counts_between, thread_counts
 from ortune.model import read_model
 from ortune.options import make_request
@@ -49,7 +49,7 @@ from ortune.tuning.hints import (
     remember,
 )
 from ortune.tuning.noise import RoundNoise, split_variance, sum_squares
-from ortune.tuning.outcome import Outcome, Progress
+from ortune.tuning.outcome import Outcome
 from ortune.tuning.outliers import limit_rounds
 from ortune.tuning.plan import BATCH
 from ortune.tuning.prepare import prepare
@@ -61,8 +61,7 @@ from ortune.tuning.search import MAX_REMEMBERED, best_configs
 from ortune.tuning.stages import SearchSettings, run_search
 from ortune.tuning.state import SearchState
 from ortune.worker import BlockPlan, Failure, Runtime
-from ortune.workload import Goal, make_goal, make_load
-from ortune.workload.objectives import Objective
+from ortune.workload import make_goal, make_load
 from tests.conftest import TINY_CNN, long_params
 from tests.simulated import make_host, make_model
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import optuna
 import pytest
 
-from ortune.errors import UsageError
+from ortune import UsageError
 from ortune.tuning.study import StudyFile, check_study, find_search_id, open_study
 
 

@@ -20,14 +20,13 @@ import pytest
 from benchmarks.fit_suggest import PRIOR_FREE, PRIOR_SIGMA, PRIOR_WEIGHT, Recorded, fit_effects, predict, read_recorded
 from benchmarks.landscape import recorded_paths
 from benchmarks.suggest import KEYS, use_all
+from ortune import Config, Goal, UsageError, Verdict
 from ortune.cli.suggest import is_suggestion
-from ortune.errors import UsageError
 from ortune.host import Host, HostClass, HostLimits, Quota
-from ortune.knobs import Config, SearchSpace, SpaceOptions, build_space
+from ortune.knobs import SearchSpace, SpaceOptions, build_space
 from ortune.knobs.parse_config import make_config, split_settings
 from ortune.model import Traits
 from ortune.options import make_request
-from ortune.record.schema import Verdict
 from ortune.requests import PlanRequest, SearchRequest, SuggestRequest
 from ortune.tuning.effects import Effect, read_effects
 from ortune.tuning.hints import PastSearch, describe_search, name_shapes
@@ -37,7 +36,7 @@ from ortune.tuning.search import search as run_whole_search
 from ortune.tuning.situation import Situation
 from ortune.tuning.stages import SearchSettings
 from ortune.tuning.suggest import NoSuggestion, SuggestedConfig, suggest
-from ortune.workload import Feed, Goal, make_goal, make_load
+from ortune.workload import Feed, make_goal, make_load
 from ortune.workload.feed import Tensor
 from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
 from tests.simulated import SimulatedExecutor, make_host, make_model, open_simulated

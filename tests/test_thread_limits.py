@@ -13,14 +13,14 @@ import msgspec
 import pytest
 
 import ortune
+from ortune import Config, Record, RecordError
 from ortune.apply.bench import read_sides
-from ortune.errors import RecordError, ThreadsWarning
+from ortune.errors import ThreadsWarning
 from ortune.gates.sides import read_side
 from ortune.host import read_host
 from ortune.knobs.catalogue import KNOBS
-from ortune.knobs.config import Config, ModelSettings, ThreadPool
+from ortune.knobs.config import ModelSettings, ThreadPool
 from ortune.knobs.thread_limits import Excess, HostSize, limit_config
-from ortune.record.schema import Record
 from tests.conftest import TINY_CNN, run_ortune
 from tests.records import make_local_record, write
 

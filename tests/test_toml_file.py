@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ortune.errors import UsageError
+from ortune import UsageError
 from ortune.toml_file import MOST_BYTES, read_toml
 
 LINES = MOST_BYTES // 6

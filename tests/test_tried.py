@@ -9,12 +9,12 @@ import pytest
 
 from benchmarks.held_out import make_held_out
 from benchmarks.replay import open_replay
-from ortune.knobs import Candidate, Config
+from ortune import Config, Goal
+from ortune.knobs import Candidate
 from ortune.tuning.noise import RoundNoise
 from ortune.tuning.results import Results, Score
 from ortune.tuning.stages import SearchSettings, run_search
 from ortune.tuning.tried import USUAL_LUCK, bound_tried_gain
-from ortune.workload import Goal
 from tests.conftest import long_params
 
 NOISE = 0.02

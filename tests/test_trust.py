@@ -14,12 +14,12 @@ import msgspec
 import pytest
 
 import ortune
-from ortune.errors import RecordError, TrustWarning, UsageError
+from ortune import Config, RecordError, UsageError, read_record
+from ortune.errors import TrustWarning
 from ortune.gates.file import read_gates
 from ortune.knobs.catalogue import KNOBS
-from ortune.knobs.config import Config
 from ortune.knobs.legal import encode_legal, find_faults, read_legal
-from ortune.record.files import read_record, read_trials, write_record
+from ortune.record.files import read_trials, write_record
 from ortune.record.schema import RankedTrial
 from ortune.record.trials import Trial, encode_trials
 from tests.conftest import ROOT, TINY_CNN, run_ortune

@@ -15,24 +15,24 @@ import numpy as np
 import optuna
 import pytest
 
+from ortune import BackgroundLoadError, Config, Goal, HostError, Load, MeasureError, Objective, Progress, UsageError
 from ortune.compare.block_plan import Pace
 from ortune.compare.block_runner import Attempts, BlockRunner
 from ortune.compare.calibrate import Calibration
 from ortune.compare.open import start_comparison
 from ortune.compare.paired_run import PairedRun
-from ortune.errors import BackgroundLoadError, HostError, MeasureError, UsageError
-from ortune.knobs import DEFAULT, Config, SearchSpace, SpaceOptions, build_space, ids
+from ortune.knobs import DEFAULT, SearchSpace, SpaceOptions, build_space, ids
 from ortune.record.trials import Trial, summarize_trials
 from ortune.tuning.conclude import call_confirmed, count_tried
 from ortune.tuning.confirmation import start_run
-from ortune.tuning.outcome import Outcome, Progress
+from ortune.tuning.outcome import Outcome
 from ortune.tuning.pareto import find_front, find_knee
 from ortune.tuning.plan import Plan, make_plan, reserve_confirmation, resize_confirmation, warn_of_small_budget
 from ortune.tuning.results import CandidateResult
 from ortune.tuning.stages import SearchSettings, run_search
 from ortune.tuning.state import SearchState
 from ortune.worker import Block, BlockPlan, Failure
-from ortune.workload import Goal, Load, Objective, make_goal, make_load, parse_limit
+from ortune.workload import make_goal, make_load, parse_limit
 from tests.conftest import long_params
 from tests.records import ONE_THREAD
 from tests.simulated import SimulatedExecutor, is_one_thread, make_host, make_model

@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 import pytest
 
-from ortune.compare.comparison import Comparison, FewCalls, LimitCheck, Noise, Row, Speedup, Summary
-from ortune.knobs import DEFAULT, Config
-from ortune.record.schema import Verdict
+from ortune import Config, Speedup, Summary, Verdict
+from ortune.compare.comparison import Comparison, FewCalls, LimitCheck, Noise, Row
+from ortune.knobs import DEFAULT
 from ortune.tuning.verdict import (
     LAST_CONFIRMED_ONE,
     TimeSpent,

@@ -11,10 +11,10 @@ from typing import Literal
 import msgspec
 import pytest
 
+from ortune import Config, Record, Speedup, UsageError, Verification
 from ortune.apply.check import run_once
 from ortune.apply.fit import find_load_mismatch
 from ortune.apply.verify import (
-    Verification,
     add_occasion,
     judge_comparison,
     judge_speedup,
@@ -25,13 +25,12 @@ from ortune.apply.verify import (
     verify,
 )
 from ortune.cli.apply import verify_here
-from ortune.compare.comparison import Comparison, FewCalls, LimitCheck, Row, Speedup
-from ortune.errors import UsageError
-from ortune.knobs import DEFAULT, Config
+from ortune.compare.comparison import Comparison, FewCalls, LimitCheck, Row
+from ortune.knobs import DEFAULT
 from ortune.model import read_model
 from ortune.record.files import check_unchanged, encode_record, read_records
 from ortune.record.rounding import round_record
-from ortune.record.schema import SCHEMA, Bundle, Occasion, Record
+from ortune.record.schema import SCHEMA, Bundle, Occasion
 from ortune.replaceable import replaced
 from ortune.requests import ApplyRequest, VerifyRequest
 from ortune.worker import Failure

@@ -19,15 +19,16 @@ import psutil
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from ortune import Config, Goal, Record, Tolerance, read_record
 from ortune.apply.plan import make_rule
 from ortune.compare.open import start_comparison
 from ortune.export import render
-from ortune.knobs import CPU, DEFAULT, Config, SpaceOptions, build_space
+from ortune.knobs import CPU, DEFAULT, SpaceOptions, build_space
 from ortune.knobs.config import CAPTURES, ENTRY_PREFIXES, ModelSettings
 from ortune.knobs.providers import PROVIDERS, chain_of
 from ortune.model import read_model
-from ortune.record.files import read_record, read_trials
-from ortune.record.schema import Record, Tried
+from ortune.record.files import read_trials
+from ortune.record.schema import Tried
 from ortune.record.trials import Trials
 from ortune.tuning.stages import SearchSettings, run_search
 from ortune.worker import Failure
@@ -35,7 +36,7 @@ from ortune.worker.executor import ProcessExecutor, launch_reference
 from ortune.worker.failure import find_cause, make_failure
 from ortune.worker.process import WorkerProcess
 from ortune.worker.runtime import find_provider_fault, read_installed_runtime
-from ortune.workload import Goal, InputOptions, Tolerance, make_feed
+from ortune.workload import InputOptions, make_feed
 from tests.applying import run as run_program
 from tests.budgets import scale_budget
 from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune, start_fork_server

@@ -17,11 +17,11 @@ import numpy as np
 import psutil
 import pytest
 
-from ortune.errors import HostError, InputsError, ModelError
-from ortune.knobs import DEFAULT, Config
+from ortune import Config, HostError, InputsError, Load, ModelError, Record, Tolerance
+from ortune.knobs import DEFAULT
 from ortune.model import read_model
 from ortune.record.files import read_trials
-from ortune.record.schema import SCHEMA, Record
+from ortune.record.schema import SCHEMA
 from ortune.replaceable import replaced
 from ortune.requests import SearchRequest
 from ortune.tuning.prepare import prepare
@@ -43,7 +43,7 @@ from ortune.worker.memory_plan import MemoryPlan
 from ortune.worker.process import WorkerProcess
 from ortune.worker.readback import find_unpinned, read_pool
 from ortune.worker.session_info import PoolThread
-from ortune.workload import InputOptions, Load, Tolerance, make_feed, make_load
+from ortune.workload import InputOptions, make_feed, make_load
 from tests.budgets import scale_budget
 from tests.conftest import FAULTY_WORKER, TINY_CNN, TINY_ENCODER
 from tests.simulated.children import ForkedProcess, NewProcess

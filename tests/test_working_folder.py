@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ortune.errors import UsageError
+from ortune import UsageError
 from ortune.gates.sides import check_python
 from ortune.interpreter import LEAVE_FOLDER, PYTHON
 from tests.conftest import ROOT, TINY_CNN, run_ortune

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from ortune import InputsError
 from ortune.cli import make_advised_command
-from ortune.errors import InputsError
 from ortune.model import InputInfo
 from ortune.model.inspect import inspect_model
 from ortune.worker.working_inputs import Tried, TryRequest, check_inputs, list_options, run_once, try_inputs

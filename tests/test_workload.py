@@ -7,10 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from ortune.errors import UsageError, spell_as_flag
+from ortune import Goal, Load, UsageError
+from ortune.errors import spell_as_flag
 from ortune.options import make_request
 from ortune.requests import SearchRequest
-from ortune.workload import Goal, Load, make_goal, make_load, parse_limit
+from ortune.workload import make_goal, make_load, parse_limit
 
 
 def goal_of(options: dict[str, Any]) -> Goal:

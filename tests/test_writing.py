@@ -14,16 +14,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from ortune import GateResult, HostError, InputsError, ModelError, UsageError, read_plan, read_record
 from ortune.cli.gate import run_and_report, write_reports
 from ortune.cli.output import write_found
-from ortune.errors import HostError, InputsError, ModelError, UsageError, explain_lack
+from ortune.errors import explain_lack
 from ortune.gates.reporters.history import append_history
-from ortune.gates.results import GateError, GateResult
+from ortune.gates.results import GateError
 from ortune.model.child import check_file
-from ortune.planning.files import decode_plan, read_plan
+from ortune.planning.files import decode_plan
 from ortune.program_options import parse_output
 from ortune.record import files, rescue
-from ortune.record.files import check_writable, place_file, read_record, read_trials, write_atomically, write_record
+from ortune.record.files import check_writable, place_file, read_trials, write_atomically, write_record
 from ortune.record.rescue import rescue_record, save_record
 from ortune.record.trials import encode_trials
 from ortune.requests import GateReportOptions

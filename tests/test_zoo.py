@@ -8,7 +8,8 @@ import pytest
 
 from benchmarks.guessed_inputs import check_model
 from models.build import GENERATED, build, find_search_options, read_manifest
-from ortune.record.files import read_record, read_trials
+from ortune import read_record
+from ortune.record.files import read_trials
 from tests.conftest import run_ortune
 
 

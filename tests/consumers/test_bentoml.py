@@ -15,9 +15,9 @@ import numpy as np
 import onnxruntime
 import pytest
 
+from ortune import Config
 from ortune.export import render
 from ortune.host import read_host
-from ortune.knobs import Config
 from ortune.planning.pick import pick_deployment
 from tests.conftest import TINY_CNN
 from tests.consumers.running import need, program

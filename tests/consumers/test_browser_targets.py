@@ -16,8 +16,9 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from ortune.export import Export, render
-from ortune.knobs import Config, ThreadPool
+from ortune import Config, Export
+from ortune.export import render
+from ortune.knobs import ThreadPool
 from tests.browser import CHROMIUM, DRIVER, Browser
 from tests.conftest import TINY_CNN
 from tests.consumers.fetch import TRANSFORMERS_JS

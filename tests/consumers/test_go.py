@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from ortune import Config
 from ortune.export.provider_names import BY_NAME
-from ortune.knobs import Config
 from tests.consumers.running import need, program, run
 from tests.consumers.test_targets import CODE, LEVELS, TUNED, check_log, of, unsupported, wanted
 

@@ -19,10 +19,9 @@ import msgspec
 import pytest
 import yaml
 
-from ortune.export import Export, export, render
+from ortune import Config, Deployment, Export
+from ortune.export import export, render
 from ortune.host import read_host
-from ortune.knobs import Config
-from ortune.planning.deployment import Deployment
 from ortune.planning.files import write_plan
 from ortune.planning.pick import pick_deployment
 from tests.conftest import TINY_CNN

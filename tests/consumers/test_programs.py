@@ -28,9 +28,9 @@ from typing import Any
 import psutil
 import pytest
 
+from ortune import Config
 from ortune.fleet.canary_metrics import read_metrics
 from ortune.fleet.compare import compare_arms
-from ortune.knobs import Config
 from tests.conftest import TINY_CNN, TINY_ENCODER
 from tests.consumers.running import apply_command, draw_text, environment, need, program, run
 from tests.records import make_record, write

@@ -19,12 +19,13 @@ from xml.etree import ElementTree
 
 import pytest
 
-from ortune.export import Export, export, render
+from ortune import Config, Export
+from ortune.export import export, render
 from ortune.export.comments import make_comment
 from ortune.export.literals import KOTLIN
 from ortune.export.provider_names import PLUGIN_LIBRARY
 from ortune.export.transformers_js import DTYPES
-from ortune.knobs import DEFAULT, Config
+from ortune.knobs import DEFAULT
 from ortune.knobs.config import Plugin, alias_of
 from ortune.knobs.plugin_options import spell_for_plugins
 from ortune.knobs.providers import chain_of

@@ -14,7 +14,8 @@ from random import Random
 from typing import Any, NamedTuple
 from unittest import mock
 
-from ortune.errors import OrtuneError, spell_as_flag, spell_in_toml
+from ortune import OrtuneError
+from ortune.errors import spell_as_flag, spell_in_toml
 from tests.conftest import ROOT
 from tests.simulated import make_host
 
