@@ -155,7 +155,8 @@ def draw_chunk(queue: Queue, number: int, seed: int) -> tuple[NDArray[np.float64
     """Return the gaps and service times of one chunk. All of it is drawn, so that numbers do not depend on its use."""
     rng = np.random.default_rng([seed, 1, number])
     gaps, services = (draw(rng, (CHUNK, N_REPLICATIONS)) for draw in (queue.draw_gaps, queue.services.draw))
-    gaps.flags.writeable = services.flags.writeable = False
+    for drawn in (gaps, services):
+        drawn.setflags(write=False)  # they are kept for the next rate
     return gaps, services
 
 
