@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import gc
 import json
 import os
 import signal
@@ -277,6 +278,18 @@ def pytest_make_collect_report(
     report = yield
     _fail_skipped(report, collector.config)
     return report
+
+
+def pytest_collection() -> None:
+    """Collect no garbage while tests are collected: there is none."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Leave what was collected out of all collections of garbage, which would go through it again and again."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -144,17 +144,6 @@ class TestRead:
         options = ortune.session_options(plan, model=str(TINY_CNN))
         assert options.intra_op_num_threads == 1
 
-    def test_older_documents_have_no_resources(self) -> None:
-        document = json.loads(encode_plan(make_host_plan()))
-        document["schema"] = 2
-        for row in document["rows"]:
-            for each in row["models"]:
-                del each["cpu_ns_per_call"], each["memory_bytes"]
-        plan = msgspec.convert(document, HostPlan)
-        text = render_for(plan, "kubernetes", 0).text
-        assert "HorizontalPodAutoscaler" not in text
-        assert "memory:" not in text
-
 
 def render_for(plan: HostPlan, target: str, number: int) -> ortune.Export:
     picked = pick_models(plan)[number]
