@@ -33,7 +33,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @needs_zensical
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_site_has_no_faults(site: Path) -> None:
     assert check(site) == []
 

@@ -38,7 +38,7 @@ def run_pytest(path: Path, *options: str) -> str:
     return done.stdout[done.stdout.index("short test summary") :]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_skip_fails_only_if_the_option_says_so(tmp_path: Path) -> None:
     (tmp_path / "test_of_device.py").write_text(SKIPPED)
     (tmp_path / "test_of_package.py").write_text("import pytest\npytest.skip('no package', allow_module_level=True)")

@@ -1100,6 +1100,7 @@ class TestLandscapeSets:
         names = {path.stem for path in recorded_paths()}
         assert set(regret.TEST_MODELS) < names
 
+    @pytest.mark.long
     def test_recordings_with_a_rate_are_not_replayed(self) -> None:
         """A replay has no queue: the 99th percentile of its calls was several times the recorded one."""
         landscape = load_landscape(LANDSCAPES / "magika_rate.npz")

@@ -286,7 +286,7 @@ class TestHistory:
 
 
 class TestFit:
-    @pytest.mark.slow
+    @pytest.mark.long
     def test_the_data_are_those_of_the_recordings(self) -> None:
         """If this fails, run `python -m benchmarks.fit_suggest` and `python -m benchmarks.suggest`."""
         fitted, shipped = fit_effects(recorded()), read_effects()
