@@ -69,8 +69,7 @@ class TestImports:
             assert not any(name.startswith("ortune") for name in imports_of(path))
 
     def test_the_startup_folder_holds_no_other_module(self) -> None:
-        # Python 2.7 writes what it compiled next to the module.
-        assert {path.stem for path in STARTUP.iterdir() if path.name != "__pycache__"} == {"sitecustomize"}
+        assert [path.name for path in STARTUP.iterdir() if path.name != "__pycache__"] == ["sitecustomize.py"]
 
 
 class TestPieces:

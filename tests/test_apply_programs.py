@@ -26,6 +26,7 @@ from ortune.record.schema import Tried
 from tests.applying import PROGRAM, TUNED, outputs, run, sessions, write_tuned
 from tests.conftest import TINY_CNN, TINY_ENCODER
 from tests.environments import OLDER, find_python, write_script
+from tests.programs.light import SessionOptions
 from tests.records import ONE_THREAD, make_record, write
 
 
@@ -223,7 +224,8 @@ class TestProgram:
         """Such as a tool that the program starts."""
         (tmp_path / "sitecustomize.py").write_text("import sys; sys.own = True\n")
         code = "import sys; sys.stdout.write('%s %s' % (hasattr(sys, 'own'), hasattr(sys, '_ortune_plan')))"
-        own = {"PYTHONPATH": str(tmp_path)}
+        # Python 2.7 would write what it compiled next to the module that is under test.
+        own = {"PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
         done = run(find_python(version), "-c", code, record=tuned, options=("-q",), environment=own)
         assert (done.stdout, done.stderr) == ("True False", "")
 
@@ -394,24 +396,7 @@ class TestSettings:
 
     def test_options_that_were_changed_in_place_are_as_before_if_the_session_fails(self) -> None:
         """A program created them before the log began, so that they cannot be copied."""
-
-        class Options:
-            intra_op_num_threads = property(
-                lambda self: self.__dict__.get("n", 0), lambda self, value: self.__dict__.update(n=value)
-            )
-
-            def __init__(self) -> None:
-                self.entries: dict[str, str] = {}
-
-            def add_session_config_entry(self, name: str, text: str) -> None:
-                self.entries[name] = text
-
-            def get_session_config_entry(self, name: str) -> str:
-                if name not in self.entries:
-                    raise RuntimeError(name)
-                return self.entries[name]
-
-        own = Options()
+        own = SessionOptions()
         own.intra_op_num_threads = 2
         own.add_session_config_entry("session.intra_op.allow_spinning", "1")
         config = {
@@ -422,7 +407,7 @@ class TestSettings:
         rule = {"config": config, "tried": {"options": [], "entries": []}}
         tuned = TunedSession(rule, "m.onnx", {})
         entries = {"session.intra_op.allow_spinning": "0", AFFINITY: "1;2"}
-        tuned.set_options(own, entries, OptionsLog(Options), keep=False)
+        tuned.set_options(own, entries, OptionsLog(SessionOptions), keep=False)
         assert tuned.options is own
         assert own.intra_op_num_threads == 3
         assert own.entries == {"session.intra_op.allow_spinning": "0"}
@@ -433,7 +418,7 @@ class TestSettings:
         # The pool of another record replaces that of the session.
         config["session_options"] = {"intra_op_num_threads": 3, "enable_mem_pattern": False}
         shared = TunedSession(rule, "m.onnx", {})
-        shared.set_options(None, entries, OptionsLog(Options), keep=False, shares_pool=True)
+        shared.set_options(None, entries, OptionsLog(SessionOptions), keep=False, shares_pool=True)
         assert list(shared.set) == ["enable_mem_pattern"]
         assert all(text.endswith(" (the process has a global thread pool)") for text in shared.not_set)
         assert len(shared.not_set) == 3
