@@ -32,7 +32,7 @@ import sysconfig
 import tempfile
 import time
 import venv
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
@@ -87,15 +87,14 @@ Change = dict[str, Any]
 
 def list_changes(path: Path) -> Iterator[Change]:
     """Return the changes of a module: where, what is there, and what takes its place."""
-    source = path.read_text()
 
     def visit(node: ast.AST, function: int | None) -> Iterator[Change]:
-        if function is not None and isinstance(node, ast.expr) and (new := change_expression(node, source)):
+        if function is not None and isinstance(node, ast.expr) and (new := change_expression(node)):
             yield {
                 "file": str(path.relative_to(ROOT)),
                 "function": function,
                 "at": [node.lineno, node.col_offset, node.end_lineno, node.end_col_offset],
-                "old": ast.get_source_segment(source, node),
+                "old": ast.unparse(node),
                 "new": new,
             }
         if not isinstance(node, ast.FunctionDef):
@@ -107,14 +106,14 @@ def list_changes(path: Path) -> Iterator[Change]:
         for statement in node.body:
             yield from visit(statement, first)
 
-    yield from visit(ast.parse(source), None)
+    yield from visit(ast.parse(path.read_text()), None)
 
 
-def change_expression(node: ast.expr, source: str) -> str | None:
+def change_expression(node: ast.expr) -> str | None:
     """Return what takes the place of an expression, or None if it is left as it is."""
 
     def text(part: ast.AST) -> str:
-        return f"({ast.get_source_segment(source, part)})"
+        return f"({ast.unparse(part)})"
 
     match node:
         case ast.Compare(ops=[operator]) if type(operator) in COMPARISONS:
@@ -211,20 +210,47 @@ def passes(test: pytest.Item, reliable: set[str]) -> bool:
     """Return whether a test passes without a change. Those that do are remembered."""
     if test.nodeid in reliable:
         return True
+    if run_in_fork(lambda: run_until_failure([test]), LONGEST_WAIT_S) != "null":
+        return False
+    reliable.add(test.nodeid)
+    return True
+
+
+def run_in_fork(work: Callable[[], str | None], usual_s: float) -> str | None:
+    """Run tests in a fork of this process, in which they may change what they want.
+
+    Args:
+        work: Runs them, and returns the name of the first that fails.
+        usual_s: CPU time that they usually take, in seconds.
+
+    Returns:
+        What it returns, as JSON; empty if the process died, and None if it waited for too long.
+    """
+    reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
         os.setsid()
-        os._exit(run_until_failure([test]) is not None)
-    _, status = os.waitpid(child, 0)
-    with contextlib.suppress(ProcessLookupError):
+        most_s = math.ceil(2 * usual_s + PATIENCE_S)
+        resource.setrlimit(resource.RLIMIT_CPU, (most_s, most_s))
+        try:
+            failed = work()
+        except BaseException as error:  # noqa: BLE001  (an end of pytest is a failure, too)
+            failed = repr(error)
+        os.write(writer, json.dumps(failed)[:4000].encode())
+        os._exit(0)
+    os.close(writer)
+    try:
+        ready, _, _ = select.select([reader], [], [], LONGEST_WAIT_S)
+        return os.read(reader, 4096).decode() if ready else None
+    finally:
+        os.close(reader)
         os.killpg(child, signal.SIGKILL)
-    if status == 0:
-        reliable.add(test.nodeid)
-    return status == 0
+        os.waitpid(child, 0)
 
 
 def find_functions() -> dict[str, list[FunctionType]]:
     """Return the loaded functions of the package, for each file."""
+    gc.unfreeze()  # tests/conftest.py froze all, which hides it
     functions = collections.defaultdict(list)
     for candidate in gc.get_objects():
         if isinstance(candidate, FunctionType):
@@ -249,32 +275,19 @@ def try_change(
     path = ROOT / change["file"]
     before = path.read_bytes()
     source = change_source(change, before)
-    reader, writer = os.pipe()
+
+    def work() -> str | None:
+        change_code(path, source, functions[str(path)])
+        return run_until_failure(tests)
+
     begin_s = time.monotonic()
     path.write_bytes(source)
-    child = os.fork()
-    if child == 0:
-        os.setsid()
-        most_s = math.ceil(2 * usual_s + PATIENCE_S)
-        resource.setrlimit(resource.RLIMIT_CPU, (most_s, most_s))
-        try:
-            change_code(path, source, functions[str(path)])
-            failed = run_until_failure(tests)
-        except BaseException as error:  # noqa: BLE001  (an end of pytest is a failure, too)
-            failed = repr(error)
-        os.write(writer, json.dumps(failed)[:4000].encode())
-        os._exit(0)
-    os.close(writer)
     try:
-        ready, _, _ = select.select([reader], [], [], LONGEST_WAIT_S)
-        answer = os.read(reader, 4096) if ready else b""
+        answer = run_in_fork(work, usual_s)
     finally:
-        os.close(reader)
-        os.killpg(child, signal.SIGKILL)
-        os.waitpid(child, 0)
         path.write_bytes(before)
     change = {**change, "s": round(time.monotonic() - begin_s, 2)}
-    if not ready:
+    if answer is None:
         return {**change, "result": "noticed", "by": "the longest wait"}
     if not answer:
         return {**change, "result": "noticed", "by": "the end of the process"}
