@@ -20,6 +20,7 @@ import pkgutil
 import signal
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -116,15 +117,20 @@ def enter(request: dict[str, Any]) -> None:
     signal.alarm(request["timeout_s"])
 
 
-def run(code: str) -> int:
-    """Run Python code or, if it is empty, the command. Return its exit code."""
+def run(code: str) -> None:
+    """Run Python code or, if it is empty, the command."""
     from ortune.__main__ import main
 
+    if code:
+        exec(compile(code, "<code>", "exec"), {"__name__": "__main__"})
+    else:
+        main()
+
+
+def run_to_end(program: Callable[..., object], *arguments: object) -> int:
+    """Run what a process is for, and return its exit code."""
     try:
-        if code:
-            exec(compile(code, "<code>", "exec"), {"__name__": "__main__"})
-        else:
-            main()
+        program(*arguments)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else bool(end.code)
     except BaseException:  # noqa: BLE001  (as Python does)
@@ -134,7 +140,7 @@ def run(code: str) -> int:
 
 
 if __name__ == "__main__":
-    status = run(serve())
+    status = run_to_end(run, serve())
     atexit._run_exitfuncs()
     sys.stdout.flush()
     os._exit(status)  # deleting the modules takes longer than most commands

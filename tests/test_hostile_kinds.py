@@ -11,7 +11,7 @@ import hashlib
 import itertools
 import json
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -290,11 +290,18 @@ def take_turns(cases: Iterable[str], parts: Collection[str], count: int) -> list
     return few + [pytest.param(case, parts, id=f"{case}-all", marks=pytest.mark.long) for case in cases]
 
 
-def run_commands(names: Iterable[str], folder: Path, content: bytes) -> Iterator[tuple[str, Any]]:
-    """Yield each command that ended, with its name."""
+def run_commands(
+    commands: Mapping[str, tuple[Any, ...]],
+    names: Iterable[str],
+    path: Path,
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[tuple[str, Any]]:
+    """Run commands on a file, which is as it was before each. Yield each that ended, with its name."""
+    content = path.read_bytes()
     for name in names:
-        (folder / "r.json").write_bytes(content)
-        yield name, run_ortune(*COMMANDS[name], cwd=folder, simulate=True, timeout=100)
+        path.write_bytes(content)
+        done = run_ortune(*commands[name], cwd=path.parent, simulate=True, timeout=100, environment=environment)
+        yield name, done
 
 
 FUNCTIONS: dict[str, Callable[[Path], object]] = {
@@ -329,7 +336,7 @@ def test_through_python(name: str, functions: list[str], benign: Document, tmp_p
 @pytest.mark.parametrize(("name", "commands"), take_turns(LEGAL, COMMANDS, 2))
 def test_through_commands(name: str, commands: list[str], benign: Document, tmp_path: Path) -> None:
     path = write_hostile(benign, LEGAL[name], tmp_path / "r.json")
-    for command, done in run_commands(commands, tmp_path, path.read_bytes()):
+    for command, done in run_commands(COMMANDS, commands, path):
         assert done.returncode in {0, 1, 2, 3}, (command, done.stdout, done.stderr)
         assert "Traceback" not in done.stderr, (command, done.stderr)
         text = done.stdout + done.stderr

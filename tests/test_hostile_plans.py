@@ -10,7 +10,7 @@ import functools
 import json
 import re
 import subprocess
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from tests.test_hostile_kinds import (
     duplicate,
     put,
     put_all,
+    run_commands,
     take_turns,
 )
 
@@ -288,13 +289,6 @@ COMMANDS: dict[str, tuple[Any, ...]] = {
 }
 
 
-def run_commands(names: Iterable[str], folder: Path, content: bytes) -> Iterator[tuple[str, Any]]:
-    """Yield each command that ended, with its name."""
-    for name in names:
-        (folder / "p.json").write_bytes(content)
-        yield name, run_ortune(*COMMANDS[name], cwd=folder, simulate=True, timeout=100, environment=IN_CI)
-
-
 def check_end(command: str, done: subprocess.CompletedProcess[str]) -> None:
     """Check how a command ended, and that what it prints is text to all who may read it."""
     assert done.returncode in {0, 1, 2, 3}, (command, done.stdout, done.stderr)
@@ -338,7 +332,7 @@ def test_through_commands(name: str, commands: list[str], tmp_path: Path) -> Non
     folder.mkdir()
     kind, change = HOSTILE[name]
     path = write_hostile(kind, change, folder / "p.json")
-    for command, done in run_commands(commands, folder, path.read_bytes()):
+    for command, done in run_commands(COMMANDS, commands, path, IN_CI):
         check_end(command, done)
     assert [each.name for each in tmp_path.iterdir()] == ["work"]
     assert not (folder / "pwned").exists()

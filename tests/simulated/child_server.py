@@ -16,7 +16,6 @@ import pkgutil
 import runpy
 import socket
 import sys
-import traceback
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +38,7 @@ STARTS = (
 """How the names of modules begin that run in child processes."""
 
 FIRST_FREE = 500
-"""Files that arrive are moved to numbers from here on, so that none of them is in the way of another."""
+"""Files that arrive are moved to numbers from here on, so that none of them replaces another."""
 
 
 def import_modules() -> None:
@@ -98,29 +97,24 @@ def enter(request: dict[str, Any], files: list[int]) -> None:
     sys.argv = request["arguments"]
 
 
-def run() -> int:
-    """Run the program that the arguments name, and return its exit code."""
-    try:
-        if sys.argv[0] == "-m":
-            del sys.argv[0]
-            sys.modules.pop(sys.argv[0], None)  # as if it had not been imported
-            runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
-        else:
-            runpy.run_path(sys.argv[0], run_name="__main__")
-    except SystemExit as end:
-        return end.code if isinstance(end.code, int) else bool(end.code)
-    except BaseException:  # noqa: BLE001  (as Python does)
-        traceback.print_exc()
-        return 1
-    return 0
+def run() -> None:
+    """Run the program that the arguments name."""
+    if sys.argv[0] == "-m":
+        del sys.argv[0]
+        sys.modules.pop(sys.argv[0], None)  # as if it had not been imported
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    else:
+        runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[2]))
+    from tests.fork_server import run_to_end
+
     import_modules()
     gc.freeze()  # or collections in forks would copy the memory of all modules
     serve(socket.socket(fileno=int(sys.argv[1])))
-    code = run()
+    code = run_to_end(run)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
