@@ -112,7 +112,7 @@ def test_speedups_that_cannot_be_pooled(changes: dict[str, float]) -> None:
 @pytest.mark.parametrize("tails", ["normal", "heavy"])
 def test_equal_configs_are_rarely_called_faster(between: float, tails: str) -> None:
     rng = np.random.default_rng(7)
-    n = 400
+    n = 800
     found = []
     for _ in range(n):
         draws = rng.normal(size=12) if tails == "normal" else rng.standard_t(3, 12) / math.sqrt(3)

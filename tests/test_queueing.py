@@ -124,9 +124,7 @@ def test_the_waits_match_theory(services: str, n_servers: int, utilization: floa
     """At a low utilization waits are rare, so that more requests are needed."""
     queue = make_queue(services, n_servers)
     known = THEORY[services](utilization, n_servers)
-    error = 0.016
-    if utilization < 0.7:
-        error = 0.005 if n_servers <= 4 else 0.0025
+    error = 0.016 if utilization > 0.7 else 0.0025
     found = simulate(queue, utilization * queue.highest_per_s, relative_error=error, seed=4, only_waits=True)
     assert found.mean().estimate / MS == pytest.approx(known.mean_wait, rel=0.02)
     for point in (50, 90, 99):

@@ -27,7 +27,7 @@ def make_series(seed: int, *levels: tuple[int, float]) -> list[float]:
 def test_steps_are_found_soon(noise: str, before: int) -> None:
     """Steps of 2 % in noise of 1 %: 95 % of them within 10 runs."""
     rng = np.random.default_rng(before)
-    steps = [math.log(1.02), -math.log(1.02)] * 50
+    steps = [math.log(1.02), -math.log(1.02)] * 75
     found = [find_step(NOISES[noise], rng, step, before) is not None for step in steps]
     # Less than two standard errors below.
     assert sum(found) >= 0.92 * len(steps)
@@ -58,9 +58,9 @@ def test_a_slow_drift_is_found() -> None:
 @pytest.mark.parametrize("noise", NOISES)
 def test_quiet_histories_rarely_have_changes(noise: str) -> None:
     rng = np.random.default_rng(5)
-    series = [np.exp(NOISES[noise](rng, 1000)).tolist() for _ in range(5)]
-    # 1 in 500 would be 10; two standard errors above.
-    assert sum(len(find_changes(each)) for each in series) <= 16
+    series = [np.exp(NOISES[noise](rng, 1000)).tolist() for _ in range(10)]
+    # 1 in 500 would be 20; two standard errors above.
+    assert sum(len(find_changes(each)) for each in series) <= 30
 
 
 @pytest.mark.parametrize("place", [12, 20, 35])
