@@ -141,8 +141,7 @@ class RateModel:
         most_per_s = MOST_BUSY * self.highest_per_s / slowdown
         total = 0.0
         for factor in factors:
-            highest_per_s = most_per_s / factor
-            total += self.expect(rate_per_s if rate_per_s < highest_per_s else highest_per_s, slowdown * factor)
+            total += self.expect(min(rate_per_s, most_per_s / factor), slowdown * factor)
         return total / len(factors)
 
     def find_inflation(self, rate_per_s: float, slowdown: float) -> float:
@@ -378,7 +377,7 @@ class RateModel:
 
     def _locate(self, utilization: float) -> tuple[Tail, Tail, float]:
         """Return the latencies at the utilizations of the table below and above, and the weight of the one above."""
-        # Only what has a weight is simulated. A fit calls this hundred thousands of times.
+        # Only what has a weight is simulated. A fit calls this hundreds of thousands of times.
         above = bisect.bisect_left(UTILIZATIONS, utilization)
         if above == 0:
             lowest = self._tail(0)

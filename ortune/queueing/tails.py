@@ -31,7 +31,7 @@ FEWEST_BATCHES = 10.0
 ABOVE = np.concatenate([np.linspace(1, 0.1, 91)[:-1], np.logspace(-1, -4, 61)])
 """Shares of the requests above the latencies of a table, falling."""
 
-_ABOVE = ABOVE.tolist()
+_ABOVE: list[float] = ABOVE.tolist()
 
 LEAST_SHARE = 1e-6
 MOST_SHARE = 1 - LEAST_SHARE
@@ -73,9 +73,9 @@ class Tail(msgspec.Struct, frozen=True, kw_only=True):
         if place == len(self.quantiles_ns):
             return max(self.least_share if latency_ns > self.quantiles_ns[-1] else _ABOVE[-1], LEAST_SHARE)
         low, high = self.quantiles_ns[place - 1], self.quantiles_ns[place]
-        share_low: float = _ABOVE[place - 1]
+        share_low = _ABOVE[place - 1]
         share = share_low + (latency_ns - low) / (high - low) * (_ABOVE[place] - share_low)
-        return share if share < MOST_SHARE else MOST_SHARE
+        return min(share, MOST_SHARE)
 
 
 SimulateTail = Callable[[float], Tail]
