@@ -30,7 +30,7 @@ HINT = "Such files are written by ortune gate with {history=FILE}."
 
 
 class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One gate of one run. That of a gate with an error says no more than that.
+    """One gate of one run. If the gate ended with an error, only the first four fields say something.
 
     Attributes:
         time: When it ended, in ISO 8601 with the time zone.
