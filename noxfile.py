@@ -119,10 +119,9 @@ def full(session: nox.Session) -> None:
 def touched(session: nox.Session) -> None:
     """Run the parts of `full` whose code was changed since a commit: `nox -s touched -- main`."""
     changed = session.run("git", "diff", "--name-only", *session.posargs, external=True, silent=True) or ""
-    session.posargs.clear()
     for name, beginnings in ROOMS.items():
         if any(path.startswith(beginnings) for path in changed.splitlines()):
-            session.notify(name)
+            session.notify(name, posargs=[])
 
 
 @nox.session
