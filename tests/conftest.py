@@ -180,6 +180,9 @@ for variable in (
 # One thread of BLAS, in all processes: the matrices are small, and threads that wait for work keep a CPU busy.
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
+SLOW = Path(__file__).parent / "slow.txt"
+"""The functions whose tests are slow. `pytest -p tests.costs --slow` writes it."""
+
 OPT_IN_MARKERS = ("consumers", "install", "long", "ray", "servers", "zoo")
 """Markers of tests that run only if the option `-m` names the marker."""
 
@@ -187,6 +190,11 @@ OPT_IN_MARKERS = ("consumers", "install", "long", "ray", "servers", "zoo")
 def long_params(*values: object) -> list[Any]:
     """Return values of a parameter with which the test suite leaves a test out."""
     return [pytest.param(value, marks=pytest.mark.long) for value in values]
+
+
+def name_function(test: str) -> str:
+    """Return the name of the function of a test, without its parameters."""
+    return test.partition("[")[0]
 
 
 def worker_processes() -> list[psutil.Process]:
@@ -292,8 +300,13 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+@pytest.hookimpl(tryfirst=True)  # before the option `-m` selects tests
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the tests with an opt-in marker that the option `-m` does not name."""
+    """Mark slow tests, and deselect those with an opt-in marker that the option `-m` does not name."""
+    slow = frozenset(SLOW.read_text().splitlines())
+    for item in items:
+        if name_function(item.nodeid) in slow:
+            item.add_marker(pytest.mark.slow)
     hidden = {marker for marker in OPT_IN_MARKERS if marker not in config.option.markexpr}
     kept: list[pytest.Item] = []
     deselected: list[pytest.Item] = []

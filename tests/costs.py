@@ -1,10 +1,12 @@
-"""A plugin of pytest that writes what each test costs: `pytest -p tests.costs --costs costs.json`.
+"""A plugin of pytest that measures what each test costs, child processes included.
 
-The file has the seconds of wall time and of CPU time of each test, those of its child processes included, and the sums.
+`pytest -p tests.costs --costs=costs.json` writes the seconds of wall time and of CPU time of each test, and the sums.
+`pytest -p tests.costs --slow` writes tests/slow.txt, by which tests get the marker `slow`.
 """
 
 from __future__ import annotations
 
+import collections
 import json
 import time
 from collections.abc import Generator
@@ -13,16 +15,23 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.conftest import SLOW, name_function
+
+LONGEST_S = 0.03
+LONGEST_SUM_S = 0.3
+"""A function is slow if one of its tests takes longer than the first of these, or all together than the second."""
+
 STARTS = pytest.StashKey[tuple[float, float]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--costs", type=Path, help="Write what each test costs to this file, as JSON.")
+    parser.addoption("--slow", action="store_true", help="Write the list of slow tests.")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("costs") and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(CostWriter(config.getoption("costs")))
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(CostWriter(config.getoption("costs"), lists_slow=config.getoption("slow")))
 
 
 def read_cpu_s() -> float:
@@ -58,8 +67,9 @@ def pytest_runtest_makereport(
 class CostWriter:
     """Collects the costs of all tests, and writes them at the end."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | None, *, lists_slow: bool) -> None:
         self.path = path
+        self.lists_slow = lists_slow
         self.costs: dict[str, dict[str, float]] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -68,6 +78,18 @@ class CostWriter:
                 self.costs[report.nodeid] = cost
 
     def pytest_sessionfinish(self) -> None:
-        sums = {name: sum(cost[name] for cost in self.costs.values()) for name in ("wall_s", "cpu_s")}
-        content = {"n_tests": len(self.costs), **sums, "tests": self.costs}
-        self.path.write_text(json.dumps(content, indent=1) + "\n")
+        if self.path:
+            sums = {name: sum(cost[name] for cost in self.costs.values()) for name in ("wall_s", "cpu_s")}
+            content = {"n_tests": len(self.costs), **sums, "tests": self.costs}
+            self.path.write_text(json.dumps(content, indent=1) + "\n")
+        if self.lists_slow:
+            SLOW.write_text("".join(f"{function}\n" for function in self.find_slow()))
+
+    def find_slow(self) -> list[str]:
+        """Return the functions whose tests are slow."""
+        times_s = collections.defaultdict[str, list[float]](list)
+        for test, cost in self.costs.items():
+            times_s[name_function(test)].append(cost["wall_s"])
+        return sorted(
+            function for function, each in times_s.items() if max(each) > LONGEST_S or sum(each) > LONGEST_SUM_S
+        )

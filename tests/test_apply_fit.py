@@ -51,7 +51,6 @@ def run_code(record: Record, code: str, tmp_path: Path, *options: str) -> subpro
 
 
 class TestShapes:
-    @pytest.mark.slow
     def test_other_shapes_are_named_once(self, tmp_path: Path) -> None:
         code = "for n in range(1200): call(48 if n % 3 else 8)"
         log = tmp_path / "log"
@@ -62,16 +61,13 @@ class TestShapes:
         assert last["record"].endswith("r.json")
         assert len(last["misfits"]) == 1
 
-    @pytest.mark.slow
     def test_the_measured_shapes_are_not(self, tmp_path: Path) -> None:
         code = "for n in range(100): call(8)\ncall(9)"
         assert "was measured" not in run_code(make_text_record((1, 8)), code, tmp_path).stderr
 
-    @pytest.mark.slow
     def test_quiet(self, tmp_path: Path) -> None:
         assert run_code(make_text_record((1, 8)), "call(9)", tmp_path, "-q").stderr == ""
 
-    @pytest.mark.slow
     def test_a_record_of_many_shapes_is_not_checked(self, tmp_path: Path) -> None:
         record = make_text_record(*((1, n) for n in range(1, 60)))
         assert "was measured" not in run_code(record, "call(99)", tmp_path).stderr
@@ -84,12 +80,10 @@ class TestClients:
     [thread.join() for thread in threads]
     """
 
-    @pytest.mark.slow
     def test_several_where_the_record_is_for_one(self, tmp_path: Path) -> None:
         done = run_code(make_text_record((64, 64)), self.OVERLAP, tmp_path)
         assert "was measured with one client, but up to" in done.stderr
 
-    @pytest.mark.slow
     def test_several_where_the_record_is_for_several(self, tmp_path: Path) -> None:
         record = make_text_record((64, 64), load=Load(scenario="multi-client", clients=4))
         assert "was measured" not in run_code(record, self.OVERLAP, tmp_path).stderr
@@ -124,7 +118,6 @@ class TestPrograms:
         run = ProgramRun(program="app", sha256="0" * 64, **measured)
         return msgspec.structs.replace(record, workload=msgspec.structs.replace(record.workload, program=run))
 
-    @pytest.mark.slow
     @pytest.mark.skipif(sys.platform != "linux", reason="processes are counted on Linux")
     def test_several_processes_where_the_record_is_for_one(self, tmp_path: Path) -> None:
         done = run_code(self.make(), self.SEVERAL, tmp_path)
@@ -189,7 +182,6 @@ class TestPrograms:
         assert "with up to 4 calls" in self.explain(self.make(load, **server), at_a_time=8)[0]
         assert self.explain(self.make(Load(scenario="server", rate_per_s=9.0), **server), at_a_time=9) == []
 
-    @pytest.mark.slow
     def test_other_shapes(self, tmp_path: Path) -> None:
         stderr = run_code(self.make(), "call(9)", tmp_path).stderr
         assert "have other shapes" in stderr
@@ -197,7 +189,6 @@ class TestPrograms:
         assert "--shape" not in stderr
 
 
-@pytest.mark.slow
 def test_a_record_of_a_busy_host_is_named(tmp_path: Path) -> None:
     """Of one of a quiet host, nothing is said: `test_the_measured_shapes_are_not`."""
     done = run_code(make_text_record((1, 8), regime="contended"), "call(8)", tmp_path)
@@ -216,7 +207,6 @@ class TestWithoutRecord:
         command = (sys.executable, "-P", "-m", "ortune", "apply", *options, "--", sys.executable, "-c")
         return run(*command, textwrap.dedent(code))
 
-    @pytest.mark.slow
     def test_sessions_are_explained_as_they_are(self, tmp_path: Path) -> None:
         log = tmp_path / "log"
         done = self.explain("--explain", "--explain-json", str(log))
@@ -236,7 +226,6 @@ class TestWithoutRecord:
         assert "--explain shows the sessions as they are" in done.stderr
 
 
-@pytest.mark.slow
 def test_sessions_of_programs_without_records_are_not_wrapped(tmp_path: Path) -> None:
     """The calls of programs for whose host there is no record take no time of ortune's."""
     code = f"import onnxruntime as o; o.InferenceSession({str(TINY_CNN)!r}); print(o.InferenceSession.run.__module__)"

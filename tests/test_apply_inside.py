@@ -85,7 +85,6 @@ class TestPieces:
         record = make_record(TINY_CNN, Config(environment=environment))
         return Choice(record=record, source="r.json", fits=True, why="")
 
-    @pytest.mark.slow
     def test_contradicting_environments(self) -> None:
         with pytest.raises(UsageError, match="OMP_NUM_THREADS=2, but another record needs OMP_NUM_THREADS=1"):
             environment_of([self.choice(OMP_NUM_THREADS="1"), self.choice(OMP_NUM_THREADS="2")])
@@ -184,7 +183,6 @@ class TestPieces:
         assert LoadOptions().given_load is None
         assert LoadOptions(clients=4).given_load == Load(scenario="multi-client", clients=4)
 
-    @pytest.mark.slow
     def test_the_options_of_both_parsers_are_the_same(self) -> None:
         """`--help` comes from typer, which does not run when there is a command."""
         help_text = run_ortune("apply", "--help", cwd=Path.cwd()).stdout
@@ -200,7 +198,6 @@ class TestPieces:
 
         assert APPLY_OFF == {PLAN_VARIABLE: OFF}
 
-    @pytest.mark.slow
     def test_probes_ignore_plans(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Under `ortune apply`, an inner ortune examines onnxruntime as it is."""
         log = tmp_path / "log.jsonl"
@@ -221,7 +218,6 @@ class TestPieces:
         assert find_provider_fault(DEFAULT) == ""
         assert len(log.read_text().splitlines()) == 1
 
-    @pytest.mark.slow
     def test_reading_the_runtime_ignores_plans(self, monkeypatch: pytest.MonkeyPatch) -> None:
         environments = []
         run = subprocess.run

@@ -61,7 +61,6 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
 class TestProgram:
     """Unmodified programs."""
 
-    @pytest.mark.slow
     def test_sessions_of_the_model_get_the_tuned_options(self, plain: Found, found: Found) -> None:
         for way in ("by_path", "by_bytes", "by_pathlike", "subclass"):
             before, after = plain[way], found[way]
@@ -79,7 +78,6 @@ class TestProgram:
         assert found["shared"]["intra"] == 2
         assert found["shared"]["spinning"] is None
 
-    @pytest.mark.slow
     def test_a_model_of_another_record_behaves_as_without(self, plain: Found, tmp_path: Path) -> None:
         record = write(make_record(TINY_ENCODER, TUNED), tmp_path / "other.json")
         ways = ("by_path", "explicit", "subclass", "spawned", "broken")
@@ -89,7 +87,6 @@ class TestProgram:
         assert "no session got tuned options" in done.stderr
         assert len(done.stderr.splitlines()) == 4  # the spawned child prints its own
 
-    @pytest.mark.slow
     def test_tracebacks_are_the_programs_own(self, tuned: Path) -> None:
         code = "import onnxruntime; onnxruntime.InferenceSession('missing.onnx', enable_fallback=0)"
         plain, done = run(sys.executable, "-c", code), run(sys.executable, "-c", code, record=tuned, options=("-q",))
@@ -105,13 +102,11 @@ class TestProgram:
         assert explicit["severity"] == 3
         assert explicit["own"] == [2, "1"]
 
-    @pytest.mark.slow
     def test_explicit_options_can_win(self, tuned: Path) -> None:
         (found,) = sessions("explicit", record=tuned, options=("--keep-explicit",))
         assert (found["intra"], found["spinning"], found["affinity"]) == (2, "1", "1")
         assert found["level"] == "ORT_ENABLE_EXTENDED"
 
-    @pytest.mark.slow
     def test_what_the_search_tried_and_left_at_the_default_is_the_default(self, tmp_path: Path) -> None:
         record = make_record(TINY_CNN, Config(session_config={"session.intra_op.allow_spinning": "0"}))
         tried = Tried(session_options=("intra_op_num_threads",))
@@ -119,13 +114,11 @@ class TestProgram:
         (found,) = sessions("explicit", record=write(record, tmp_path / "r.json"))
         assert (found["intra"], found["affinity"], found["spinning"]) == (0, None, "0")
 
-    @pytest.mark.slow
     def test_any_model(self, tmp_path: Path) -> None:
         record = write(make_record(TINY_ENCODER, TUNED), tmp_path / "other.json")
         (found,) = sessions("by_path", record=record, options=("--any-model",))
         assert found["intra"] == 1
 
-    @pytest.mark.slow
     def test_explain_reads_back(self, tuned: Path, tmp_path: Path) -> None:
         log = tmp_path / "log.jsonl"
         done = run(
@@ -180,7 +173,6 @@ class TestProgram:
         done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
         assert done.stdout == ""
 
-    @pytest.mark.slow
     def test_modules_and_console_scripts(self, tuned: Path, tmp_path: Path) -> None:
         shutil.copy(PROGRAM, tmp_path / "appmodule.py")
         (found,) = outputs(
@@ -246,7 +238,6 @@ class TestProgram:
         assert done.stdout == "own\n1\n"
         assert "Error in sitecustomize" in done.stderr
 
-    @pytest.mark.slow
     def test_python_without_ortune(self, tuned: Path) -> None:
         """The program's Python may have no ortune: what runs there needs only the standard library."""
         code = textwrap.dedent(
@@ -270,7 +261,6 @@ class TestProgram:
         done = run(sys.executable, "-c", "import os; print(os.environ['OMP_WAIT_POLICY'])", record=record)
         assert done.stdout == "PASSIVE\n"
 
-    @pytest.mark.slow
     def test_several_records(self, tuned: Path, tmp_path: Path) -> None:
         other = write(
             make_record(TINY_ENCODER, Config(session_options={"enable_mem_pattern": False, "intra_op_num_threads": 2})),
@@ -298,7 +288,6 @@ class TestSettings:
         head += "image = {'image': np.zeros((1, 3, 32, 32), np.float32)}\n"
         return run(sys.executable, "-c", head + textwrap.dedent(code), record=record, options=options)
 
-    @pytest.mark.slow
     def test_run_options_reach_every_call(self, tmp_path: Path) -> None:
         """`run` fails if it is asked to shrink an arena that does not exist, which shows that the options arrive."""
         config = Config(
@@ -334,7 +323,6 @@ class TestSettings:
         assert done.stdout.split() == ["shrink"] * 4 + ["-1", "none"], done.stderr
         assert "already exists" not in done.stderr
 
-    @pytest.mark.slow
     def test_run_options_of_the_program_are_used_too(self, tmp_path: Path) -> None:
         """Also those that are set later, or by another thread."""
         code = """
@@ -351,7 +339,6 @@ class TestSettings:
         done = self.program(code, Config(run_options={"log_severity_level": 3}), tmp_path)
         assert done.stdout.split() == ["ran", "terminated"], done.stderr
 
-    @pytest.mark.slow
     def test_sessions_of_other_models_do_not_change(self, tmp_path: Path) -> None:
         config = Config(run_config={"memory.enable_memory_arena_shrinkage": "cpu:7"})
         other = tmp_path / "other.onnx"
@@ -367,7 +354,6 @@ class TestSettings:
         """
         assert self.program(code, config, tmp_path).stdout.split() == ["refused", "ran"]
 
-    @pytest.mark.slow
     def test_a_session_is_freed(self, tmp_path: Path) -> None:
         code = """
         import gc, weakref
@@ -424,7 +410,6 @@ class TestSettings:
         assert len(shared.not_set) == 3
 
     @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-    @pytest.mark.slow
     def test_a_fork_while_a_model_is_hashed(self, tmp_path: Path) -> None:
         big = tmp_path / "big.onnx"
         with big.open("wb") as file:
@@ -463,13 +448,11 @@ class TestSettings:
         assert done.stdout == "0\n", done.stderr
 
     @pytest.mark.parametrize("how", ["sys.stderr = None", "sys.stderr.close()"])
-    @pytest.mark.slow
     def test_a_program_without_stderr(self, how: str, tmp_path: Path) -> None:
         code = f"import sys; {how}; ort.InferenceSession(MODEL); print('alive')"
         for options in ([], ["--explain"]):
             assert self.program(code, TUNED, tmp_path, *options).stdout == "alive\n"
 
-    @pytest.mark.slow
     def test_an_explicit_default_can_be_kept(self, tmp_path: Path) -> None:
         code = """
         options = ort.SessionOptions()
@@ -481,18 +464,15 @@ class TestSettings:
         assert kept == ["ORT_ENABLE_ALL", "1"]
         assert self.program(code, TUNED, tmp_path).stdout.split() == ["ORT_ENABLE_EXTENDED", "1"]
 
-    @pytest.mark.slow
     def test_a_session_lives_as_long_as_its_calls(self, tmp_path: Path) -> None:
         config = Config(run_options={"log_severity_level": 3})
         done = self.program("run = ort.InferenceSession(MODEL).run; print(run(None, image)[0].shape)", config, tmp_path)
         assert done.stdout == "(1, 10)\n", done.stderr
 
-    @pytest.mark.slow
     def test_calls_are_not_wrapped(self, tmp_path: Path) -> None:
         code = "session = ort.InferenceSession(MODEL); print([n for n in vars(session) if n.startswith('run')])"
         assert self.program(code, TUNED, tmp_path).stdout == "[]\n"
 
-    @pytest.mark.slow
     def test_each_of_several_sessions_has_its_own_options(self, tmp_path: Path) -> None:
         entries = ({"session.dynamic_block_base": "4"}, {"session.dynamic_block_base": "8"})
         code = """
@@ -502,7 +482,6 @@ class TestSettings:
         """
         assert self.program(code, Config(per_session=entries), tmp_path).stdout.split() == ["4", "8", "4"]
 
-    @pytest.mark.slow
     def test_a_global_pool(self, tmp_path: Path) -> None:
         config = Config(global_thread_pool=ThreadPool(intra_op_num_threads=1, inter_op_num_threads=1))
         code = """
@@ -514,7 +493,6 @@ class TestSettings:
         done = self.program(code, config, tmp_path)
         assert done.stdout.startswith("False"), done.stderr
 
-    @pytest.mark.slow
     def test_all_sessions_share_a_global_pool(self, tmp_path: Path) -> None:
         """onnxruntime refuses any other session of the process: without a record, with another one, or a fallback."""
         config = Config(global_thread_pool=ThreadPool(intra_op_num_threads=1, inter_op_num_threads=1))
@@ -547,13 +525,11 @@ class TestSettings:
         assert done.stderr.count("has a global thread pool. All other sessions") == 1
         assert "creating the session with the tuned options failed" in done.stderr
 
-    @pytest.mark.slow
     def test_io_binding_is_reported(self, tmp_path: Path) -> None:
         done = self.program("ort.InferenceSession(MODEL)", Config(io_binding=True), tmp_path, "--explain")
         assert "was tuned with IO binding, which a program must do itself" in done.stderr
         assert "io_binding (the program would have to call run_with_iobinding)" in done.stderr
 
-    @pytest.mark.slow
     def test_a_provider_that_is_not_there(self, tmp_path: Path) -> None:
         config = Config(session_options={"intra_op_num_threads": 1}, providers=(("NowhereExecutionProvider", {}),))
         code = "print(ort.InferenceSession(MODEL).get_session_options().intra_op_num_threads)"
@@ -561,7 +537,6 @@ class TestSettings:
         assert done.stdout == "0\n"
         assert "has no NowhereExecutionProvider" in done.stderr
 
-    @pytest.mark.slow
     def test_tuned_options_that_fail_are_left_out(self, tmp_path: Path) -> None:
         config = Config(session_options={"intra_op_num_threads": 3}, session_config={AFFINITY: "1"})
         code = "print(ort.InferenceSession(MODEL).get_session_options().intra_op_num_threads)"
@@ -569,7 +544,6 @@ class TestSettings:
         assert done.stdout == "0\n"
         assert "creating the session with the tuned options failed" in done.stderr
 
-    @pytest.mark.slow
     def test_options_that_cannot_be_copied_are_called_again(self, tmp_path: Path) -> None:
         code = """
         options = ort.SessionOptions()
@@ -582,7 +556,6 @@ class TestSettings:
         done = self.program(code, TUNED, tmp_path)
         assert done.stdout == "1 1\n", done.stderr
 
-    @pytest.mark.slow
     def test_another_version_of_onnxruntime_is_reported(self, tmp_path: Path) -> None:
         record = make_record(TINY_CNN, TUNED)
         record = msgspec.structs.replace(record, runtime=msgspec.structs.replace(record.runtime, onnxruntime="1.2.3"))
@@ -591,7 +564,6 @@ class TestSettings:
         assert done.stderr.count("was tuned with onnxruntime 1.2.3") == 1
         assert outputs(done)[0]["intra"] == 1
 
-    @pytest.mark.slow
     def test_external_data_belongs_to_the_model(self, tmp_path: Path) -> None:
         for name in ("right", "wrong"):
             (tmp_path / name).mkdir()
@@ -612,7 +584,6 @@ class TestSettings:
             assert found["intra"] == intra
 
 
-@pytest.mark.slow
 def test_threads_create_sessions_at_the_same_time(tuned: Path) -> None:
     code = textwrap.dedent(
         """

@@ -314,7 +314,6 @@ class TestPrograms:
         )
 
     @pytest.mark.parametrize("options", [(), *long_params(("--keep-explicit",))])
-    @pytest.mark.slow
     def test_a_program_on_a_gpu_under_a_record_for_the_cpu(self, options: tuple[str, ...], tmp_path: Path) -> None:
         code = f"""
         create(providers=[({CUDA!r}, {{"device_id": 1}}), {CPU!r}])
@@ -334,7 +333,6 @@ class TestPrograms:
         assert explained[0]["reason"] == f"the program requests {CUDA}, which the record does not cover"
         assert f"keeps the program's own options: the program requests {TENSORRT}, {CUDA}, which the record" in stderr
 
-    @pytest.mark.slow
     def test_options_of_the_program_are_kept(self, tmp_path: Path) -> None:
         record = make_record(
             TINY_CNN,
@@ -354,7 +352,6 @@ class TestPrograms:
         assert explained[0]["replaced"] == {}
         assert "not set    cuda.prefer_nhwc=1 (the program's 0 is kept)" in stderr
 
-    @pytest.mark.slow
     def test_providers_that_the_search_tried_are_replaced_and_named(self, tmp_path: Path) -> None:
         record = with_tried(make_record(TINY_CNN, ONE_THREAD), CUDA, TENSORRT)
         code = f"""
@@ -370,7 +367,6 @@ class TestPrograms:
         assert explained["providers_reordered"] is False
         assert f"dropped    {TENSORRT}, {CUDA}" in stderr
 
-    @pytest.mark.slow
     def test_another_order_is_reported(self, tmp_path: Path) -> None:
         record = make_record(TINY_CNN, Config(providers=chain_of(TENSORRT)))
         printed, (explained,), stderr = self.program(f"create(providers=[{CUDA!r}, {TENSORRT!r}])", record, tmp_path)
@@ -378,7 +374,6 @@ class TestPrograms:
         assert explained["providers_reordered"] is True
         assert "reordered" in stderr
 
-    @pytest.mark.slow
     def test_all_available_providers(self, tmp_path: Path) -> None:
         """A program that requests all that onnxruntime has, or more than that, has the same providers as without."""
         head = f"""
@@ -399,7 +394,6 @@ def create(*arguments, **named):
         assert [each[2] for each in printed] == [1, 1, 1]
         assert all(each["matched"] and not each["replaced"] for each in explained)
 
-    @pytest.mark.slow
     def test_arguments_that_onnxruntime_rejects_raise_as_without(self, tmp_path: Path) -> None:
         code = f"""
         import onnxruntime
@@ -411,7 +405,6 @@ def create(*arguments, **named):
         printed, _, _ = self.program(code, make_record(TINY_CNN, ONE_THREAD), tmp_path, head="import json")
         assert printed == run_plain("import json" + textwrap.dedent(code))
 
-    @pytest.mark.slow
     def test_a_selection_by_policy_is_left_alone(self, tmp_path: Path) -> None:
         code = """
         options = onnxruntime.SessionOptions()
@@ -424,7 +417,6 @@ def create(*arguments, **named):
         assert explained["reason"] == reason
         assert f"r.json is not used: {reason}" in stderr
 
-    @pytest.mark.slow
     def test_devices_that_the_program_selects_are_kept(self, tmp_path: Path) -> None:
         """Its own provider is the record's: the session gets the session options, and nothing else."""
         code = """

@@ -27,7 +27,6 @@ def tuned(tmp_path: Path) -> Path:
 class TestInstall:
     """ortune.install."""
 
-    @pytest.mark.slow
     @pytest.mark.long
     def test_measurements_are_not_affected(self, tuned: Path, tmp_path: Path) -> None:
         """What ortune measures as the default is the default, wherever it runs."""
@@ -42,7 +41,6 @@ class TestInstall:
     def install(self, code: str, **environment: str) -> subprocess.CompletedProcess[str]:
         return run(sys.executable, "-P", "-c", textwrap.dedent(code), TINY_CNN, environment=environment)
 
-    @pytest.mark.slow
     def test_install(self, tuned: Path) -> None:
         done = self.install(
             """
@@ -59,7 +57,6 @@ class TestInstall:
         )
         assert done.stdout.split() == ["1", "True"], done.stderr
 
-    @pytest.mark.slow
     def test_install_after_onnxruntime_was_imported(self, tuned: Path) -> None:
         done = self.install(
             """
@@ -83,7 +80,6 @@ class TestInstall:
         done = self.install("import ortune; ortune.install()", ORTUNE_CONFIG="")
         assert "There is no record to install" in done.stderr
 
-    @pytest.mark.slow
     def test_install_of_the_records_that_the_variable_names(self, tuned: Path) -> None:
         code = """
         import sys, ortune
@@ -94,7 +90,6 @@ class TestInstall:
         assert self.install(code, ORTUNE_CONFIG=str(tuned)).stdout == "1\n"
         assert "ORTUNE_CONFIG: - is not a file" in self.install(code, ORTUNE_CONFIG="-").stderr
 
-    @pytest.mark.slow
     def test_install_under_apply(self, tuned: Path) -> None:
         """A program that installs records also works where the environment has records in force."""
         code = """
@@ -111,7 +106,6 @@ class TestInstall:
         assert done.stdout == "1\n", done.stderr
         assert "already uses" not in done.stderr
 
-    @pytest.mark.slow
     def test_install_warns_of_another_host(self, tmp_path: Path) -> None:
         record = write(
             make_record(TINY_CNN, Config(environment={"OMP_DYNAMIC": "true"}), here=False), tmp_path / "r.json"
@@ -162,7 +156,6 @@ class TestSessions:
             with pytest.raises(RuntimeError, match="does not have"):
                 options.get_session_config_entry(name)
 
-    @pytest.mark.slow
     def test_create_session_creates_the_global_pool_once(self, tmp_path: Path) -> None:
         config = Config(global_thread_pool=ThreadPool(intra_op_num_threads=1, inter_op_num_threads=1))
         code = """
@@ -175,7 +168,6 @@ class TestSessions:
         """
         assert self.python(code, write(make_record(TINY_CNN, config), tmp_path / "r.json")) == ["False"] * 3
 
-    @pytest.mark.slow
     def test_sessions_of_other_records_share_the_global_pool(self, tmp_path: Path) -> None:
         config = Config(global_thread_pool=ThreadPool(intra_op_num_threads=1, inter_op_num_threads=1))
         other = write(make_record(TINY_ENCODER, ONE_THREAD), tmp_path / "other.json")

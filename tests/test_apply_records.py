@@ -24,7 +24,6 @@ def tuned(tmp_path: Path) -> Path:
 
 
 class TestWhichRecords:
-    @pytest.mark.slow
     def test_a_search_that_proved_no_gain_changes_nothing(self, tmp_path: Path) -> None:
         """Such a record holds the default because nothing better was proven."""
         record = write(make_record(TINY_CNN, Config()), tmp_path / "r.json")
@@ -60,7 +59,6 @@ class TestWhichRecords:
         evidence = msgspec.structs.replace(record.evidence, verdict="trade_off", front=points)
         return msgspec.structs.replace(record, evidence=evidence)
 
-    @pytest.mark.slow
     def test_another_point_of_a_front(self, tmp_path: Path) -> None:
         path = write(self.front(), tmp_path / "r.json")
         code = f"""
@@ -137,7 +135,6 @@ class TestBadInput:
         path.write_text(content)
         assert message in self.refused(path, "--", "true", tmp_path=tmp_path)
 
-    @pytest.mark.slow
     def test_a_host_of_another_class(self, tmp_path: Path) -> None:
         path = write(make_record(TINY_CNN, TUNED, here=False), tmp_path / "r.json")
         done = run(sys.executable, PROGRAM, TINY_CNN, "by_path", record=path, options=("--explain",))
@@ -147,7 +144,6 @@ class TestBadInput:
         (found,) = sessions("by_path", record=path, options=("--any-host",))
         assert found["intra"] == 1
 
-    @pytest.mark.slow
     def test_another_model_is_named_with_both_digests(self, tuned: Path, tmp_path: Path) -> None:
         other = make_record(TINY_ENCODER, TUNED).model.digest
         for arguments in (["--to", "python"], ["--verify"], []):
@@ -155,13 +151,11 @@ class TestBadInput:
             assert other in text
             assert read_record(tuned).model.digest in text
 
-    @pytest.mark.slow
     def test_options_that_exclude_each_other(self, tuned: Path, tmp_path: Path) -> None:
         assert "--any-model needs a command" in self.refused(tuned, "--any-model", tmp_path=tmp_path)
         assert "combined with --verify" in self.refused(tuned, "--to", "python", "--verify", tmp_path=tmp_path)
         assert "nothing to write without --to" in self.refused(tuned, "-o", "x", tmp_path=tmp_path)
 
-    @pytest.mark.slow
     def test_any_model_of_several(self, tuned: Path, tmp_path: Path) -> None:
         other = write(make_record(TINY_ENCODER, TUNED), tmp_path / "o.json")
         for arguments in (("--any-model", "--", "true"), ("--pick", "1", "--", "true"), ()):

@@ -52,7 +52,6 @@ def is_alive(pid: int) -> bool:
     return False
 
 
-@pytest.mark.slow
 def test_command_runs_and_is_ended(tmp_path: Path) -> None:
     command, file = write_program(tmp_path, "READY\ntime.sleep(600)")
     with BackgroundLoad(command) as background_load:
@@ -75,7 +74,6 @@ time.sleep(600)
 
 
 @linux
-@pytest.mark.slow
 def test_daemons_are_ended(tmp_path: Path) -> None:
     command, file = write_program(tmp_path, DAEMON)
     with BackgroundLoad(command):
@@ -84,7 +82,6 @@ def test_daemons_are_ended(tmp_path: Path) -> None:
     assert not any(is_alive(pid) for pid in pids)
 
 
-@pytest.mark.slow
 def test_processes_that_ignore_sigterm_are_killed(tmp_path: Path) -> None:
     code = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\nREADY\ntime.sleep(600)"
     command, file = write_program(tmp_path, code)
@@ -175,7 +172,6 @@ def has_ended(background_load: BackgroundLoad) -> bool:
     return False
 
 
-@pytest.mark.slow
 def test_each_check_reports_that_the_command_has_ended(tmp_path: Path) -> None:
     command, file = write_program(
         tmp_path,
@@ -206,7 +202,6 @@ def test_only_the_end_of_stderr_is_kept(tmp_path: Path) -> None:
 
 
 @linux
-@pytest.mark.slow
 def test_cpu_time_of_all_descendants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     listed: list[Path] = []
     list_folder = Path.iterdir

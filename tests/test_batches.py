@@ -357,7 +357,6 @@ class TestSearch:
         assert outcome.evidence.baseline.config == batch_of(4)
         assert outcome.config == EIGHT
 
-    @pytest.mark.slow
     def test_a_front_has_several_numbers(self) -> None:
         goal = make_goal(make_load(), None, ("p90", "throughput"), (), BATCHES)
         outcome = search(SimulatedExecutor(call_ns), goal, seconds=120, only=THREADS)

@@ -229,7 +229,6 @@ def wait_for_calls(log: Path, n_calls: int) -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs flock")
 class TestGate:
     @pytest.mark.parametrize("kind", KINDS)
-    @pytest.mark.slow
     def test_no_call_is_in_progress_while_it_is_closed(self, kind: str, tmp_path: Path) -> None:
         for name in (TURNSTILE, CALLS):
             (tmp_path / name).touch()
@@ -252,7 +251,6 @@ class TestGate:
         assert (process.returncode, stderr) == (0, "")
         assert len(read_calls(tmp_path)) == log.read_bytes().count(b"+")
 
-    @pytest.mark.slow
     def test_other_coroutines_run_while_it_is_closed(self, tmp_path: Path) -> None:
         for name in (TURNSTILE, CALLS):
             (tmp_path / name).touch()
@@ -268,7 +266,6 @@ class TestGate:
         _, stderr = process.communicate(timeout=60)
         assert (process.returncode, stderr) == (0, "")
 
-    @pytest.mark.slow
     def test_a_process_that_is_killed_in_a_call_does_not_hold_it(self, tmp_path: Path) -> None:
         for name in (TURNSTILE, CALLS):
             (tmp_path / name).touch()

@@ -169,36 +169,30 @@ def measure(executor: ProcessExecutor, config: Config) -> Any:
 
 
 class TestInWorkers:
-    @pytest.mark.slow
     def test_sessions_with_separate_pools(self, executor: ProcessExecutor) -> None:
         config = Config(session_options={"intra_op_num_threads": 3})
         assert len(measure(executor, config).threads) in {0, 4}
 
-    @pytest.mark.slow
     def test_sessions_with_global_pool(self, executor: ProcessExecutor) -> None:
         pool = ThreadPool(intra_op_num_threads=3, inter_op_num_threads=1)
         session_info = measure(executor, Config(global_thread_pool=pool))
         # Two threads and the caller's make a pool of three. Two pools would have four threads.
         assert len(session_info.threads) in {0, 2}
 
-    @pytest.mark.slow
     def test_sessions_pinned_to_different_cpus(self, executor: ProcessExecutor) -> None:
         name = "session.intra_op_thread_affinities"
         config = Config(session_options={"intra_op_num_threads": 2}, per_session=({name: "1"}, {name: "2"}))
         found = sorted(thread.cpus for thread in measure(executor, config).threads)
         assert found in ([(0,), (1,)], [])
 
-    @pytest.mark.slow
     def test_io_binding(self, executor: ProcessExecutor) -> None:
         measure(executor, Config(io_binding=True))
 
-    @pytest.mark.slow
     def test_run_options(self, executor: ProcessExecutor) -> None:
         measure(executor, Config(run_options={"only_execute_path_to_fetches": True}))
 
 
 @pytest.mark.parametrize("name", ["mimalloc", "jemalloc", "tcmalloc"])
-@pytest.mark.slow
 def test_preloaded_allocator_is_mapped(name: Allocator, executor: ProcessExecutor) -> None:
     found = find_allocators()
     if name not in found:

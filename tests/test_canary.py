@@ -160,7 +160,6 @@ class TestPrograms:
         assert done.stdout.split()[1] == "2"
         assert done.stderr.count("metrics cannot be written") == 1
 
-    @pytest.mark.slow
     def test_without_metrics(self, tuned: Path) -> None:
         for share, n_threads in (("100%", 1), ("0%", 0)):
             (session,) = sessions("by_path", record=tuned, options=("-q", "--canary", share))

@@ -494,7 +494,6 @@ class TestLegalValues:
         # The traceback may keep a session, whose workers spin.
         gc.collect()
 
-    @pytest.mark.slow
     def test_denormals_in_a_separate_process(self) -> None:
         code = (
             "import onnxruntime as o; s = o.SessionOptions(); s.intra_op_num_threads = 2; "

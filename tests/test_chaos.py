@@ -31,7 +31,6 @@ def test_a_fifth_of_the_launches_fails_in_every_way() -> None:
     assert 0.15 < executor.n_failed / 500 < 0.25
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", [14, *long_params(0)])
 def test_the_right_winner_is_found_although_launches_fail(seed: int) -> None:
     row = fail_launches(seed)

@@ -130,7 +130,6 @@ class TestFolders:
             assert list(tmp_path.iterdir()) == [scratch]
 
     @posix
-    @pytest.mark.slow
     def test_the_next_export_removes_that_of_a_killed_one(self, tmp_path: Path) -> None:
         left = make_abandoned(tmp_path, parent=tmp_path)
         record = write(make_local_record(TINY_CNN, ONE_THREAD), tmp_path / "tuned.json")

@@ -97,7 +97,6 @@ def test_the_record_holds_the_evidence(folder: Path) -> None:
     assert record.workload.inputs["image"].shapes == ((1, 3, 32, 32),)
 
 
-@pytest.mark.slow
 def test_apply_reads_back_what_took_effect(folder: Path, tuned: Path, answer: dict[str, Any]) -> None:
     done = run_ortune("apply", tuned, cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -145,7 +144,6 @@ def test_a_session_that_needs_an_environment_warns(folder: Path, tuned: Path) ->
         ortune.create_session(TINY_CNN, path)
 
 
-@pytest.mark.slow
 def test_search_from_python(tmp_path: Path) -> None:
     with simulate(Scenario(is_here=True)):
         record = ortune.search(
@@ -155,7 +153,6 @@ def test_search_from_python(tmp_path: Path) -> None:
     assert read_record(tmp_path / "c.json") == record
 
 
-@pytest.mark.slow
 def test_json_goes_to_stdout_and_other_output_to_stderr(tmp_path: Path) -> None:
     """With a background load, of which the record holds only the name and the digest."""
     done = run_ortune("search", TINY_CNN, "--json", "--beside", "sleep 600", *SHORT, cwd=tmp_path, simulate=True)
@@ -169,7 +166,6 @@ def test_json_goes_to_stdout_and_other_output_to_stderr(tmp_path: Path) -> None:
     assert "sleep 600" not in done.stdout
 
 
-@pytest.mark.slow
 def test_space_gives_reasons(tmp_path: Path) -> None:
     done = run_ortune("space", TINY_CNN, cwd=tmp_path)
     assert done.returncode == 0
@@ -180,7 +176,6 @@ def test_space_gives_reasons(tmp_path: Path) -> None:
     assert all(candidate["why"] for candidate in data["candidates"][1:])
 
 
-@pytest.mark.slow
 def test_several_clients_and_a_record_on_stdout(tmp_path: Path) -> None:
     options = ("-o", "-", "--clients", "2", "--limit", "memory<10GB")
     done = run_ortune("search", TINY_CNN, *options, *FAST, cwd=tmp_path, simulate=True)
@@ -198,7 +193,6 @@ def test_several_clients_and_a_record_on_stdout(tmp_path: Path) -> None:
     assert [check.kept for check in record.evidence.limits] == ["yes"]
 
 
-@pytest.mark.slow
 def test_a_rate_and_a_limit_that_no_candidate_keeps(tmp_path: Path) -> None:
     done = run_ortune(
         *("search", TINY_CNN, "-o", "c.json", "--rate", "200/s", "--objective", "cpu", "--limit", "memory<1MB", *FAST),
@@ -219,7 +213,6 @@ def test_a_rate_and_a_limit_that_no_candidate_keeps(tmp_path: Path) -> None:
     assert 0 < record.evidence.baseline.utilization < 1
 
 
-@pytest.mark.slow
 def test_more_than_can_be_served_is_overload_and_exit_code_1(tmp_path: Path) -> None:
     done = run_ortune(*("search", TINY_CNN, "-o", "c.json", "--rate", "500000/s", *FAST), cwd=tmp_path, simulate=True)
     assert done.returncode == 1, done.stdout + done.stderr
@@ -227,7 +220,6 @@ def test_more_than_can_be_served_is_overload_and_exit_code_1(tmp_path: Path) -> 
     assert read_record(tmp_path / "c.json").evidence.verdict == "overload"
 
 
-@pytest.mark.slow
 def test_a_front_and_a_pick(tmp_path: Path) -> None:
     done = run_ortune(
         *("search", TINY_CNN, "-o", "c.json", "--pareto", "p50,cpu", "--budget", "20s", "--trials", "4", "-q"),
@@ -267,7 +259,6 @@ def test_bench_of_the_default_twice(tmp_path: Path, tuned: Path) -> None:
         assert word in " ".join(done.stderr.split())
 
 
-@pytest.mark.slow
 def test_bench_reports_a_config_that_fails(tmp_path: Path) -> None:
     done = run_ortune(
         *("bench", TINY_CNN, "--set", "intra_op_num_threads=2,session.intra_op_thread_affinities=999"),
@@ -309,7 +300,6 @@ def test_stdout_that_is_closed_during_a_search(tmp_path: Path) -> None:
     assert read_trials(tmp_path / "c.json").trials
 
 
-@pytest.mark.slow
 def test_stdout_that_is_closed_early() -> None:
     """Also when Python writes what is left, at its end."""
     command = [sys.executable, "-P", "-m", "ortune", "knobs"]
@@ -321,7 +311,6 @@ def test_stdout_that_is_closed_early() -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-@pytest.mark.slow
 def test_output_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(
@@ -372,7 +361,6 @@ def test_apply_can_be_quiet(tmp_path: Path, tuned: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a simulated host")
-@pytest.mark.slow
 def test_a_background_load_that_dies_ends_the_search_and_loses_nothing(tmp_path: Path) -> None:
     load = "sh -c 'while [ ! -e die ]; do sleep 0.05; done; touch dead; exit 5'"
     death = "touch die; while [ ! -e dead ]; do sleep 0.05; done; sleep 0.2"
@@ -479,7 +467,6 @@ def bad(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
     ids=lambda each: " ".join(map(str, each)).replace(str(TINY_CNN.parent), "") if isinstance(each, list) else "",
 )
-@pytest.mark.slow
 def test_bad_input_has_a_message_and_exit_code_2(bad: Path, arguments: list[Any], message: str) -> None:
     before = set(bad.iterdir())
     done = run_ortune(*arguments, cwd=bad)
@@ -521,7 +508,6 @@ def test_bad_input_has_a_message_and_exit_code_2(bad: Path, arguments: list[Any]
         "no provider",
     ],
 )
-@pytest.mark.slow
 def test_records_that_do_not_fit(tuned: Path, tmp_path: Path, change: dict[str, Any], code: int, message: str) -> None:
     document = json.loads(tuned.read_text())
     for name, value in change.items():
@@ -550,7 +536,6 @@ def test_apply_names_the_model_that_is_missing(tuned: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
-@pytest.mark.slow
 def test_sigterm_writes_the_best_so_far(tmp_path: Path) -> None:
     process = start_search(tmp_path)
     wait_for(process, "x [")
@@ -567,7 +552,6 @@ def test_sigterm_writes_the_best_so_far(tmp_path: Path) -> None:
     assert record.config.is_default
 
 
-@pytest.mark.slow
 def test_an_interrupt_with_fixed_settings_keeps_a_proven_record(tmp_path: Path) -> None:
     proven = make_record(TINY_CNN, Config(session_options={"enable_mem_pattern": False}))
     assert proven.is_proven
@@ -587,7 +571,6 @@ def test_an_interrupt_with_fixed_settings_keeps_a_proven_record(tmp_path: Path) 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
 @pytest.mark.parametrize("module", ["typer.main", "numpy", *long_params("rich.console", "rich.progress", "optuna")])
-@pytest.mark.slow
 def test_an_interrupt_before_anything_is_measured_ends_at_once(tmp_path: Path, module: str) -> None:
     process = start_search(tmp_path, python=("-X", "importtime"))
     assert process.stderr

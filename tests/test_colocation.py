@@ -79,7 +79,7 @@ from ortune.requests import HostPlanRequest
 from ortune.worker import Block, BlockPlan, Failure, Memory, SessionInfo
 from ortune.worker.colocated import ColocatedBlock, find_workers, join_blocks
 from ortune.workload import InputOptions, parse_limit
-from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
+from tests.conftest import TINY_CNN, TINY_ENCODER, long_params, run_ortune
 from tests.simulated import RUNTIME, SimulatedExecutor, SimulatedLive, make_host, make_model
 
 MS = 1_000_000
@@ -467,6 +467,7 @@ class TestStages:
         assert outcome.recommended == 0
         assert "the default deployment of each model meets all targets" in outcome.reason
 
+    @pytest.mark.long
     def test_rates_that_need_several_hosts(self) -> None:
         """Two models that need 4 and 4.8 cores at least, on a host with four."""
         demands = [(2000, "p99<25ms"), (120, "p99<200ms")]
@@ -562,7 +563,7 @@ class TestStages:
         assert not outcome.rejected
         assert outcome.recommended == 0
 
-    @pytest.mark.parametrize("error", [KeyboardInterrupt(), HostError("Cannot start a worker.")])
+    @pytest.mark.parametrize("error", [KeyboardInterrupt(), *long_params(HostError("Cannot start a worker."))])
     def test_what_was_measured_is_kept_if_lower_rates_cannot_be(
         self, error: BaseException, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -583,7 +584,7 @@ class TestStages:
         assert outcome.interrupted == isinstance(error, KeyboardInterrupt)
         assert not outcome.rejected
 
-    @pytest.mark.parametrize("all_fail", [False, True])
+    @pytest.mark.parametrize("all_fail", [True, *long_params(False)])
     def test_sharings_that_fail_while_their_scale_is_measured(
         self, all_fail: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -1065,7 +1066,6 @@ def test_what_is_not_a_worker_cannot_be_measured_together() -> None:
         find_workers(SimulatedLive(SimulatedExecutor(lambda config: 1), DEFAULT))
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("no_workers_left")
 @pytest.mark.long
 def test_two_real_models_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,7 +40,6 @@ def test_the_command_line_has_precedence(folder: Path) -> None:
     assert json.loads((folder / "tuned.json").read_text())["workload"]["load"]["clients"] == 3
 
 
-@pytest.mark.slow
 def test_a_setting_on_the_command_line_replaces_that_of_the_file(folder: Path) -> None:
     write('[space]\nfix = ["intra_op_num_threads=2"]\n')
     done = run_ortune("space", TINY_CNN, "--fix", "intra_op_num_threads=1", "--json", cwd=folder)

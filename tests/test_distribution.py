@@ -56,7 +56,6 @@ def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class TestModules:
-    @pytest.mark.slow
     def test_only_msgspec_and_onnxruntime_are_needed(self) -> None:
         found = modules.third_party(modules.find_closure(), sys.stdlib_module_names)
         # psutil is only used where the system itself does not report the number of cores, and pynvml for records whose
@@ -79,12 +78,10 @@ class TestModules:
         assert set(project["dependencies"]) >= {each for each in ours["dependencies"] if each.startswith("msgspec")}
         assert project["requires-python"] == ours["requires-python"]
 
-    @pytest.mark.slow
     def test_nothing_of_the_tuner_is_among_them(self) -> None:
         packages = {name.split(".")[1] for name in modules.find_closure() if "." in name}
         assert not packages & {"api", "cli", "console", "doctor", "export", "gates", "profile", "requests", "tuning"}
 
-    @pytest.mark.slow
     def test_the_modules_that_run_are_among_them(self, tmp_path: Path) -> None:
         """Those that Python imports while the command runs, as a check of the computation."""
         record = write(make_record(TINY_CNN, ONE_THREAD), tmp_path / "r.json")
@@ -128,7 +125,6 @@ class TestModules:
         with pytest.raises(ValueError, match="line 1: write `from ortune import"):
             modules.rename("import ortune.errors", {"ortune.errors"})
 
-    @pytest.mark.slow
     def test_data_of_modules_is_copied(self) -> None:
         closure = {**modules.find_closure(), "ortune.knobs.data_files": MODULES["ortune.knobs.data_files"]}
         files = modules.list_files(closure)
@@ -136,7 +132,6 @@ class TestModules:
         assert ROOT / "ortune" / "knobs" / "data" / "legal.json" in files
         assert ROOT / "ortune" / "apply" / "inside" / "startup" / "sitecustomize.py" in files
 
-    @pytest.mark.slow
     def test_no_other_module_reads_files_of_the_package(self) -> None:
         """A module that reads other files by path needs an entry in FILES."""
         reads = {name for name, path in modules.find_closure().items() if "__file__" in path.read_text()}
@@ -148,7 +143,6 @@ class TestModules:
     def test_the_license_is_that_of_ortune(self) -> None:
         assert (DISTRIBUTION / "LICENSE").read_text() == (ROOT / "LICENSE").read_text()
 
-    @pytest.mark.slow
     def test_without_the_tuner(self, copied: Path, tmp_path: Path) -> None:
         """All modules can be imported, and a record can be read, selected and applied."""
         record = write(make_record(TINY_CNN, ONE_THREAD), tmp_path / "r.json")
@@ -211,7 +205,6 @@ class TestCommand:
             env={**os.environ, "PYTHONPATH": str(copied), **environment},
         )
 
-    @pytest.mark.slow
     def test_a_program(self, copied: Path, tmp_path: Path) -> None:
         record = write(make_record(TINY_CNN, ONE_THREAD), tmp_path / "r.json")
         done = self.run(
@@ -226,7 +219,6 @@ class TestCommand:
         record = write(make_record(TINY_CNN, ONE_THREAD), tmp_path / "r.json")
         assert self.run(copied, record, "--", sys.executable, "-c", "exit(5)").returncode == 5
 
-    @pytest.mark.slow
     def test_help(self, copied: Path) -> None:
         done = self.run(copied, "--help")
         assert done.returncode == 0
@@ -281,8 +273,8 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Enviro
     return made
 
 
-@pytest.mark.slow
 class TestWheel:
+    @pytest.mark.long
     def test_a_source_distribution_builds_the_same_wheel(self, wheel: Path, tmp_path: Path) -> None:
         (sdist,) = wheel.parent.glob("*.tar.gz")
         extract_files(sdist, tmp_path)

@@ -132,7 +132,6 @@ def transcript() -> str:
     return render()
 
 
-@pytest.mark.slow
 def test_the_transcript_is_what_the_console_prints(transcript: str) -> None:
     """If this fails, run `python -m docs.transcript`."""
     assert normalize(find(README)[1]) == normalize(transcript)

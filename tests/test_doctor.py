@@ -143,7 +143,6 @@ def no_files_left(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.Temp
     assert list(folder.iterdir()) == []
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("no_files_left", "optimized_here")
 def test_a_clean_model_is_fine(clean: Path) -> None:
     diagnosis = examine(DoctorRequest(model=str(clean)))
@@ -169,7 +168,6 @@ def save_overridable(path: Path, ir_version: int) -> Path:
     )
 
 
-@pytest.mark.slow
 def test_initializers_among_the_inputs_prevent_folding(tmp_path: Path) -> None:
     path = save_overridable(tmp_path / "m.onnx", 8)
     findings = diagnose(path)
@@ -185,7 +183,6 @@ def run_fix(command: str) -> None:
     subprocess.run([sys.executable, *parts[1:]], check=True, capture_output=True, timeout=120)
 
 
-@pytest.mark.slow
 def test_onnx_runtime_folds_initializers_among_the_inputs_up_to_ir_version_3(tmp_path: Path) -> None:
     for ir_version, n_nodes in ((3, 1), (4, 2)):
         path = save_overridable(tmp_path / f"{ir_version}.onnx", ir_version)
@@ -256,7 +253,6 @@ def test_functions_of_the_model_are_not_custom_operators(tmp_path: Path) -> None
     assert severities(diagnose(save_chain(tmp_path / "m.onnx", node, domains=["own"], functions=[body]))) == {}
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("no_files_left")
 def test_missing_external_data_is_named_with_its_size(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
@@ -303,7 +299,6 @@ def test_a_model_that_was_loaded_is_not_called_broken_if_the_child_ends_later(
     assert ("creation" in skipped) == (stage == "_time_runs")
 
 
-@pytest.mark.slow
 def test_a_provider_that_ends_the_process_does_not_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ortune.doctor.examine.find_providers", lambda named, runtime: ("CUDAExecutionProvider",))
     diagnosis = examine_until("_place_nodes", "crash", monkeypatch)
@@ -523,7 +518,6 @@ def save_shapes(path: Path) -> Path:
     return save_chain(path, *nodes, weights=weights, shape=["batch", 64])
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("optimized_here")
 def test_shapes_that_are_computed_in_every_run(tmp_path: Path) -> None:
     path = save_shapes(tmp_path / "m.onnx")
@@ -552,7 +546,6 @@ def test_branches(tmp_path: Path) -> None:
     assert severities(diagnose(constant)) == {}
 
 
-@pytest.mark.slow
 def test_weights_that_grow_when_folded(tmp_path: Path) -> None:
     nodes = [
         MAKE("Cast", ["w"], ["float"], to=FLOAT),
@@ -712,7 +705,6 @@ def test_many_tiny_nodes(n_nodes: int, op: str, run_us: int, severity: str) -> N
 # As a whole.
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("optimized_here")
 def test_a_model_that_does_not_run_on_guessed_inputs_is_reported(tmp_path: Path) -> None:
     target = numpy_helper.from_array(np.array([1, 77], np.int64), "target")
@@ -726,7 +718,6 @@ def test_a_model_that_does_not_run_on_guessed_inputs_is_reported(tmp_path: Path)
     assert right.skipped == ()
 
 
-@pytest.mark.slow
 def test_inputs_that_the_user_asks_for_must_fit(clean: Path) -> None:
     with pytest.raises(InputsError, match="no dimension"):
         examine(DoctorRequest(model=str(clean), dim={"batch": (1,)}))
@@ -797,7 +788,6 @@ def test_graphs_keep_subgraphs_and_types(tmp_path: Path) -> None:
 # The command line.
 
 
-@pytest.mark.slow
 def test_output_and_exit_codes(clean: Path, tmp_path: Path) -> None:
     done = run_program(RUNS_SHORT, str(clean), cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -151,7 +151,6 @@ def fill(folder: Path) -> None:
     write_command(folder / "new" / "bin" / "python")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("page", RUN)
 def test_commands_run(page: str, folder: Path) -> None:
     """One of each kind: all others are checked to be legal."""
@@ -159,7 +158,6 @@ def test_commands_run(page: str, folder: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.slow
 @pytest.mark.parametrize("page", ALL)
 def test_all_commands_run(page: str, folder: Path) -> None:
     check_commands(page, ALL[page], folder)

@@ -46,12 +46,10 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class TestEnabled:
-    @pytest.mark.slow
     def test_records_are_applied_where_the_variable_is_set(self, enabled: Environment, tuned: Path) -> None:
         assert enabled.run("-c", READ, ORTUNE_CONFIG=str(tuned)).stdout == "1\n"
         assert enabled.run("-c", READ).stdout == "0\n"
 
-    @pytest.mark.slow
     def test_they_are_applied_in_child_processes(self, enabled: Environment, tuned: Path) -> None:
         code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {READ!r}])"
         assert enabled.run("-c", code, ORTUNE_CONFIG=str(tuned)).stdout == "1\n"
@@ -61,7 +59,6 @@ class TestEnabled:
         code = "import sys; print(hasattr(sys, '_ortune_plan'))"
         assert enabled.run(flag, "-c", code, ORTUNE_CONFIG=str(tuned)).stdout == f"{is_active}\n"
 
-    @pytest.mark.slow
     def test_the_command_under_apply_comes_first(self, enabled: Environment, tuned: Path, tmp_path: Path) -> None:
         other = write(
             make_record(TINY_CNN, TUNED.with_setting("session_options", "intra_op_num_threads", 2)), tmp_path / "r"
@@ -74,7 +71,6 @@ class TestEnabled:
     def test_a_worker_is_not_affected(self, enabled: Environment, tuned: Path) -> None:
         assert enabled.run("-c", READ, ORTUNE_CONFIG=str(tuned), ORTUNE_APPLY="off").stdout == "0\n"
 
-    @pytest.mark.slow
     def test_install_uses_the_variable(self, enabled: Environment, tuned: Path, tmp_path: Path) -> None:
         """Also where sitecustomize has applied it already. Other records are not installed, with a warning."""
         done = enabled.run("-c", f"import ortune; ortune.install(); {READ}", ORTUNE_CONFIG=str(tuned))
@@ -84,7 +80,6 @@ class TestEnabled:
         assert done.stdout == "1\n"
         assert "already uses the records of its environment" in done.stderr
 
-    @pytest.mark.slow
     def test_removing_it(self, enabled: Environment, tuned: Path) -> None:
         enabled.run("-c", "pass")
         done = enabled.run("-m", "ortune.enable", "--remove")
@@ -94,7 +89,6 @@ class TestEnabled:
         assert enabled.run("-c", READ, ORTUNE_CONFIG=str(tuned)).stdout == "0\n"
         assert "There is no" in enabled.run("-m", "ortune.enable", "--remove").stdout
 
-    @pytest.mark.slow
     def test_the_command_writes_it_and_a_second_time_changes_nothing(self, environment: Environment) -> None:
         path = environment.site_packages / "sitecustomize.py"
         path.unlink(missing_ok=True)
@@ -157,7 +151,6 @@ class TestFaults:
         )
         assert done.stdout == "text\n"
 
-    @pytest.mark.slow
     def test_another_class_of_host(self, enabled: Environment, tmp_path: Path) -> None:
         record = write(make_record(TINY_CNN, TUNED, here=False), tmp_path / "r.json")
         done = enabled.run("-c", READ, ORTUNE_CONFIG=str(record))
@@ -200,7 +193,6 @@ class TestRefused:
     @pytest.mark.parametrize(
         "text", ["import sys\n", f"{make_text()}import sys\n", *long_params("", "\x00\xff")], ids=ascii
     )
-    @pytest.mark.slow
     def test_a_file_of_someone_else(self, text: str, environment: Environment, path: Path) -> None:
         path.write_text(text, encoding="latin-1")
         stderr = self.refused(environment)
@@ -210,7 +202,6 @@ class TestRefused:
         assert path.read_text(encoding="latin-1") == text
         path.unlink()
 
-    @pytest.mark.slow
     def test_the_lines_work_in_a_file_of_someone_else(self, environment: Environment, path: Path, tuned: Path) -> None:
         path.write_text(f"import builtins; builtins.OTHER = 1\n{LINES}")
         assert environment.run("-c", f"print(OTHER); {READ}", ORTUNE_CONFIG=str(tuned)).stdout == "1\n1\n"
@@ -289,7 +280,6 @@ class TestRefused:
         assert not find_path().exists()
 
 
-@pytest.mark.slow
 def test_an_installation_runs_nothing_when_python_starts(tmp_path: Path) -> None:
     """A file that Python reads at its start would run in every program of the environment, even in isolated mode."""
     installed = Environment(tmp_path / "venv")

@@ -37,7 +37,7 @@ from tests.simulated import Scenario
 if sys.platform != "linux":
     pytest.skip("mounts, device nodes and limits of Linux", allow_module_level=True)
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_workers_left")]
+pytestmark = pytest.mark.usefixtures("no_workers_left")
 
 PAGE = ROOT / "docs" / "environments.md"
 START, END = "<!-- environments -->\n", "<!-- end of environments -->"
@@ -759,6 +759,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("each", [pytest.param(each, marks=MARKS.get(each.what, ()), id=each.what) for each in ROWS])
+@pytest.mark.long
 def test_message_and_exit_code(each: Row, folder: Path) -> None:
     done = each.bring_about(folder)
     shown = done.stdout + done.stderr

@@ -65,14 +65,12 @@ def test_two_clients(folder: Path) -> None:
     assert done.stdout.endswith("calls per second\n")
 
 
-@pytest.mark.slow
 def test_two_processes(folder: Path) -> None:
     done = run("two_processes.py", "model.onnx", "--seconds", "0.1", cwd=folder)
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("calls per second\n")
 
 
-@pytest.mark.slow
 def test_tune_model(folder: Path) -> None:
     done = run_simulated("tune_model.py", "model.onnx", cwd=folder)
     assert done.returncode == 0, done.stderr
@@ -101,7 +99,6 @@ def test_the_gate_on_a_record_requires_half_of_its_gain(tmp_path: Path, monkeypa
     assert make_gate(request).slowdowns == {"p50": pytest.approx(record.gain.estimate**-0.5 - 1)}
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="needs fork")
 def test_serve_model(folder: Path) -> None:
     with socket.socket() as free:

@@ -464,7 +464,6 @@ class TestCode:
                 assert text.count(opening) == text.count(closing), (name, opening)
 
     @pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
-    @pytest.mark.slow
     def test_javascript_parses(self, tmp_path: Path) -> None:
         for case, config in CONFIGS.items():
             path = tmp_path / f"{case}.js"
@@ -472,7 +471,6 @@ class TestCode:
             subprocess.run(["node", "--check", str(path)], check=True, timeout=60)
 
     @pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
-    @pytest.mark.slow
     def test_cpp_compiles(self, tmp_path: Path) -> None:
         """Syntax and argument types are checked against declarations of the functions that the code calls."""
         for case, config in CONFIGS.items():
@@ -1041,7 +1039,6 @@ class TestCommand:
         assert "intra_op_thread_count" in done.stdout
         assert "not supported: session.intra_op.allow_spinning=0" in done.stderr
 
-    @pytest.mark.slow
     def test_a_file(self, tmp_path: Path) -> None:
         path = write(record_of(FULL), tmp_path / "r.json")
         done = run_ortune("apply", path, "/models/m.onnx", "--to", "cpp", "-o", "session.cpp", cwd=tmp_path)

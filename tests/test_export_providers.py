@@ -286,7 +286,6 @@ class TestCpp:
             assert named == [BY_NAME[name]] and not own
 
     @pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
-    @pytest.mark.slow
     def test_it_compiles(self, tmp_path: Path) -> None:
         """Types are checked against declarations of the functions that the code calls."""
         code = (ROOT / "tests" / "data" / "ort_declarations.h").read_text()

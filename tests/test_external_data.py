@@ -82,7 +82,6 @@ class TestLocate:
         assert locate_data_file(tmp_path / "link", "w.bin") == (tmp_path / "m" / "w.bin").resolve()
 
     @given(name=ALL_TEXTS | st.lists(st.sampled_from(["..", ".", "/", "\\", "C:", "a"])).map("".join))
-    @pytest.mark.slow
     def test_no_name_leads_out(self, name: str) -> None:
         folder = Path("/nowhere/model")
         try:

@@ -99,7 +99,6 @@ def test_the_bound_of_a_percentile_with_few_calls_is_the_slowest() -> None:
     st.lists(st.integers(0, 10**9), min_size=1, max_size=300),
     st.lists(st.floats(0, 100), min_size=1, max_size=5),
 )
-@pytest.mark.slow
 def test_percentiles_are_those_of_numpy(samples: list[int], points: list[float]) -> None:
     array = np.array(samples)
     assert percentiles(array, points) == list(np.percentile(array, points, method="inverted_cdf"))

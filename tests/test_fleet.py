@@ -240,7 +240,6 @@ class TestInterval:
         assert wide
         assert wide.low < narrow.low < narrow.estimate < narrow.high < wide.high
 
-    @pytest.mark.slow
     @pytest.mark.parametrize("name", ["one host, 8 processes", "5 hosts of 4, effects differ by 1.5%"])
     def test_coverage(self, name: str) -> None:
         """Of 200 intervals of 95%, 184 or more contain the effect with a probability of 97%."""

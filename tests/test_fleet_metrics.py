@@ -119,7 +119,6 @@ class TestReading:
             compare_arms(read_shared_metrics(location))
 
 
-@pytest.mark.slow
 class TestCommand:
     def test_two_hosts(self, tmp_path: Path) -> None:
         storage = str(tmp_path / "fleet.journal")

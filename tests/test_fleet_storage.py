@@ -542,7 +542,6 @@ class TestGate:
 
 @pytest.mark.usefixtures("no_workers_left")
 class TestCommand:
-    @pytest.mark.slow
     def test_two_hosts(self, location: Location, record: Record, tmp_path: Path) -> None:
         """Two nodes verify a record with real processes; the bundle and the second record say so."""
         limits = msgspec.structs.replace(record, evidence=msgspec.structs.replace(record.evidence, speedup=None))
@@ -581,7 +580,6 @@ class TestCommand:
             ("gate", f"{TINY_CNN}@storage"),
         ],
     )
-    @pytest.mark.slow
     def test_passwords_are_shown_nowhere(self, arguments: tuple[str, ...], record: Record, tmp_path: Path) -> None:
         write(record, tmp_path / "tuned.json")
         environment = {"ORTUNE_STORAGE": "postgresql://ann:geheim%21@127.0.0.1:1/tuning"}
@@ -591,7 +589,6 @@ class TestCommand:
         assert "geheim" not in done.stdout + done.stderr
         assert "Traceback" not in done.stderr
 
-    @pytest.mark.slow
     def test_unknown_commands_of_the_group(self, tmp_path: Path) -> None:
         done = run_ortune("fleet", "stat", cwd=tmp_path)
         assert done.returncode == 2

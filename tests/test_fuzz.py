@@ -29,7 +29,6 @@ def pretend() -> Iterator[None]:
         yield
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", TARGETS)
 @settings(max_examples=25)
 @given(seed=st.integers(0, 2**63 - 1))

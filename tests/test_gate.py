@@ -214,7 +214,6 @@ class TestPythons:
         with pytest.raises(UsageError, match="not a Python interpreter"):
             check_python("true", "base_python")
 
-    @pytest.mark.slow
     @pytest.mark.skipif(sys.platform != "linux", reason="workers end with their parent on Linux only")
     def test_a_script_that_waits_for_python(self, tmp_path: Path) -> None:
         """Its workers would end at once, as their parent is the script."""
@@ -290,7 +289,6 @@ def scaled(path: Path, factor: float) -> Path:
 class TestWorkers:
     """With real processes."""
 
-    @pytest.mark.slow
     @pytest.mark.long
     def test_a_model_that_is_three_times_as_slow(self) -> None:
         command = (sys.executable, "-P", str(SLOW_WORKER), "2.0")
@@ -304,7 +302,6 @@ class TestWorkers:
         sides = (blocks.base, blocks.head, blocks.base_copy, blocks.head_copy)
         assert {len(side["p50"]) for side in sides} == {len(blocks.contended)}
 
-    @pytest.mark.slow
     def test_outputs_that_differ(self, tmp_path: Path) -> None:
         other = scaled(tmp_path / "other.onnx", 1.5)
         with pytest.raises(MeasureError, match="outputs of head differ from those of base"):
@@ -331,7 +328,6 @@ class TestWorkers:
         made = make_gate(GateRequest(base=f"{TINY_CNN}@{record}", head=f"{TINY_CNN}@{record}", budget=60))
         assert made.inputs.shapes == {}
 
-    @pytest.mark.slow
     def test_a_side_that_hangs(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """It ends when its time is up."""
 
@@ -344,14 +340,12 @@ class TestWorkers:
         with pytest.raises(MeasureError, match="took too long"):
             run_gate(make_test_gate(time_s=1, command=hang))
 
-    @pytest.mark.slow
     def test_a_head_whose_process_dies_once_is_launched_again(self, tmp_path: Path) -> None:
         command, _ = write_dying_worker(tmp_path, n_deaths=1)
         found = run_gate(make_test_gate(time_s=0.01, command=command))
         assert "no time for two launches of each side" in found.reason
         assert found.noise.n_relaunched == 1
 
-    @pytest.mark.slow
     def test_a_head_whose_process_always_dies(self, tmp_path: Path) -> None:
         """That base works with the same config says nothing about it."""
         command, launches = write_dying_worker(tmp_path, n_deaths=999)
@@ -368,7 +362,6 @@ class TestWorkers:
         with pytest.raises(InputsError, match="4 dimensions in base, 3 in head"):
             run_gate(make_test_gate(path))
 
-    @pytest.mark.slow
     def test_a_head_that_does_not_load(self, tmp_path: Path) -> None:
         config = Config(
             session_options={"intra_op_num_threads": 2}, session_config={"session.intra_op_thread_affinities": "x"}
@@ -376,7 +369,6 @@ class TestWorkers:
         with pytest.raises(ModelError, match="cannot load head"):
             run_gate(make_test_gate(config=config))
 
-    @pytest.mark.slow
     def test_too_little_time(self) -> None:
         found = run_gate(make_test_gate(time_s=0.01))
         assert found.decision == "inconclusive"
@@ -384,7 +376,6 @@ class TestWorkers:
         assert "no time for two launches of each side" in found.reason
         assert (found.findings, found.self_check, found.base.summary) == ((), None, None)
 
-    @pytest.mark.slow
     def test_another_python(self, tmp_path: Path) -> None:
         """One that has onnxruntime and msgspec, and no ortune of its own."""
         venv.create(tmp_path / "env", with_pip=False, symlinks=True)
@@ -402,7 +393,6 @@ class TestWorkers:
         assert found.head.runtime.onnxruntime == found.base.runtime.onnxruntime
         assert found.head.runtime.ortune
 
-    @pytest.mark.slow
     def test_the_command(self, tmp_path: Path) -> None:
         """On a simulated host. Head exceeds its limit, which decides the gate when there are enough launches."""
         done = run_ortune(
@@ -423,7 +413,6 @@ class TestWorkers:
         shown = run_ortune("report", "h.jsonl", cwd=tmp_path)
         assert entry.decision in shown.stdout
 
-    @pytest.mark.slow
     @pytest.mark.long
     def test_many_at_once(self, tmp_path: Path) -> None:
         (tmp_path / "ortune.toml").write_text(

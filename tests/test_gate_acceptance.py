@@ -161,7 +161,6 @@ def write_dequantized(path: Path, scale: float) -> Path:
     return path
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("no_workers_left")
 class TestWorkers:
     """With real processes."""
@@ -286,7 +285,6 @@ class TestReports:
         (line,) = render_annotations([result]).splitlines()
         assert line.endswith(f". {self.NOTE.removesuffix('.')}")
 
-    @pytest.mark.slow
     def test_the_command_prints_them(self, sides: Any, tmp_path: Path) -> None:
         """On a simulated host."""
         base, head = sides({"tolerance": Tolerance()}, {"tolerance": LOOSE, "objectives": ("p99",)})

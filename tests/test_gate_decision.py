@@ -158,7 +158,6 @@ class TestRule:
     def test_the_checks_share_the_error_probability(self) -> None:
         assert sum(map(check_alpha, range(len(CHECKS)))) == pytest.approx(SPENT_SHARE * ALPHA)
 
-    @pytest.mark.slow
     @pytest.mark.parametrize("kind", ["heavy tails", *long_params("normal", "two speeds")])
     def test_errors_at_the_threshold_are_rare_over_all_checks(self, kind: str) -> None:
         """With a check of 99 % after each launch, 3 % of the gates failed and 3 % passed. 0.5 % each are allowed."""
@@ -166,7 +165,6 @@ class TestRule:
         assert decisions.count("fail") <= 10
         assert decisions.count("pass") <= 10
 
-    @pytest.mark.slow
     def test_rare_slow_launches_count_in_a_mean(self) -> None:
         """One launch of ten is twice as slow: a median ignores it, and a mean must not."""
         clusters = [[math.log(2.0) if number % 10 == 5 else 0.0] for number in range(60)]
@@ -270,11 +268,18 @@ class TestPercentiles:
         assert by_launches.decision == ("pass" if low > 1.05 else "fail")
 
 
+def split_recordings() -> list[object]:
+    """Return all recordings, most of them for long runs."""
+    return [
+        path if number % 3 == 0 else pytest.param(path, marks=pytest.mark.long)
+        for number, path in enumerate(recorded_paths())
+    ]
+
+
 class TestReplay:
     """The whole measurement, on recorded noise."""
 
-    @pytest.mark.slow
-    @pytest.mark.parametrize("path", recorded_paths(), ids=lambda path: path.stem)
+    @pytest.mark.parametrize("path", split_recordings(), ids=lambda path: path.stem)
     def test_the_same_model_passes_and_one_that_is_ten_percent_slower_fails(self, path: Path) -> None:
         landscape = load_landscape(path)
         if landscape.has_queue:
@@ -286,7 +291,6 @@ class TestReplay:
             assert same == "pass" or (same == "inconclusive" and (landscape.quota or is_noisy))
             assert slower == "fail" or (slower == "inconclusive" and is_noisy)
 
-    @pytest.mark.slow
     @pytest.mark.long
     def test_a_slowdown_at_the_threshold_is_undecided(self) -> None:
         decisions = [gate_by_replay(landscape, 1.03, 0)[0] for landscape in landscapes()]

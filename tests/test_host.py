@@ -52,7 +52,6 @@ def groups(value: list[list[int]]) -> set[tuple[int, ...]]:
 
 
 @pytest.mark.parametrize("name", read_expectations(QEMU))
-@pytest.mark.slow
 def test_emulated_machines(name: str, tmp_path: Path) -> None:
     expected = read_expectations(QEMU)[name]
     host = read_host(unpack(QEMU, name, tmp_path))
@@ -72,7 +71,6 @@ def test_emulated_machines(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not HWLOC.is_dir(), reason=f"no dumps in {HWLOC}; set ORTUNE_TOPOLOGY_DUMPS")
 @pytest.mark.parametrize("name", read_expectations(HWLOC))
-@pytest.mark.slow
 def test_real_machines(name: str, tmp_path: Path) -> None:
     expected = read_expectations(HWLOC)[name]
     host = read_host(unpack(HWLOC, name, tmp_path))
@@ -161,7 +159,6 @@ def test_host_class_of_a_mac_without_psutil(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("name", read_expectations(QEMU))
-@pytest.mark.slow
 def test_each_machine_can_be_drawn(name: str, tmp_path: Path) -> None:
     host = read_host(unpack(QEMU, name, tmp_path))
     console = SafeConsole(width=100, record=True, file=io.StringIO())
@@ -209,7 +206,6 @@ def test_cpu_masks(text: str, cpus: tuple[int, ...]) -> None:
 
 
 @given(st.text(max_size=60))
-@pytest.mark.slow
 def test_parsers_never_raise(text: str) -> None:
     assert all(cpu >= 0 for cpu in parse_cpu_list(text) + parse_cpu_mask(text))
 
@@ -263,7 +259,6 @@ CONTENTS = st.one_of(
 
 
 @given(st.dictionaries(st.sampled_from(PATHS), CONTENTS, max_size=len(PATHS)))
-@pytest.mark.slow
 def test_invalid_files_never_raise(tmp_path_factory: pytest.TempPathFactory, files: dict[str, bytes]) -> None:
     root = tmp_path_factory.mktemp("root")
     for name, content in files.items():

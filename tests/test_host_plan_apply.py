@@ -185,7 +185,6 @@ class TestExports:
         assert "# Capacity within p99<50ms: 75/s" in text
 
 
-@pytest.mark.slow
 class TestCommand:
     def test_it_cannot_be_verified(self, tmp_path: Path) -> None:
         done = run_ortune("apply", write_host_plan(tmp_path), TINY_CNN, "--verify", cwd=tmp_path)

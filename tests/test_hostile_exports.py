@@ -434,7 +434,6 @@ def test_values_stay_values(target: str, config: Config, name: str, model: str) 
 
 
 @pytest.mark.long
-@pytest.mark.slow
 @pytest.mark.parametrize("target", TARGET_NAMES)
 @settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 @given(config=CONFIGS, name=ALL_TEXTS, model=TEXTS)
@@ -661,7 +660,6 @@ def _write_lines(language: literals.Language, count: str) -> list[str]:
 
 
 @pytest.mark.parametrize("standard", ["c++11", *long_params("gnu++17")])
-@pytest.mark.slow
 def test_cpp_reads_literals_and_comments(standard: str, tmp_path: Path) -> None:
     lines = _write_lines(literals.CPP, "n++;")
     code = "\n".join(
@@ -677,7 +675,6 @@ def test_cpp_reads_literals_and_comments(standard: str, tmp_path: Path) -> None:
     _check(_run([["g++", f"-std={standard}", "-w", "a.cpp", "-o", "a.out"], ["./a.out"]], tmp_path))
 
 
-@pytest.mark.slow
 def test_java_reads_literals_and_comments(tmp_path: Path) -> None:
     lines = _write_lines(literals.JAVA, "n++;")
     code = "\n".join(
@@ -717,7 +714,6 @@ def test_javascript_reads_literals_and_comments(tmp_path: Path) -> None:
     _check(_run([["node", "a.js"]], tmp_path))
 
 
-@pytest.mark.slow
 def test_rust_reads_literals_and_comments(tmp_path: Path) -> None:
     lines = _write_lines(literals.RUST, "n += 1;")
     code = "\n".join(

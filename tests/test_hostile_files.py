@@ -498,6 +498,7 @@ class TestModelsThatCrashTheOnnxPackage:
         monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
     @pytest.mark.usefixtures("crash")
+    @pytest.mark.long
     def test_the_doctor_goes_on_with_other_checks(self) -> None:
         diagnosis = examine(DoctorRequest(model=str(TINY_CNN)))
         skipped = {each.check: each.why for each in diagnosis.skipped}

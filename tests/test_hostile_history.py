@@ -115,7 +115,6 @@ def use(folder: Path, content: bytes, commands: list[str]) -> None:
     assert not list(folder.glob("*pwned*"))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("name", "commands"), take_turns(LINES, COMMANDS, 1))
 def test_lines(name: str, commands: list[str], line: bytes, tmp_path: Path) -> None:
     document: Document = copy.deepcopy(json.loads(line))
@@ -123,7 +122,6 @@ def test_lines(name: str, commands: list[str], line: bytes, tmp_path: Path) -> N
     use(tmp_path, json.dumps(document, separators=(",", ":")).encode() + b"\n" + line, commands)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("name", "commands"), take_turns(CONTENTS, COMMANDS, 1))
 def test_contents(name: str, commands: list[str], line: bytes, tmp_path: Path) -> None:
     use(tmp_path, CONTENTS[name](line), commands)

@@ -317,7 +317,7 @@ FUNCTIONS: dict[str, Callable[[Path], object]] = {
 """What reads plans in the Python interface."""
 
 
-@pytest.mark.parametrize(("name", "functions"), take_turns(HOSTILE, FUNCTIONS, 8))
+@pytest.mark.parametrize(("name", "functions"), take_turns(HOSTILE, FUNCTIONS, 4))
 def test_through_python(name: str, functions: list[str], tmp_path: Path) -> None:
     kind, change = HOSTILE[name]
     path = write_hostile(kind, change, tmp_path / "p.json")
@@ -325,8 +325,7 @@ def test_through_python(name: str, functions: list[str], tmp_path: Path) -> None
         check_call(FUNCTIONS[function], path)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "commands"), take_turns(HOSTILE, COMMANDS, 2))
+@pytest.mark.parametrize(("name", "commands"), take_turns(HOSTILE, COMMANDS, 1))
 def test_through_commands(name: str, commands: list[str], tmp_path: Path) -> None:
     folder = tmp_path / "work"
     folder.mkdir()
@@ -367,7 +366,6 @@ def test_texts_that_are_no_plans(name: str, kind: str, tmp_path: Path) -> None:
         assert len(caught.value.message) < 1000
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", [ONE, SEVERAL])
 def test_only_plans_of_its_own_kind_are_replaced(kind: str, tmp_path: Path) -> None:
     """Also by planning. A record, or a plan that cannot be read, may be all that the user has."""

@@ -181,7 +181,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("records")
 
 
-@pytest.mark.slow
 @settings(max_examples=250, suppress_health_check=list(HealthCheck))
 @given(document=documents())
 def test_records_through_all_that_reads_them(document: dict[str, Any], folder: Path) -> None:
@@ -239,7 +238,6 @@ def test_nesting(tmp_path: Path) -> None:
             read_record(path)
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("no_workers_left")
 @pytest.mark.parametrize("command", ["gate", *long_params("verify", "bench")])
 def test_only_workers_are_started(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,7 +267,6 @@ def test_only_workers_are_started(command: str, tmp_path: Path, monkeypatch: pyt
     assert [each.name for each in tmp_path.iterdir()] == ["r.json"]
 
 
-@pytest.mark.slow
 def test_a_record_that_was_written_can_be_read(tmp_path: Path) -> None:
     """The document that the tests above change is legal itself."""
     path = write(make_local_record(TINY_CNN, ONE_THREAD), tmp_path / "r.json")

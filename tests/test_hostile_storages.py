@@ -240,7 +240,6 @@ class TestLines:
         assert done.returncode == 2
         assert "the file has more than 1024 MiB. Start again with a new one" in " ".join(done.stderr.split())
 
-    @pytest.mark.slow
     @pytest.mark.parametrize("command", COMMANDS)
     def test_through_commands(self, command: str, lines: list[bytes], record_bytes: bytes, tmp_path: Path) -> None:
         folder = prepare(tmp_path, record_bytes)
@@ -399,8 +398,7 @@ ODD: dict[str, Callable[[SharedStudy, Location, bytes], None]] = {
 """What is legal in a journal, and odd."""
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "commands"), take_turns(ODD, COMMANDS, 3))
+@pytest.mark.parametrize(("name", "commands"), take_turns(ODD, COMMANDS, 2))
 def test_odd_contents(name: str, commands: list[str], lines: list[bytes], record_bytes: bytes, tmp_path: Path) -> None:
     folder = prepare(tmp_path, record_bytes)
     path = folder / "fleet.journal"

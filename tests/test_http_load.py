@@ -72,7 +72,6 @@ def read_stats(url: str) -> Any:
         return json.load(response)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("clients", [1, 4])
 @pytest.mark.parametrize("rate", [None, 200.0])
 def test_blocks_of_each_load(load: HttpLoad, clients: int, rate: float | None) -> None:
@@ -98,7 +97,6 @@ def test_blocks_of_each_load(load: HttpLoad, clients: int, rate: float | None) -
 
 
 @linux
-@pytest.mark.slow
 def test_cpu_time_is_that_of_the_server(load: HttpLoad) -> None:
     with start_server("--burn-ns", "20000000") as (server, url):
         open_load(load, f"{url}/work", server.pid, check_waiting=True)
@@ -112,7 +110,6 @@ def test_cpu_time_is_that_of_the_server(load: HttpLoad) -> None:
 
 
 @linux
-@pytest.mark.slow
 def test_cpu_time_of_children_that_ended(load: HttpLoad) -> None:
     with start_server() as (server, url):
         open_load(load, f"{url}/child/0.1", server.pid)
@@ -141,7 +138,6 @@ def test_bodies_are_sent_in_turn(load: HttpLoad, tmp_path: Path) -> None:
         assert one["headers"]["X-Key"] == "secret"
 
 
-@pytest.mark.slow
 def test_connections_are_kept(load: HttpLoad) -> None:
     with start_server() as (server, url):
         open_load(load, f"{url}/echo", server.pid)
@@ -154,7 +150,6 @@ def test_connections_are_kept(load: HttpLoad) -> None:
         assert json.loads(response.body)["connections"] <= 4
 
 
-@pytest.mark.slow
 def test_a_large_response_is_cut(load: HttpLoad) -> None:
     with start_server() as (server, url):
         response = open_load(load, f"{url}/large/30000000", server.pid)
@@ -163,7 +158,6 @@ def test_a_large_response_is_cut(load: HttpLoad) -> None:
         assert response.sha256 == hashlib.sha256(b"0123456789" * 3_000_000).hexdigest()
 
 
-@pytest.mark.slow
 def test_a_large_answer_counts_as_a_whole(tmp_path: Path) -> None:
     with start_server() as (server, url):
         answers = []
@@ -179,7 +173,6 @@ def test_a_large_answer_counts_as_a_whole(tmp_path: Path) -> None:
     assert answers[1] == b"0123456789" * 1_000_000 + hashlib.sha256(b"0123456789" * 3_000_000).hexdigest().encode()
 
 
-@pytest.mark.slow
 def test_a_server_that_hangs_does_not_end_the_load_of_the_next_one(tmp_path: Path) -> None:
     hanging = BlockPlan(duration_ns=10**12, lead_in_ns=0, min_calls=1, deadline_s=0.5)
     with start_server() as (server, url):
@@ -193,7 +186,6 @@ def test_a_server_that_hangs_does_not_end_the_load_of_the_next_one(tmp_path: Pat
             load.close()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("clients", [1, 2])
 @pytest.mark.parametrize(
     ("path", "kind", "message"),
@@ -263,7 +255,6 @@ def test_a_load_generator_that_crashes(tmp_path: Path) -> None:
 
 
 @linux
-@pytest.mark.slow
 def test_the_load_generator_ends_with_its_parent(tmp_path: Path) -> None:
     code = (
         "import sys, time; from pathlib import Path; from ortune.program.http_load import HttpLoad\n"
@@ -289,7 +280,6 @@ def test_the_time_of_the_server_is_not_subtracted(path: str) -> None:
         requester.close()
 
 
-@pytest.mark.slow
 def test_the_time_of_each_call_is_subtracted_from_its_latency(monkeypatch: pytest.MonkeyPatch) -> None:
     with start_server() as (server, url):
         load = ServerLoad(OpenRequest(url=f"{url}/work", timeout_s=30, root=server.pid, usable=USABLE))
@@ -755,7 +745,6 @@ class TestTreeClock:
             thread.join()
         assert clock.read_ns() - before >= 60 * MS
 
-    @pytest.mark.slow
     def test_children_are_found_and_remembered(self) -> None:
         spend = "import time\nwhile time.process_time() < 0.2: pass\nprint(flush=True)\ninput()"
         shell = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {spend!r}])\nprint(flush=True)\ninput()"
@@ -807,7 +796,6 @@ class TestTreeClock:
 
 
 @linux
-@pytest.mark.slow
 def test_memory_that_processes_share_counts_once() -> None:
     from ortune.worker.cpu import read_tree_memory
 

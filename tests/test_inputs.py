@@ -178,14 +178,12 @@ def test_values_are_seeded() -> None:
     st.sampled_from(["float32", "float16", "float64", "int32", "int64", "uint8", "bool", "string"]),
     st.lists(st.one_of(st.integers(0, 4), st.none(), st.sampled_from(["batch", "?", "x1"])), max_size=3),
 )
-@pytest.mark.slow
 def test_any_shape_and_type_gives_data_that_fits(dtype: str, shape: list[Any]) -> None:
     array = feed_one(info("value", dtype, tuple(shape)))
     assert array.ndim == len(shape)
     assert all(not isinstance(dim, int) or dim == size for dim, size in zip(shape, array.shape, strict=True))
 
 
-@pytest.mark.slow
 def test_dims_and_shapes_can_be_set() -> None:
     model = read_model(TINY_ENCODER)
     feed = make_feed(model, InputOptions(dims={"batch": (2,)}, shapes={"attention_mask": (2, 128)}))
@@ -202,7 +200,6 @@ def test_dims_and_shapes_can_be_set() -> None:
         ({"data": "nothing.npz"}, "no such file"),
     ],
 )
-@pytest.mark.slow
 def test_options_that_make_no_sense(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputsError, match=message):
         make_feed(read_model(TINY_ENCODER), InputOptions(**options))
@@ -238,14 +235,12 @@ def test_given_data_in_a_folder(tmp_path: Path) -> None:
         ({"input_ids": np.ones((1, 3), np.float32)}, "has type float32; the model has int64"),
     ],
 )
-@pytest.mark.slow
 def test_given_data_that_does_not_fit(tmp_path: Path, arrays: dict[str, Any], message: str) -> None:
     np.savez(tmp_path / "data.npz", **arrays)
     with pytest.raises(InputsError, match=message):
         make_feed(read_model(TINY_ENCODER), InputOptions(data=str(tmp_path / "data.npz")))
 
 
-@pytest.mark.slow
 def test_given_files_that_are_no_data(tmp_path: Path) -> None:
     model = read_model(TINY_ENCODER)
     (tmp_path / "data.npz").write_text("no")
@@ -307,7 +302,6 @@ def test_stacks_of_unequal_length(tmp_path: Path) -> None:
         make_feed(read_model(TINY_ENCODER), InputOptions(data=str(tmp_path / "d.npz")))
 
 
-@pytest.mark.slow
 def test_a_folder_with_many_samples(tmp_path: Path) -> None:
     model = read_model(TINY_ENCODER)
     for number in (0, 1, 10, 2):
@@ -339,7 +333,6 @@ class TestLargeInputs:
             (InputOptions(cases=({"input_ids": (10**7, 10**7), "attention_mask": (1, 1)},)), "The inputs take"),
         ],
     )
-    @pytest.mark.slow
     def test_synthesized_inputs(self, options: InputOptions, message: str) -> None:
         with pytest.raises(InputsError, match=message):
             make_feed(read_model(TINY_ENCODER), options)
@@ -393,7 +386,6 @@ class TestLargeInputs:
 
     @settings(max_examples=300)
     @given(st.data())
-    @pytest.mark.slow
     def test_broken_archives_are_input_errors(self, data: st.DataObject) -> None:
         """Whatever byte of an archive is changed: it is read, or there is a message."""
         stream = io.BytesIO()

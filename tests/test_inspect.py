@@ -71,7 +71,6 @@ def inspect(*ways: str, **options: Any) -> Observation:
 
 
 class TestSessions:
-    @pytest.mark.slow
     def test_models_options_and_shapes(self, mix: Observation) -> None:
         observation = mix
         models = {model.name: model for model in observation.models}
@@ -102,7 +101,6 @@ class TestSessions:
         assert all(0 < model.share < 1 for model in observation.models)
         assert all(0 < model.mean_ns < model.total_ns < observation.wall_ns for model in observation.models)
 
-    @pytest.mark.slow
     def test_all_methods_that_run_a_model(self, tmp_path: Path) -> None:
         done = run_observed(tmp_path, *COMMAND, "methods")
         assert done.stdout.splitlines() == ["[(1, 'own', '')]", "InvalidArgument"], done.stderr
@@ -139,7 +137,6 @@ class TestSessions:
     def test_processes_that_are_forked(self) -> None:
         self.check_processes(inspect("forked"))
 
-    @pytest.mark.slow
     def test_processes_that_are_spawned(self, spawned: Observation) -> None:
         self.check_processes(spawned)
 
@@ -157,12 +154,10 @@ class TestSessions:
         assert {len(process.sessions) for process in observation.processes} == {1}
         assert sorted(sum(process.sessions[0].n_calls.values()) for process in observation.processes) == [4, 7]
 
-    @pytest.mark.slow
     def test_a_model_that_is_passed_as_bytes_is_the_same(self) -> None:
         (model,) = inspect("by_bytes").models
         assert (model.n_sessions, model.n_calls) == (2, 2)
 
-    @pytest.mark.slow
     @pytest.mark.usefixtures("light_sessions")
     def test_more_sessions_than_are_described(self) -> None:
         observation = inspect("many")
@@ -198,7 +193,6 @@ class TestSessions:
         (process,) = read_processes(tmp_path).processes
         assert process.sessions[0].n_calls == {"run": 40}
 
-    @pytest.mark.slow
     def test_outputs_and_tracebacks_are_the_programs_own(self, tmp_path: Path) -> None:
         code = "import onnxruntime; onnxruntime.InferenceSession('missing.onnx', enable_fallback=0)"
         plain = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -219,7 +213,6 @@ class TestCommand:
     def run(self, tmp_path: Path, *arguments: object, **how: Any) -> subprocess.CompletedProcess[str]:
         return run_ortune("inspect", *arguments, cwd=tmp_path, **how)
 
-    @pytest.mark.slow
     def test_the_report(self, tmp_path: Path) -> None:
         done = self.run(tmp_path, "--", *COMMAND, "mix", columns=80)
         assert done.returncode == 0, done.stderr
@@ -322,7 +315,6 @@ class TestCommand:
         assert done.returncode == 2
         assert message in " ".join(done.stderr.split())
 
-    @pytest.mark.slow
     def test_interrupting_the_program_keeps_what_was_seen(self, tmp_path: Path) -> None:
         script = tmp_path / "server.py"
         script.write_text(
@@ -384,7 +376,6 @@ class TestCommand:
 
 
 class TestSavedInputs:
-    @pytest.mark.slow
     def test_a_search_takes_them(self, mix: Observation) -> None:
         saved = {Path(each.folder).name: each for each in mix.saved}
         assert set(saved) == {TINY_CNN.stem, TINY_ENCODER.stem}

@@ -184,7 +184,6 @@ class TestSeveral:
         assert finding.command == "pip uninstall onnxruntime-gpu onnxruntime-openvino"
 
     @pytest.mark.parametrize("package", [GPU, OPENVINO])
-    @pytest.mark.slow
     def test_the_doctor_names_a_single_one(self, package: RuntimePackage) -> None:
         finding = check_package(ModelFacts(path=str(TINY_CNN), original=read_graph(TINY_CNN), packages=(package,)))
         assert finding

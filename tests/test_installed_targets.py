@@ -217,7 +217,6 @@ class TestCommand:
         assert done.returncode == 0
         assert "cannot be used: ortune-lines 1.2 has it" in done.stdout
 
-    @pytest.mark.slow
     def test_a_package_that_is_built_and_installed(self, tmp_path: Path) -> None:
         project, packages = tmp_path / "project", tmp_path / "packages"
         project.mkdir()

@@ -28,7 +28,6 @@ cpu_groups = st.lists(st.frozensets(st.integers(0, 600), min_size=1, max_size=9)
 
 
 @given(cpu_groups)
-@pytest.mark.slow
 def test_affinity_strings_round_trip(groups: list[frozenset[int]]) -> None:
     text = ";".join(map(format_group, groups))
     assert parse_affinity(text) == tuple(tuple(sorted(group)) for group in groups)
@@ -85,7 +84,6 @@ def spaces(draw: st.DrawFn) -> tuple[SearchSpace, set[int]]:
 
 @settings(max_examples=20)
 @given(spaces())
-@pytest.mark.slow
 def test_every_candidate_is_valid_distinct_and_canonical(drawn: tuple[SearchSpace, set[int]]) -> None:
     space, usable = drawn
     candidates = space.candidates
@@ -113,7 +111,6 @@ def test_every_candidate_is_valid_distinct_and_canonical(drawn: tuple[SearchSpac
 
 @settings(max_examples=20)
 @given(spaces())
-@pytest.mark.slow
 def test_one_factor_selections_are_in_the_space(drawn: tuple[SearchSpace, set[int]]) -> None:
     space, _ = drawn
     keys = {candidate.config.key for candidate in space.candidates}
@@ -134,7 +131,6 @@ def test_execution_mode_is_skipped_for_a_graph_without_branches() -> None:
     assert "execution_mode" in {skipped.knob.name for skipped in space.skipped}
 
 
-@pytest.mark.slow
 def test_a_host_with_512_cpus_has_a_few_thousand_candidates() -> None:
     for width in (1, 3, 8):
         space = build_space(make_host(256, smt=2, n_nodes=8), make_model(width))
@@ -191,7 +187,6 @@ def test_knobs_exist_in_the_installed_onnxruntime() -> None:
         assert KNOBS[name].default in getattr(onnxruntime, kind).__members__
 
 
-@pytest.mark.slow
 def test_candidates_of_this_host_create_sessions_without_errors() -> None:
     """Run in a separate process, to read what onnxruntime prints."""
     code = f"""
@@ -235,7 +230,6 @@ def test_this_host_has_a_space() -> None:
     assert len(build_space(read_host(), make_model()).candidates) > 5
 
 
-@pytest.mark.slow
 def test_rules_are_candidates_and_have_reasons() -> None:
     host = make_host(16, smt=2, n_nodes=2)
     space = build_space(host, make_model(width=4))

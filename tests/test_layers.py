@@ -268,7 +268,6 @@ def test_importing_is_light(statement: str) -> None:
     assert done.stdout.strip() == "[]"
 
 
-@pytest.mark.slow
 def test_help_is_light() -> None:
     code = (
         "import sys; from ortune.cli import app\n"

@@ -155,7 +155,6 @@ def test_output() -> None:
         assert {leak.where for leak in search_texts(SECRET, stdout=done.stdout, stderr=done.stderr)} == {where}
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 class TestProcesses:
     @pytest.mark.parametrize("place", ["cmdline", "environ"])

@@ -113,7 +113,6 @@ def test_nested_quotas(cgroups: list[Path]) -> None:
 
 
 @needs_cpu
-@pytest.mark.slow
 def test_a_quota_below_the_default_threads_is_reported(cgroups: list[Path]) -> None:
     cgroup = make_cgroup(cgroups, "cpu", "", {"cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "100000"})
     answer = host_in(cgroup)
@@ -124,7 +123,6 @@ def test_a_quota_below_the_default_threads_is_reported(cgroups: list[Path]) -> N
 
 @needs_cpuset
 @needs_two_cpus
-@pytest.mark.slow
 def test_a_cpuset(cgroups: list[Path]) -> None:
     cgroup = make_cgroup(cgroups, "cpuset", "", {"cpuset.cpus": "0", "cpuset.mems": "0"})
     answer = host_in(cgroup)
@@ -136,7 +134,6 @@ def test_a_cpuset(cgroups: list[Path]) -> None:
 
 @needs_taskset
 @needs_two_cpus
-@pytest.mark.slow
 def test_an_affinity_mask() -> None:
     last = read_host().limits.usable[-1]
     answer = host_in(None, prefix=("taskset", "-c", str(last)))
@@ -180,7 +177,6 @@ def first_cpu() -> Iterator[int]:
 
 
 @needs_two_cpus
-@pytest.mark.slow
 def test_the_default_escapes_from_an_affinity_mask(first_cpu: int) -> None:
     """The escape is real, and read back: the default's worker runs where this process may not."""
     host = read_host()
@@ -194,7 +190,6 @@ def test_the_default_escapes_from_an_affinity_mask(first_cpu: int) -> None:
 @needs_taskset
 @needs_two_cpus
 @pytest.mark.long
-@pytest.mark.slow
 def test_a_comparison_says_that_the_default_escapes_from_taskset(tmp_path: Path) -> None:
     command = ("bench", str(TINY_CNN), "--budget", f"{scale_budget(6)}s", "--json")
     done = run_in(None, *command, prefix=("taskset", "-c", "0"), cwd=tmp_path)
@@ -206,7 +201,6 @@ def test_a_comparison_says_that_the_default_escapes_from_taskset(tmp_path: Path)
 
 @needs_cpuset
 @needs_two_cpus
-@pytest.mark.slow
 @pytest.mark.long
 def test_a_search_in_a_cpuset_stays_inside(tmp_path: Path, cgroups: list[Path]) -> None:
     cgroup = make_cgroup(cgroups, "cpuset", "", {"cpuset.cpus": "0", "cpuset.mems": "0"})

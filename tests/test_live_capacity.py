@@ -105,10 +105,16 @@ class Live:
 
 CASES = [
     pytest.param(draw_constant, ConstantQueue, 0.9, "p90<30ms", 1.0, id="constant, p90"),
-    pytest.param(draw_constant, ConstantQueue, 0.9, "p90<30ms", 1.3, id="slower than was measured"),
+    pytest.param(
+        draw_constant, ConstantQueue, 0.9, "p90<30ms", 1.3, id="slower than was measured", marks=pytest.mark.long
+    ),
     pytest.param(draw_constant, ConstantQueue, 0.9, "p90<30ms", 0.8, id="faster than was measured"),
-    pytest.param(draw_exponential, ExponentialQueue, 0.99, "p99<100ms", 1.0, id="exponential, p99"),
-    pytest.param(draw_exponential, ExponentialQueue, None, "mean<25ms", 1.0, id="exponential, mean"),
+    pytest.param(
+        draw_exponential, ExponentialQueue, 0.99, "p99<100ms", 1.0, id="exponential, p99", marks=pytest.mark.long
+    ),
+    pytest.param(
+        draw_exponential, ExponentialQueue, None, "mean<25ms", 1.0, id="exponential, mean", marks=pytest.mark.long
+    ),
     pytest.param(draw_exponential, ExponentialQueue, None, "mean<30ms", 1.15, id="slower, mean"),
 ]
 

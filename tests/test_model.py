@@ -38,7 +38,6 @@ def test_tiny_models_are_up_to_date(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert onnx.load(tmp_path / committed.name) == onnx.load(committed)
 
 
-@pytest.mark.slow
 def test_inputs_outputs_and_traits() -> None:
     model = read_model(TINY_CNN)
     assert [(info.name, info.dtype, info.shape) for info in model.inputs] == [("image", "float32", (1, 3, 32, 32))]
@@ -48,7 +47,6 @@ def test_inputs_outputs_and_traits() -> None:
     assert model.traits.ops["Conv"] == 9
 
 
-@pytest.mark.slow
 def test_size_of_the_table_of_token_ids() -> None:
     ids, mask = read_model(TINY_ENCODER).inputs
     assert ids.index_size == 50
@@ -81,7 +79,6 @@ def test_metadata(tmp_path: Path) -> None:
     assert inspect_model(tmp_path / "m.onnx").metadata == {"imgsz": "[32, 32]"}
 
 
-@pytest.mark.slow
 def test_tables_after_casts_and_in_subgraphs(tmp_path: Path) -> None:
     table = numpy_helper.from_array(np.zeros((7, 4), np.float32), "table")
     branch = helper.make_graph(
@@ -105,7 +102,6 @@ def test_tables_after_casts_and_in_subgraphs(tmp_path: Path) -> None:
     assert model.traits.control_flow
 
 
-@pytest.mark.slow
 def test_step_of_a_dequantized_output(tmp_path: Path) -> None:
     scale = numpy_helper.from_array(np.float32(0.5), "scale")
     zero = numpy_helper.from_array(np.uint8(0), "zero")
@@ -124,7 +120,6 @@ def test_step_of_a_dequantized_output(tmp_path: Path) -> None:
     assert model.outputs[0].quantum == 0.5
 
 
-@pytest.mark.slow
 def test_initializers_are_not_inputs(tmp_path: Path) -> None:
     weight = numpy_helper.from_array(np.ones(3, np.float32), "w")
     path = make_model_file(
@@ -145,7 +140,6 @@ def external(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.slow
 def test_external_data_is_part_of_the_digest(external: Path) -> None:
     model = read_model(external)
     assert [file.name for file in model.files] == ["external.onnx", "weights.bin"]
@@ -155,7 +149,6 @@ def test_external_data_is_part_of_the_digest(external: Path) -> None:
     assert compute_digest(read_model(external).files) != before
 
 
-@pytest.mark.slow
 def test_renamed_model_has_the_same_digest(tmp_path: Path) -> None:
     shutil.copy(TINY_CNN, tmp_path / "other.onnx")
     assert compute_digest(read_model(tmp_path / "other.onnx").files) == compute_digest(read_model(TINY_CNN).files)
@@ -167,7 +160,6 @@ def test_error_names_missing_external_data(external: Path) -> None:
         read_model(external)
 
 
-@pytest.mark.slow
 def test_error_names_truncated_external_data(external: Path) -> None:
     data = external.parent / "weights.bin"
     data.write_bytes(data.read_bytes()[:-100])
@@ -186,7 +178,6 @@ def test_error_names_truncated_external_data(external: Path) -> None:
     ],
     ids=["empty", "text", "no graph", "ORT format", "truncated"],
 )
-@pytest.mark.slow
 def test_files_that_are_not_models(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "m.onnx"
     path.write_bytes(content)

@@ -339,7 +339,6 @@ class TestOneAtATime:
 
 
 @pytest.mark.usefixtures("no_workers_left")
-@pytest.mark.slow
 def test_an_open_comparison_has_a_measured_baseline_and_one_blas_thread() -> None:
     setup = prepare_comparison(str(TINY_CNN), Goal(), InputOptions())
     np.ones((2, 2)) @ np.ones((2, 2))
@@ -354,7 +353,6 @@ def test_an_open_comparison_has_a_measured_baseline_and_one_blas_thread() -> Non
 
 
 @pytest.mark.usefixtures("no_workers_left")
-@pytest.mark.slow
 @pytest.mark.long
 def test_the_workers_of_two_programs_share_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     limits: list[int | None] = []

@@ -105,7 +105,6 @@ class TestTune:
     def test_values_of_a_repeated_knob_are_combined(self) -> None:
         assert parse_tune([f"{SPIN}=50", f"{SPIN}=60"]) == {SPIN: ("50", "60")}
 
-    @pytest.mark.slow
     def test_requested_values_are_combined_with_each_other(self) -> None:
         space = space_of(clients=4, tune=parse_tune([f"{SPIN}=50", f"{BACKOFF}=4"]))
         assert any({SPIN, BACKOFF} <= set(candidate.config.settings) for candidate in space.candidates)
@@ -330,7 +329,6 @@ class TestByDefault:
         assert "execution_order" in names(space_of())
         assert "execution_order" not in names(space_of(model=make_model(width=1)))
 
-    @pytest.mark.slow
     def test_minor_knobs_are_tried_one_at_a_time(self) -> None:
         space = space_of(clients=4, figures=("memory",))
         assert max(len(minor_knobs(space, candidate)) for candidate in space.candidates) == 1
@@ -361,7 +359,6 @@ class TestByDefault:
                 if dimension.knob.where != "config" and choice.value is not None:
                     dimension.knob.check(choice.value)
 
-    @pytest.mark.slow
     def test_a_large_space_keeps_the_candidates_nearest_to_the_default(self) -> None:
         tune = {name: tuple(str(n) for n in range(1, 9)) for name in (SPIN, BACKOFF)}
         space = build_space(make_host(8), make_model(4), SpaceOptions(tune=tune))
@@ -374,7 +371,6 @@ class TestByDefault:
 
 
 class TestSessions:
-    @pytest.mark.slow
     def test_a_global_pool_is_tried(self) -> None:
         space = space_of(8, clients=2, sessions=2)
         pools = {c.config.global_thread_pool for c in space.candidates}
@@ -384,7 +380,6 @@ class TestSessions:
             if candidate.config.global_thread_pool:
                 assert "intra_op_num_threads" not in candidate.config.session_options
 
-    @pytest.mark.slow
     def test_sessions_get_separate_cores(self) -> None:
         apart = [c.config for c in space_of(8, clients=2, sessions=2).candidates if c.config.per_session]
         assert apart
@@ -437,7 +432,6 @@ class TestCommand:
             (["--sessions", "0"], "must be from 1 to 64"),
         ],
     )
-    @pytest.mark.slow
     def test_illegal_input_gets_a_message(self, arguments: list[str], message: str, tmp_path: Path) -> None:
         done = run_ortune("search", TINY_CNN, *arguments, cwd=tmp_path)
         assert done.returncode == 2, done.stdout
@@ -445,7 +439,6 @@ class TestCommand:
         if message not in {"Write", "knob"}:
             assert message in " ".join(done.stderr.split())
 
-    @pytest.mark.slow
     def test_the_space_contains_requests(self, tmp_path: Path) -> None:
         done = run_ortune(
             "space", TINY_CNN, "--tune", f"{SPIN}=50", "--fix", "intra_op_num_threads=2", "--json", cwd=tmp_path
@@ -455,7 +448,6 @@ class TestCommand:
         assert SPIN in {each["knob"]["name"] for each in shown["dimensions"]}
         assert all(each["config"]["session_options"]["intra_op_num_threads"] == 2 for each in shown["candidates"])
 
-    @pytest.mark.slow
     def test_a_search_tries_only_what_is_requested(self, tmp_path: Path) -> None:
         done = run_ortune(
             "search", TINY_CNN, "--allow-approximate", "--fix", "intra_op_num_threads=1", "--tune",

@@ -25,6 +25,7 @@ from ortune.worker import Block, SessionInfo
 from ortune.worker.block import CpuPlace
 from ortune.worker.cpu import tick_ns
 from ortune.worker.places import Place, PlaceReader, find_place, read_places, sum_places
+from tests.conftest import long_params
 from tests.simulated import make_host
 from tests.test_report import BENCH, SEARCH
 from tests.test_worker import PLAN, launch, make_executor, require_worker
@@ -97,8 +98,7 @@ def test_a_thread_knows_where_it_is() -> None:
     assert place.cpu_ns > 0
 
 
-@pytest.mark.parametrize("clients", [1, 2])
-@pytest.mark.slow
+@pytest.mark.parametrize("clients", [2, *long_params(1)])
 @pytest.mark.usefixtures("forked_children")
 def test_pool_threads_run_where_they_are_pinned(clients: int) -> None:
     usable = sorted(read_host().limits.usable)

@@ -566,6 +566,7 @@ class TestDynamicBatching:
         _, unknown = choose_batching(Deployment(), TIMES, slo, seed=0, error=find_relative_error(None))
         assert (unknown.low, unknown.high) == (0.0, None)
 
+    @pytest.mark.long
     def test_batches_that_bring_nothing_are_not_chosen(self) -> None:
         times = make_batch_times({1: 10e6, 2: 20e6, 4: 40e6})
         batching, _ = choose_batching(Deployment(), times, parse_limit("p99<60ms"), seed=0)
@@ -595,6 +596,7 @@ class TestDynamicBatching:
         assert times.times_ns == (10e6, 20e6)
         assert times.variation == pytest.approx(0.005, rel=0.01)
 
+    @pytest.mark.long
     def test_it_is_measured_and_recommended(self, outcome: Outcome) -> None:
         row = outcome.rows[outcome.recommended]
         assert row.deployment.batching
@@ -612,6 +614,7 @@ class TestDynamicBatching:
         assert row.at_rate.p99_ns < 60e6
         assert row.replicas == math.ceil(900 / (0.8 * row.capacity.estimate))
 
+    @pytest.mark.long
     def test_the_default_misses_the_target_at_the_capacity(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """One measurement shows this if there is no time to measure the capacity of the default."""
         fit_into = CapacityMeasurement.fit_into
@@ -658,6 +661,7 @@ class TestDynamicBatching:
         assert found.interrupted
         assert len(found.rows) > 1
 
+    @pytest.mark.long
     def test_a_prediction_alone_does_not_recommend_it(self, outcome: Outcome) -> None:
         rows = [msgspec.structs.replace(row, capacity=row.predicted_capacity or row.capacity) for row in outcome.rows]
         assert all(not row.is_proven for row in mark_proven(rows) if row.deployment.batching)

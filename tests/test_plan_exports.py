@@ -421,7 +421,6 @@ class TestSpeedup:
         assert self.make(default=make_estimate(70.0, **changes), ratio=make_estimate(0.9)).gain is None
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("target", sorted(set(SERVERS) - {"triton"}))
 @settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
 @given(config=CONFIGS, name=ALL_TEXTS)
@@ -597,7 +596,6 @@ class TestCommand:
         assert done.returncode == 2
         assert "is a plan, and only records can be verified" in " ".join(done.stderr.split())
 
-    @pytest.mark.slow
     def test_the_config_is_checked_here(self, plan: Path, tmp_path: Path) -> None:
         done = run_ortune("apply", "plan.json", TINY_CNN, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
@@ -605,7 +603,6 @@ class TestCommand:
         assert "Deployment 2 of the plan, recommended: 2 processes · 3 callers each" in done.stdout
         assert "when the record was made" not in done.stdout
 
-    @pytest.mark.slow
     @pytest.mark.parametrize(("options", "threads"), [([], "1"), (["--pick", "1"], "0")])
     def test_a_program_gets_the_settings(self, plan: Path, tmp_path: Path, options: list[str], threads: str) -> None:
         shutil.copy(TINY_CNN, tmp_path / "model.onnx")
@@ -614,7 +611,6 @@ class TestCommand:
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
         assert done.stdout.strip() == threads
 
-    @pytest.mark.slow
     def test_python(self, plan: Path) -> None:
         session = ortune.create_session(TINY_CNN, plan)
         assert session.get_session_options().intra_op_num_threads == 1

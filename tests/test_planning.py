@@ -1059,6 +1059,7 @@ class TestOptions:
         assert done.returncode == 2
         assert "--processes 64: more than 4 processes" in " ".join(done.stderr.split())
 
+    @pytest.mark.long
     def test_a_target_that_cannot_be_met(self, tmp_path: Path) -> None:
         done = run_ortune(
             "plan", TINY_CNN, "--slo", "p99<1us", "--budget", "30s", "-o", "plan.json", cwd=tmp_path, simulate=True
@@ -1069,6 +1070,7 @@ class TestOptions:
         assert not read_plan(tmp_path / "plan.json").meets_target
 
     @pytest.mark.parametrize("columns", [45, *long_params(100)])
+    @pytest.mark.long
     def test_a_plan_on_a_simulated_host(self, tmp_path: Path, columns: int) -> None:
         done = run_ortune(
             "plan", TINY_CNN, "--slo", "p99<4ms", "--rate", "100/s", "--price", "0.2/h", "--budget", "60s",

@@ -537,7 +537,6 @@ def test_a_package_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> Non
         find_device("NoneExecutionProvider", QNN_PACKAGE)
 
 
-@pytest.mark.slow
 def test_a_program_without_the_package_keeps_its_options(tmp_path: Path) -> None:
     mlx = "MLXExecutionProvider"
     plugins = {mlx: Plugin(package="onnxruntime-ep-mlx")}

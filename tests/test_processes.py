@@ -124,7 +124,6 @@ class TestWindow:
         for window in generate_together(make_load(clients=3, processes=2), [10, 10]):
             assert window.n_calls == pytest.approx(3 * window.wall_ns / (10 * MS))
 
-    @pytest.mark.slow
     def test_the_window_lasts_until_the_slowest_has_its_calls(self) -> None:
         fast, slow = generate_together(TWO, [10, 3000])
         assert fast.wall_ns == slow.wall_ns > 6000 * MS
@@ -327,7 +326,6 @@ def has_ended(worker: WorkerProcess) -> bool:
     return not psutil.pid_exists(worker.pid) or psutil.Process(worker.pid).status() == psutil.STATUS_ZOMBIE
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("forked_children", "no_workers_left")
 class TestWorkers:
     @pytest.mark.parametrize(
@@ -503,7 +501,6 @@ def test_the_cpu_time_of_the_whole_group_is_its_own() -> None:
     assert cpu.find_process_ns(busy.pid) == 0
 
 
-@pytest.mark.slow
 def test_a_search_of_several_processes(tmp_path: Path) -> None:
     options = ("-o", "c.json", "--processes", "2")
     done = run_ortune("search", TINY_CNN, *options, *FAST, cwd=tmp_path, simulate=True)
@@ -527,7 +524,6 @@ def test_a_gate_of_several_processes(tmp_path: Path) -> None:
         assert result[side]["summary"]["worst_p99_ns"] > 0
 
 
-@pytest.mark.slow
 def test_a_verification_of_several_processes(tmp_path: Path) -> None:
     record = make_local_record(TINY_CNN, ONE_THREAD)
     record = msgspec.structs.replace(

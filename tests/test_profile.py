@@ -170,7 +170,6 @@ def test_a_real_trace_with_a_loop(tmp_path: Path) -> None:
         assert each.inside_us <= each.total_us
 
 
-@pytest.mark.slow
 def test_traces_replace_those_of_an_earlier_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     request = ProfileRequest(model=str(TINY_CNN), runs=2)
@@ -215,7 +214,6 @@ def test_invalid_requests_are_rejected() -> None:
         profile(ProfileRequest(model=str(TINY_CNN), config=msgspec.structs.replace(record, model=other)))
 
 
-@pytest.mark.slow
 def test_a_model_that_does_not_run_leaves_no_folder(tmp_path: Path) -> None:
     target = numpy_helper.from_array(np.array([1, 77]), "target")
     graph = helper.make_graph(
@@ -273,7 +271,6 @@ def test_which_of_several_sizes_is_profiled(n_sizes: int) -> None:
     assert (note in output.getvalue()) == (n_sizes == 2)
 
 
-@pytest.mark.slow
 def test_a_config_is_compared_with_the_default(tmp_path: Path) -> None:
     config = Config(
         session_options={"graph_optimization_level": "ORT_ENABLE_BASIC", "intra_op_num_threads": 1},
@@ -293,7 +290,6 @@ def test_a_config_is_compared_with_the_default(tmp_path: Path) -> None:
     assert [column.header for column in table.columns][-1] == "default/tuned"
 
 
-@pytest.mark.slow
 def test_both_make_calls_with_as_many_items_as_the_record(tmp_path: Path) -> None:
     record = make_record(TINY_ENCODER, Config(batch=3, session_options={"intra_op_num_threads": 1}))
     request = ProfileRequest(
@@ -312,7 +308,6 @@ def test_items_are_not_put_together_twice(tmp_path: Path) -> None:
         profile(ProfileRequest(model=str(TINY_ENCODER), config=record, output=tmp_path / "p", dim={"batch": (3,)}))
 
 
-@pytest.mark.slow
 def test_a_model_that_does_not_run_is_an_error_beside_a_record_too(tmp_path: Path) -> None:
     record = make_record(TINY_ENCODER, Config(session_options={"intra_op_num_threads": 1}))
     request = ProfileRequest(
@@ -322,7 +317,6 @@ def test_a_model_that_does_not_run_is_an_error_beside_a_record_too(tmp_path: Pat
         profile(request)
 
 
-@pytest.mark.slow
 def test_a_config_that_fails_is_a_value(tmp_path: Path) -> None:
     config = Config(
         session_options={"intra_op_num_threads": 2}, session_config={"session.intra_op_thread_affinities": "1;1"}
@@ -338,7 +332,6 @@ def test_a_config_that_fails_is_a_value(tmp_path: Path) -> None:
 # The command line.
 
 
-@pytest.mark.slow
 def test_output_and_exit_codes(tmp_path: Path) -> None:
     path = tmp_path / "c.json"
     path.write_bytes(encode_record(make_record(TINY_CNN, Config(session_options={"intra_op_num_threads": 1}))))
@@ -354,7 +347,6 @@ def test_output_and_exit_codes(tmp_path: Path) -> None:
     assert found["breakdown"]["n_runs"] == 3
 
 
-@pytest.mark.slow
 def test_a_config_that_fails_ends_with_exit_code_1(tmp_path: Path) -> None:
     config = Config(
         session_options={"intra_op_num_threads": 3}, session_config={"session.intra_op_thread_affinities": "1"}

@@ -68,7 +68,6 @@ class TestReading:
         assert "cannot be read" in find_untuned(tmp_path)
 
 
-@pytest.mark.slow
 class TestRuns:
     def run(self, folder: OwnedFolder, config: Config, *paths: Path, model_path: Path = TINY_CNN) -> tuple[Run, str]:
         """Run a program to its end, with settings for the sessions of one model. Return what it printed, too."""

@@ -315,7 +315,6 @@ def test_as_many_calls_as_fit_are_counted(gap_ns: float, lead_in_ns: int, expect
     assert msgspec.structs.replace(plan, call_pace=None).next_block(gap_ns) == block
 
 
-@pytest.mark.slow
 def test_a_program_makes_the_calls_of_a_block() -> None:
     plan = BlockPlan(
         duration_ns=1_000_000_000, lead_in_ns=100_000_000, min_calls=2, n_calls=200, n_lead_in_calls=10, deadline_s=60

@@ -20,7 +20,6 @@ from tests.conftest import TINY_CNN, long_params
 from tests.records import ONE_THREAD, make_local_record
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")
 @pytest.mark.parametrize("seed", long_params(1, 5, 7, 8))
 def test_nothing_is_left(seed: int) -> None:

@@ -28,13 +28,11 @@ def light() -> Iterator[None]:
         yield
 
 
-@pytest.mark.slow
 def test_a_model_that_is_loaded_after_some_calls_has_settings() -> None:
     prepared = prepare_calls("late", SEEN_CALL, arguments=(TINY_ENCODER,), budget=60.0)
     assert {model.name for model in prepared.models} == {"tiny_cnn.onnx", "tiny_encoder.onnx"}
 
 
-@pytest.mark.slow
 def test_a_model_that_is_loaded_while_it_is_measured_is_named() -> None:
     prepared = prepare_calls("late", LATE_CALL, arguments=(TINY_ENCODER,))
     assert [model.name for model in prepared.models] == ["tiny_cnn.onnx"]
@@ -49,7 +47,6 @@ def test_a_model_that_is_loaded_while_it_is_measured_is_named() -> None:
     assert "sessions of tiny_encoder.onnx" in warn_other_models(sorted(others))
 
 
-@pytest.mark.slow
 def test_shapes_of_the_requests_of_all_bodies(tmp_path: Path) -> None:
     bodies = [tmp_path / str(length) for length in (3, 4, 5)]
     for path in bodies:

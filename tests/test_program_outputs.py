@@ -151,7 +151,6 @@ def ends() -> Iterator[OpenComparison]:
         yield opened
 
 
-@pytest.mark.slow
 class TestCalls:
     """A function whose calls are timed in a program that stays alive."""
 
@@ -218,6 +217,7 @@ class TestCalls:
         pace = measure_pace(block, Goal(), n_cases=1, quota=False, load_ns=1)
         assert pace.gap_ns == block.wall_ns / 4
 
+    @pytest.mark.long
     def test_calls_that_end_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """The program has ended before the first block of each start."""
         with open_uncalibrated(prepare_calls("silent", 12)) as opened:
@@ -338,7 +338,6 @@ def test_a_gate_that_compared_nothing() -> None:
     assert "outputs were not compared" not in describe_measurement(make_result())
 
 
-@pytest.mark.slow
 def test_answers_to_all_bodies(is_wrong: None, tmp_path: Path) -> None:
     bodies = (tmp_path / "a", tmp_path / "b")
     for path in bodies:
@@ -572,7 +571,6 @@ class TestPrinted:
         assert not outputs.is_compared("other", is_baseline=False)
 
 
-@pytest.mark.slow
 class TestCheck:
     """The user's command that judges the output of a run."""
 

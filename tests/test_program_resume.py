@@ -353,7 +353,6 @@ class TestWriting:
         assert searches.has_journal
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("measure", "arguments"),
     [
@@ -363,6 +362,7 @@ class TestWriting:
     ],
     ids=["calls", "runs", "server"],
 )
+@pytest.mark.long
 def test_a_search_that_was_killed_goes_on(
     measure: Sequence[str], arguments: Sequence[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -389,7 +389,6 @@ def test_a_search_that_was_killed_goes_on(
     assert sorted(each.name for each in tmp_path.iterdir()) == ["c.json", "c.trials.jsonl.gz"]
 
 
-@pytest.mark.slow
 @pytest.mark.long
 def test_an_interrupted_search_says_how_to_go_on(tmp_path: Path) -> None:
     program = (sys.executable, str(PROGRAM), str(TINY_CNN), "run", "3")

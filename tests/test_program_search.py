@@ -77,7 +77,6 @@ def is_one_thread(result: ProgramResult) -> bool:
     return result.outcome.config.session_options.get("intra_op_num_threads") == 1
 
 
-@pytest.mark.slow
 class TestSearch:
     @pytest.mark.long
     def test_complete_runs(self, tmp_path: Path) -> None:
@@ -369,7 +368,6 @@ http.server.HTTPServer(("127.0.0.1", PORT), Handler).serve_forever()
 """
 
 
-@pytest.mark.slow
 class TestMissingFiles:
     """What removes files while a program is measured is no fault of the candidates."""
 
@@ -451,7 +449,6 @@ while True:
 """A server with a worker, which it replaces if it was suspended for longer than a time, as gunicorn does."""
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("timeout_s", [1.0, 1e9])
 def test_a_server_that_replaces_its_workers_is_not_measured(timeout_s: float) -> None:
     port = find_free_port()
@@ -532,8 +529,8 @@ class TestOptions:
             prepare(command=(sys.executable, "-c", "pass", "{port}"))
 
 
-@pytest.mark.slow
 class TestCommand:
+    @pytest.mark.long
     def test_a_search_and_its_use(self, tmp_path: Path) -> None:
         path = tmp_path / "tuned.json"
         command = [sys.executable, str(PROGRAM), str(TINY_CNN), "rate", "20"]

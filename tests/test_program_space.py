@@ -126,7 +126,6 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> PreparedProgram:
     return msgspec.structs.replace(found, space=build_program_space(make_host(), found.models, SpaceOptions()))
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="programs are tuned on POSIX systems")
 class TestSessionsOfOneModelThatDiffer:
     def test_the_program_itself_has_what_they_have_in_common(self, prepared: PreparedProgram) -> None:

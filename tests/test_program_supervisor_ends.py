@@ -123,7 +123,6 @@ def prepared_server() -> PreparedProgram:
         return found
 
 
-@pytest.mark.slow
 def test_a_program_is_observed_again(prepared_calls: PreparedProgram, prepared_server: PreparedProgram) -> None:
     """The first attempts were cut short, so what was seen is that of the last one."""
     assert [model.name for model in prepared_calls.models] == ["tiny_cnn.onnx"]
@@ -159,7 +158,6 @@ def opened(request: pytest.FixtureRequest) -> OpenComparison:
     return found
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("opened", ONE_WAY, indirect=True)
 def test_a_candidate_is_measured_again(opened: OpenComparison) -> None:
     (executor,) = opened.executors
@@ -178,7 +176,6 @@ def test_a_candidate_is_measured_again(opened: OpenComparison) -> None:
     assert isinstance(again.measure(PLAN), Block)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("opened", list(WAYS), indirect=True)
 def test_a_search_goes_on(opened: OpenComparison) -> None:
     """A search launches the program again."""
@@ -190,7 +187,6 @@ def test_a_search_goes_on(opened: OpenComparison) -> None:
     assert opened.runner.attempts.n_failures == 1
 
 
-@pytest.mark.slow
 def test_a_block_whose_program_was_lost_is_no_block(calls: OpenComparison) -> None:
     """CPU time of the program is not known then."""
     (executor,) = calls.executors
@@ -205,7 +201,6 @@ def test_a_block_whose_program_was_lost_is_no_block(calls: OpenComparison) -> No
     assert failure.message == SUPERVISOR_ENDED
 
 
-@pytest.mark.slow
 def test_a_server_that_ends_while_it_answers(server: OpenComparison, monkeypatch: pytest.MonkeyPatch) -> None:
     """That its requests fail is not the reason."""
     monkeypatch.setattr(KilledLoad, "n_left", 1)
@@ -221,7 +216,6 @@ def test_a_server_that_ends_while_it_answers(server: OpenComparison, monkeypatch
     assert isinstance(live.measure(PLAN), Block)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("way", ONE_WAY)
 def test_it_is_not_observed_again_and_again(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preparing, "ProgramProcess", Killed)

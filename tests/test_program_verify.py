@@ -273,7 +273,6 @@ def test_the_baseline_has_what_was_fixed() -> None:
     assert find_base([record], [model_named("one", own)]) == Config(environment=environment)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("complete_runs", [True, False, None])
 def test_calls_are_measured_as_in_the_search(light: None, complete_runs: bool | None) -> None:
     record = make_program_record()
@@ -285,7 +284,6 @@ def test_calls_are_measured_as_in_the_search(light: None, complete_runs: bool | 
     assert program.describe_run().complete_runs == (complete_runs is True)
 
 
-@pytest.mark.slow
 @pytest.mark.long
 def test_a_gate_and_a_verification_measure_the_baseline_of_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
     base = msgspec.structs.replace(NO_ARENA, environment={"OMP_NUM_THREADS": "1"})
@@ -311,7 +309,6 @@ def test_exports_of_a_server_have_its_workers(workers: int, n_processes: int, ex
     assert "workers=96 (this export starts 64)" in render("gunicorn", many, "m.onnx").unsupported
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="programs are not tuned there")
 def test_workers_that_the_command_has_no_place_for_are_named(tmp_path: Path) -> None:
     record = make_program_record(kind="server", url="http://127.0.0.1/")
@@ -337,7 +334,6 @@ def prepared(light: None) -> PreparedProgram:
     return prepare_program(make_request(ProgramSearchRequest, options))
 
 
-@pytest.mark.slow
 class TestProgram:
     def test_a_model_that_the_program_does_not_call(self, prepared: PreparedProgram) -> None:
         assert find_place(make_program_record(), prepared) == 0
@@ -411,7 +407,6 @@ class TestGate:
         with pytest.raises(OrtuneError, match="no gain to gate"):
             prepare_program_gate(gate_request(make_program_record(config=NO_ARENA)))
 
-    @pytest.mark.slow
     @pytest.mark.long
     def test_calls_of_a_function(self, tmp_path: Path) -> None:
         """Within this budget, it need not be decided."""
@@ -432,7 +427,6 @@ class TestGate:
             assert "tuned.json" in text
             assert str(PROGRAM) not in text
 
-    @pytest.mark.slow
     @pytest.mark.long
     def test_complete_runs(self) -> None:
         """Within this budget, it need not be decided."""
@@ -448,7 +442,6 @@ class TestGate:
         assert all(costs)
         assert sum(costs[1] + costs[3]) < sum(costs[0] + costs[2])
 
-    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("variable", "message"),
         [
@@ -467,7 +460,6 @@ class TestGate:
             run_gate(gate, setup=tuned)
 
 
-@pytest.mark.slow
 class TestMessages:
     def test_no_command(self, tmp_path: Path) -> None:
         path = write_bundle(tmp_path / "r.json", make_program_record(), make_program_record(TINY_ENCODER))

@@ -230,7 +230,6 @@ class TestUnknownProviders:
         assert done.returncode == 2
         assert "the installed onnxruntime does not have it; another build of onnxruntime has it." in done.stderr
 
-    @pytest.mark.slow
     @pytest.mark.skipif(AZURE not in AVAILABLE, reason=f"needs {AZURE}, which ortune does not know")
     def test_a_search(self, tmp_path: Path) -> None:
         command = (
@@ -254,7 +253,6 @@ class TestUnknownProviders:
         assert done.returncode == 2
         assert "must not set option=1: ortune does not know this setting" in done.stderr
 
-    @pytest.mark.slow
     @pytest.mark.skipif(AZURE not in AVAILABLE, reason=f"needs {AZURE}, which ortune does not know")
     def test_workers_get_them(self, tmp_path: Path) -> None:
         command = ("search", TINY_CNN, "--provider", AZURE, "--fix", "azure.option=1", "--budget", "20s")
@@ -380,7 +378,6 @@ class TestDetection:
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         assert done.stdout.strip() == "False"
 
-    @pytest.mark.slow
     def test_no_library_of_a_provider_comes_into_this_process(self) -> None:
         code = "import ortune.worker.providers as t, sys; t.choose_providers(None); print('onnxruntime' in sys.modules)"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -391,7 +388,6 @@ class TestDetection:
         with pytest.raises(UsageError, match=find_provider(missing).package.split("[")[0]):
             choose_providers([missing])
 
-    @pytest.mark.slow
     def test_the_search_goes_on_with_the_rest(self) -> None:
         missing = next(name for name in (OPENVINO, CUDA) if name not in AVAILABLE)
         choice = choose_providers(["cpu", missing])
@@ -473,7 +469,6 @@ class TestBuilds:
         config = Config(providers=providers)
         return config.with_setting("provider_options", "trt_builder_optimization_level", level, TENSORRT)
 
-    @pytest.mark.slow
     def test_the_build_is_made_once_and_timed_separately(self, no_workers_left: None) -> None:
         with self.executor() as executor:
             config = self.config("3")
@@ -491,7 +486,6 @@ class TestBuilds:
             assert len(folders) == 1
             assert second.config == config
 
-    @pytest.mark.slow
     def test_a_provider_that_compiles_again_gets_no_launches_for_it(self, no_workers_left: None) -> None:
         with self.executor() as executor:
             (first,) = executor.launch([self.config("1")], deadline_s=60)
@@ -503,7 +497,6 @@ class TestBuilds:
             assert executor._n_launched == n_launched + 1
             assert second.session_info.build_s is None
 
-    @pytest.mark.slow
     def test_a_build_that_takes_too_long_is_a_failure_and_not_tried_again(self, no_workers_left: None) -> None:
         with self.executor(build_deadline_s=3) as executor:
             for _ in range(2):
@@ -513,7 +506,6 @@ class TestBuilds:
                 assert f"{TENSORRT} did not compile the model within 3 s" in answer.message
                 assert not isinstance(other, Failure)
 
-    @pytest.mark.slow
     def test_a_provider_that_keeps_nothing_may_compile_in_each_launch(self, no_workers_left: None) -> None:
         slow = Config(providers=((QNN, {"htp_performance_mode": "burst"}), (CPU, {})))
         with self.executor(build_deadline_s=60) as executor:
@@ -529,7 +521,6 @@ class TestBuilds:
             assert isinstance(answer, Failure)
             assert (answer.kind, answer.stage) == ("timeout", "load")
 
-    @pytest.mark.slow
     def test_all_builds_together_have_a_limit(self, no_workers_left: None) -> None:
         with self.executor(build_deadline_s=60) as executor:
             (first,) = executor.launch([self.config("3")], deadline_s=60)
@@ -543,7 +534,6 @@ class TestBuilds:
             assert not second.is_sudden
             assert not isinstance(again, Failure)
 
-    @pytest.mark.slow
     def test_outputs_that_are_wrong_in_some_calls_are_found(self) -> None:
         with self.executor() as executor:
             soon, later, never = executor.launch([self.config(level) for level in "243"], deadline_s=60)
@@ -562,7 +552,6 @@ class TestBuilds:
             later.close()
             never.close()
 
-    @pytest.mark.slow
     def test_the_baseline_is_not_blamed_for_a_later_call(self) -> None:
         base = self.config("4")
         with self.executor(base) as executor:
@@ -679,7 +668,6 @@ class TestOrder:
             ((CPU, CUDA), 7e6, IN_TF32, CPU),
         ],
     )
-    @pytest.mark.slow
     def test_knobs_of_a_provider_that_is_far_behind_come_last(
         self, providers: tuple[str, ...], cpu_ns: float, fails: str, last: str
     ) -> None:
@@ -728,7 +716,6 @@ def test_other_providers_have_more_time_to_load_and_gpus_a_longer_lead_in(
     assert lead_in_ns == GPU_LEAD_IN_NS if on_gpu else lead_in_ns < GPU_LEAD_IN_NS / 5
 
 
-@pytest.mark.slow
 def test_slow_calls_after_a_resume_are_no_gain_of_captured_graphs() -> None:
     def cold(config: Config) -> list[float]:
         return [] if config.settings.get("cuda.enable_cuda_graph") == "1" else [1.3] * 57  # 148 ms

@@ -90,7 +90,7 @@ def share_of(found: list[Interval], *, kept: float = math.inf, broken: float = m
     [
         (0.1, "constant", 8, 40, "p99"),
         (0.3, "exponential", 8, 40, "p99"),
-        (0.6, "constant", 8, 20, "p95"),
+        pytest.param(0.6, "constant", 8, 20, "p95", marks=pytest.mark.long),
         pytest.param(0.6, "constant", 8, 40, "p99", marks=pytest.mark.long),
         pytest.param(0.6, "exponential", 40, 20, "p90", marks=pytest.mark.long),
         pytest.param(0.8, "constant", 40, 40, "p99", marks=pytest.mark.long),

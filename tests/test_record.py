@@ -139,7 +139,6 @@ class TestForm:
             max_leaves=30,
         )
     )
-    @pytest.mark.slow
     def test_the_text_is_json(self, value: Any) -> None:
         assert json.loads(encode({"value": value})) == {"value": value}
 

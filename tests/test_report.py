@@ -635,7 +635,7 @@ def light_pages() -> Iterator[None]:
 
 
 class TestScripts:
-    @pytest.mark.slow
+    @pytest.mark.long
     def test_only_own_scripts_are_allowed(self) -> None:
         page = write.render_page(page_of(BENCH))
         reader = parse(page)
@@ -651,7 +651,6 @@ class TestScripts:
 
 @pytest.mark.usefixtures("light_pages")
 class TestHostileTexts:
-    @pytest.mark.slow
     @settings(max_examples=60, deadline=None)
     @given(
         text=ALL_TEXTS | st.sampled_from(["</script><script>alert(1)</script>", "<!--<script>", "]]>", "{{ 7 * 7 }}"])
@@ -725,7 +724,6 @@ def write_names(path: Path, name: str) -> Path:
 
 
 class TestCommand:
-    @pytest.mark.slow
     def test_it_writes_a_page_and_charts(self, tmp_path: Path) -> None:
         """Also of texts that look like colors."""
         path = write_names(tmp_path / "b.json", " ".join(LIKE_COLORS))
@@ -764,7 +762,6 @@ class TestCommand:
         done = run_ortune("report", BENCH, "--only", "x", cwd=tmp_path)
         assert done.returncode == 2 and "--only is for histories" in done.stderr
 
-    @pytest.mark.slow
     def test_a_search_with_a_report(self, tmp_path: Path) -> None:
         environment = {"BROWSER": "true"}
         done = run_ortune(

@@ -6,6 +6,7 @@ Selenium drives the chromium and the chromedriver of the system; it downloads no
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,8 @@ from tests.browser import CHROMIUM, DRIVER, Browser
 from tests.test_report import BENCH, FRONT, SEARCH, every_block, make_history, page_of
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver"),
+    pytest.mark.skipif(not find_spec("selenium"), reason="needs selenium"),
     pytest.mark.xdist_group("browser"),
 ]
 

@@ -155,7 +155,6 @@ class TestHistory:
         with pytest.raises(UsageError, match=r"no such gate. It has a, b, c, e"):
             choose_entries(entries, ["x"])
 
-    @pytest.mark.slow
     def test_a_broken_line_is_skipped(self, tmp_path: Path) -> None:
         path = tmp_path / "h.jsonl"
         append_history(path, [make_result()])
@@ -266,7 +265,6 @@ def test_github_gets_annotations_and_a_summary(
     assert "::error" in capsys.readouterr().out
 
 
-@pytest.mark.slow
 def test_an_error_names_the_flag_in_reports_too(tmp_path: Path) -> None:
     done = run_ortune("gate", TINY_CNN, TINY_CNN, "--max-slowdown", "p99=3%", "--junit", "j.xml", cwd=tmp_path)
     assert done.returncode == 2

@@ -419,7 +419,6 @@ class TestFile:
                 Journal(path, BEGIN, resume)
         assert path.read_bytes() == b"".join(lines)
 
-    @pytest.mark.slow
     @pytest.mark.skipif(sys.platform != "linux", reason="limits of memory are those of Linux")
     def test_a_journal_that_does_not_fit_into_memory(self, tmp_path: Path) -> None:
         path = tmp_path / "j"
@@ -631,7 +630,6 @@ class TestRequest:
             self.request(tmp_path, resume=True, restart=True).check()
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 def test_a_search_that_was_killed_goes_on(tmp_path: Path) -> None:
     journal, study = tmp_path / "c.unfinished.jsonl", tmp_path / "c.journal"
@@ -684,7 +682,6 @@ def test_an_interrupted_search_says_how_to_go_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_search_that_a_signal_ends_says_how_to_go_on(tmp_path: Path, number: signal.Signals) -> None:
@@ -705,8 +702,8 @@ def test_a_search_that_a_signal_ends_says_how_to_go_on(tmp_path: Path, number: s
     assert read_record(tmp_path / "c.json").search.interrupted
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="open files cannot be removed there")
+@pytest.mark.long
 def test_where_temporary_files_are_removed_the_search_fails_and_keeps_what_it_has(tmp_path: Path) -> None:
     """The default was called best, because all candidates failed on a missing file."""
     temporary, journal = tmp_path / "tmp", tmp_path / "c.unfinished.jsonl"

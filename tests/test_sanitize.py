@@ -167,7 +167,6 @@ class TestConsole:
         monkeypatch.setenv("GITHUB_ACTIONS", "true")
         assert self.show(text) == "a :∶stop-commands:∶x #＃[add-mask]x\n"
 
-    @pytest.mark.slow
     def test_all_output_goes_through_it(self) -> None:
         """Nothing else of ortune makes a console, reads markup, or prints."""
         assert isinstance(make_console(), SafeConsole)
@@ -314,7 +313,6 @@ def test_hostile_texts_in_all_output(name: str, width: int) -> None:
 
 @settings(max_examples=40)
 @given(config=CONFIGS, name=ALL_TEXTS)
-@pytest.mark.slow
 def test_hostile_records_are_shown(config: Config, name: str) -> None:
     console = SafeConsole(file=io.StringIO(), width=100)
     show_verdict(console, hostile_record(config, name), Path("r.json"))
@@ -345,7 +343,6 @@ class TestErrors:
         assert [line[:2] for line in page.splitlines()] == ["er", "  ", "  "]
         check_page(str(error))
 
-    @pytest.mark.slow
     def test_a_record_on_a_terminal(self, tmp_path: Path) -> None:
         record = make_record(TINY_CNN, Config(), here=False)
         model = msgspec.structs.replace(record.model, path=f"{HOSTILE}.onnx", digest="sha256:x")
@@ -425,7 +422,6 @@ class TestMarkdown:
         assert escape_markdown(text) == escaped
 
     @given(text=ALL_TEXTS)
-    @pytest.mark.slow
     def test_a_cell_shows_the_text(self, text: str) -> None:
         page = read_html(show_markdown(f"| head |\n|---|\n| x{escape_markdown(text)}x |\n"))
         (cell,) = page.iter("td")

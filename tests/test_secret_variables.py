@@ -24,13 +24,11 @@ PASSWORDS = str(sorted(set(STORAGE_VARIABLES) - set(OWN_VARIABLES)))
 """What programs of the user get: they may need it for their own databases."""
 
 
-@pytest.mark.slow
 def test_a_program_under_apply(tmp_path: Path) -> None:
     done = run(sys.executable, "-c", PRINT, record=write_tuned(tmp_path), environment=VARIABLES)
     assert done.stdout.strip() == PASSWORDS, done.stderr
 
 
-@pytest.mark.slow
 def test_a_program_under_inspect(tmp_path: Path) -> None:
     done = run_ortune("inspect", "--", sys.executable, "-c", PRINT, cwd=tmp_path, environment=VARIABLES)
     assert PASSWORDS in done.stdout + done.stderr

@@ -147,7 +147,6 @@ class TestChoice:
             choice = choose([of_class(number, host) for number, host in enumerate(hosts)], KNOWN, None)
             assert (choice.source, choice.fits) == (source, False)
 
-    @pytest.mark.slow
     def test_each_model_has_its_own(self) -> None:
         records = [sourced(1), sourced(2, model=TINY_ENCODER), sourced(3, FOUR)]
         choices = select_per_model(records, Wanted(load=FOUR))
@@ -182,7 +181,6 @@ class TestChoice:
 
 
 class TestBundle:
-    @pytest.mark.slow
     def test_a_bundle_comes_back(self, tmp_path: Path) -> None:
         paths = [
             write(each.record, tmp_path / name)
@@ -249,7 +247,6 @@ class TestBundle:
         assert len(text) < 8000 * len(bundle.records)
         assert text.count(b"\n") < 200 * len(bundle.records)
 
-    @pytest.mark.slow
     def test_pipes(self, tmp_path: Path) -> None:
         """`ortune merge` and `ortune apply` as filters."""
         records = [write(sourced(1).record, tmp_path / "a.json"), write(sourced(2, FOUR).record, tmp_path / "b.json")]
@@ -264,7 +261,6 @@ class TestBundle:
         assert applied.returncode == 0, applied.stderr
         assert "intra_op_num_threads = 2" in applied.stdout
 
-    @pytest.mark.slow
     def test_a_file_that_is_no_record_is_not_replaced(self, tmp_path: Path) -> None:
         path = write(sourced(1).record, tmp_path / "a.json")
         (tmp_path / "notes.txt").write_text("mine")
@@ -273,7 +269,6 @@ class TestBundle:
         assert "--output notes.txt: this file exists" in done.stderr
         assert (tmp_path / "notes.txt").read_text() == "mine"
 
-    @pytest.mark.slow
     def test_a_file_that_cannot_be_written(self, tmp_path: Path) -> None:
         path = write(sourced(1).record, tmp_path / "a.json")
         done = run_ortune("merge", path, "-o", "nowhere/b.json", cwd=tmp_path)
@@ -365,7 +360,6 @@ def test_options_of_a_bundle_for_several_models(tmp_path: Path) -> None:
         ortune.session_options(path)
 
 
-@pytest.mark.slow
 def test_bench_and_profile_select_too(tmp_path: Path) -> None:
     records = [sourced(1), sourced(2, FOUR), sourced(3, model=TINY_ENCODER)]
     path = tmp_path / "b.json"

@@ -17,7 +17,7 @@ import pytest
 from tests.conftest import ROOT
 from tests.servers import Database, DatabaseServer, GrpcProxy, find_postgres
 
-pytestmark = [pytest.mark.slow, pytest.mark.servers]
+pytestmark = [pytest.mark.servers]
 
 NAME = "a study"
 

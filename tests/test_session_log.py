@@ -62,7 +62,6 @@ def test_they_are_shown_with_the_number_of_sessions() -> None:
     assert warn_sessions([], 3) == []
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("forked_children", "models_read_here", "no_workers_left")
 def test_a_search_collects_them_from_its_workers(tmp_path: Path) -> None:
     model = onnx.load(TINY_CNN)
@@ -85,7 +84,6 @@ main()
 """The command, in all sessions of which ONNX Runtime warns of the same."""
 
 
-@pytest.mark.slow
 def test_a_search_shows_them_once(tmp_path: Path) -> None:
     command = ("search", str(TINY_CNN), "-o", "r.json", "--budget", "20s")
     done = run_program(WITH_WARNINGS, *command, cwd=tmp_path, simulate=True)

@@ -39,7 +39,7 @@ def test_the_site_has_no_faults(site: Path) -> None:
 
 
 @needs_zensical
-@pytest.mark.slow
+@pytest.mark.long
 def test_faults_are_found(site: Path, tmp_path: Path) -> None:
     copy = tmp_path / "site"
     shutil.copytree(site, copy)

@@ -14,6 +14,7 @@ from ortune.compare.interval import Interval, share_error
 from ortune.compare.quantiles import bound_share, percentile_interval, quantile_interval
 from ortune.compare.stats import clustered_interval, pool_intervals, t_interval, trimmed_mean, widen_for_occasions
 from ortune.worker import Block, Memory
+from tests.conftest import long_params
 
 
 def make_block(samples_ns: np.ndarray, cases: np.ndarray) -> Block:
@@ -54,9 +55,8 @@ def test_no_values_are_an_error() -> None:
         clustered_interval([[], []])
 
 
-@pytest.mark.parametrize("n_clusters", [5, 6, 8])
+@pytest.mark.parametrize("n_clusters", [5, *long_params(6, 8)])
 @pytest.mark.parametrize("launch_sigma", [0.0, 0.01])
-@pytest.mark.slow
 def test_the_clustered_interval_covers_the_truth(n_clusters: int, launch_sigma: float) -> None:
     """With the variance between launches that breaks intervals which take pairs for independent."""
     rng = np.random.default_rng(1)

@@ -458,7 +458,6 @@ class TestRefinement:
         space = build_space(make_host(96), make_model(1), options)
         assert not any(dimension.between for dimension in space.dimensions)
 
-    @pytest.mark.slow
     def test_a_search_finds_a_count_that_the_space_does_not_list(self) -> None:
         """The best of 96 counts is 37, which is 5 to 8 % faster than the next ones that the space lists."""
         listed = build_space(make_host(96), make_model(1))
@@ -477,7 +476,6 @@ class TestRefinement:
         assert sorted(regrets)[1] < 0.02
         assert all(outcome.n_candidates > len(listed.candidates) for outcome in found)
 
-    @pytest.mark.slow
     def test_landscapes_of_the_benchmark_have_every_count(self) -> None:
         landscape = cores.make_landscape("cliff", 20, 1, 0)
         counts = cores.make_counts(20, 1)
@@ -491,7 +489,6 @@ class TestRefinement:
 
 
 class TestPairs:
-    @pytest.mark.slow
     def test_the_best_settings_are_tried_in_pairs(self) -> None:
         """Each of three settings gains 5 to 12 %, and all others cost as much."""
         space = small_space(width=2)
@@ -554,7 +551,6 @@ class TestNoise:
         results.rounds.append(TrialRound(stage="confirmation", launch=0, values={0: (1e9,)}, at_s=0.0))
         assert results.spread_baseline() == pytest.approx(math.log(2))
 
-    @pytest.mark.slow
     def test_a_noisy_host_gets_more_rounds(self) -> None:
         """Blocks of a candidate in screening, by the noise of the host."""
         n_blocks = []
@@ -621,7 +617,6 @@ class TestRacing:
         assert limited.mean(axis=1) - limited.mean() == pytest.approx(levels - levels.mean(), abs=0.006)
         assert abs(rounds.mean(axis=(1, 2))[1] - rounds.mean() - (levels[1] - levels.mean())) > 0.02
 
-    @pytest.mark.slow
     @pytest.mark.parametrize("gain", [1.0, 0.0])
     def test_if_racing_was_wrong_the_next_candidate_is_confirmed(
         self, monkeypatch: pytest.MonkeyPatch, gain: float
@@ -683,7 +678,6 @@ class TestRacing:
         a, b, c, d, e, _ = results
         assert take_turns([a, b, c], [c, d], [e, a]) == [a, c, e, b, d]
 
-    @pytest.mark.slow
     def test_a_single_choice_that_measures_best_is_raced_although_the_model_expects_others(self) -> None:
         """A plateau of combinations with 80 % of the gain of the best, which is one choice alone."""
         landscape = make_held_out("plateau_80", 0)
@@ -694,7 +688,6 @@ class TestRacing:
 
 class TestStrategies:
     @pytest.mark.parametrize("name", ["adaptive", "exhaustive"])
-    @pytest.mark.slow
     def test_every_candidate_is_proposed_once(self, name: StrategyName) -> None:
         space = build_space(make_host(1), make_model())
         assert len(space.candidates) > 20
@@ -720,7 +713,6 @@ class TestStrategies:
         if isinstance(sampler, ThompsonSampler):
             assert sampler.expected_gain(study) == 0.0
 
-    @pytest.mark.slow
     def test_the_adaptive_strategy_finds_the_best_of_many_with_few_trials(self) -> None:
         landscape = additive_landscape(build_space(make_host(32, smt=2, n_nodes=2), make_model(4)))
         assert len(landscape.space.candidates) > 500
@@ -731,7 +723,6 @@ class TestStrategies:
         assert len(outcome.trials) < 400
 
     @pytest.mark.parametrize("strategy", get_args(StrategyName))
-    @pytest.mark.slow
     def test_each_strategy_ends_with_a_proof(self, strategy: StrategyName) -> None:
         outcome = search(additive_landscape(small_space()), strategy, budget_s=20)
         assert outcome.evidence.verdict == "faster"
@@ -739,14 +730,12 @@ class TestStrategies:
         assert outcome.evidence.speedup.low > 1
 
     @pytest.mark.parametrize("strategy", get_args(StrategyName))
-    @pytest.mark.slow
     def test_the_same_seed_gives_the_same_search(self, strategy: StrategyName) -> None:
         landscape = additive_landscape(small_space(width=2))
         one, other = (msgspec.json.encode(search(landscape, strategy, budget_s=10, seed=3)) for _ in range(2))
         assert one == other
         assert one != msgspec.json.encode(search(landscape, strategy, budget_s=10, seed=4))
 
-    @pytest.mark.slow
     def test_screening_ends_early_when_no_gain_is_expected(self) -> None:
         reports: list[Progress] = []
         landscape = additive_landscape(small_space(), gain=0.0, noise=0.003)
@@ -756,7 +745,6 @@ class TestStrategies:
         assert any("screening ended early" in note for report in reports for note in report.notes)
         assert len(outcome.trials) < len(landscape.space.candidates)
 
-    @pytest.mark.slow
     def test_two_settings_that_gain_only_together_are_found_before_screening_ends_early(self) -> None:
         """Nothing gains on its own, so that nothing points to the pair."""
         space = small_space()
@@ -768,7 +756,6 @@ class TestStrategies:
         found = [search(landscape, budget_s=60, seed=seed) for seed in range(2)]
         assert [outcome.evidence.verdict for outcome in found] == ["faster"] * 2
 
-    @pytest.mark.slow
     def test_the_default_is_not_called_best_because_the_model_does_not_expect_a_single_better_candidate(self) -> None:
         landscape = additive_landscape(small_space(), gain=0.0, noise=0.003)
         number = len(landscape.space.candidates) // 2
@@ -779,7 +766,6 @@ class TestStrategies:
         assert missed
         assert {each.evidence.verdict for each in missed} == {"nothing_found"}
 
-    @pytest.mark.slow
     def test_with_more_time_more_is_tried_before_screening_ends_early(self) -> None:
         landscape = additive_landscape(small_space(), gain=0.0, noise=0.005)
         outcome = search(landscape, budget_s=300)
@@ -787,7 +773,6 @@ class TestStrategies:
         assert "no pair of settings" in outcome.ended_early
         assert screening.wall_s > 0.9 * FEWEST_SHARE * 300
 
-    @pytest.mark.slow
     def test_the_exhaustive_strategy_screens_all_if_there_is_time_for_a_round_of_each(self) -> None:
         landscape = additive_landscape(small_space())
         outcome = search(landscape, "exhaustive", budget_s=240)
@@ -913,7 +898,6 @@ def make_recording(seed: int = 0, *, contended: float = 0.1) -> tuple[Recording,
 
 
 class TestLandscapes:
-    @pytest.mark.slow
     def test_levels_are_separated_from_drift_and_busy_spells(self) -> None:
         recording, levels = make_recording()
         landscape = fit(recording)
@@ -925,7 +909,6 @@ class TestLandscapes:
         assert landscape.contended.residuals.mean() == pytest.approx(0.5, abs=0.1)
         assert landscape.quiet.residuals.std() == pytest.approx(0.01, abs=0.005)
 
-    @pytest.mark.slow
     def test_a_recording_survives_its_file(self, tmp_path: Path) -> None:
         recording, _ = make_recording(contended=0.0)
         recording.save(tmp_path / "made.npz")
@@ -941,7 +924,6 @@ class TestLandscapes:
         with pytest.raises(ValueError, match="the schema is 99"):
             Recording.load(tmp_path / "made.npz")
 
-    @pytest.mark.slow
     def test_a_replay_of_a_recording_can_be_searched(self) -> None:
         recording, _ = make_recording()
         landscape = fit(recording)
@@ -950,8 +932,7 @@ class TestLandscapes:
         assert outcome.evidence.verdict == "faster"
         assert landscape.log_speedup(landscape.best) - landscape.log_speedup(number) < 0.05
 
-    @pytest.mark.parametrize("kind", ["interacting", "cliffs", *long_params("additive", "rugged")])
-    @pytest.mark.slow
+    @pytest.mark.parametrize("kind", ["cliffs", *long_params("additive", "interacting", "rugged")])
     def test_synthetic_landscapes_are_reproducible(self, kind: synthetic.Kind) -> None:
         landscape = synthetic.make_landscape("64", kind, seed=5)
         again = synthetic.make_landscape("64", kind, seed=5)
@@ -960,7 +941,6 @@ class TestLandscapes:
         assert landscape.log_speedup(0) == 0.0
         assert 0 < landscape.log_speedup(landscape.best) < 3
 
-    @pytest.mark.slow
     def test_the_committed_recordings_can_be_read(self) -> None:
         paths = recorded_paths()
         assert paths
@@ -1030,7 +1010,6 @@ class TestHints:
         assert not recall(path, self.HOST, traits, make_goal(make_load(2), None))
         assert not recall(path, self.HOST, msgspec.structs.replace(traits, ops={"MatMul": 9}), Goal())
 
-    @pytest.mark.slow
     def test_the_newest_comes_first_and_the_file_stays_small(self, tmp_path: Path) -> None:
         path = tmp_path / "history.jsonl"
         for n in range(1, 700):
@@ -1052,7 +1031,6 @@ class TestHints:
         assert not recall(path, self.HOST, make_model().traits, Goal())
         remember(tmp_path, describe_search(self.HOST, make_model().traits, Goal(), []))
 
-    @pytest.mark.slow
     @pytest.mark.usefixtures("models_read_here")
     def test_a_search_starts_with_the_recalled_configs(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         path = tmp_path / "history.jsonl"
@@ -1064,7 +1042,6 @@ class TestHints:
         assert prepare(SearchRequest(model=str(TINY_CNN), strategy="tpe")).hints == ()
         assert prepare(SearchRequest(model=str(TINY_CNN), history=False)).hints == ()
 
-    @pytest.mark.slow
     def test_only_proven_configs_are_remembered(self) -> None:
         outcome = search(additive_landscape(small_space()))
         assert best_configs(outcome, DEFAULT)[0] == outcome.config

@@ -257,7 +257,6 @@ class TestHistory:
     def test_searches_that_are_no_reason(self, fields: dict[str, Any]) -> None:
         assert isinstance(ask(make_host(2), Goal(), past=[self.past(**fields)]), NoSuggestion)
 
-    @pytest.mark.slow
     def test_a_search_stores_a_proven_speedup(self) -> None:
         prepared = prepare(SearchRequest(model=str(TINY_CNN), beside="sleep 1", objective="mean"))
         outcome = search(additive_landscape(small_space()))
@@ -300,7 +299,6 @@ class TestFit:
             same = dict.fromkeys(numbers, 0.0)
             assert msgspec.structs.replace(new, **same) == msgspec.structs.replace(old, **same)
 
-    @pytest.mark.slow
     @pytest.mark.parametrize("what", KEYS)
     def test_without_recordings_of_the_same_model_or_load_no_suggestion_loses(self, what: str) -> None:
         key = KEYS[what]
@@ -331,7 +329,6 @@ class TestFit:
         assert low == -high
 
 
-@pytest.mark.slow
 class TestSearch:
     def test_a_search_starts_with_the_suggestion(self, monkeypatch: pytest.MonkeyPatch) -> None:
         prepared = prepare(SearchRequest(model=str(TINY_CNN)))
@@ -369,7 +366,6 @@ SATURATED = ("--clients", "1024")
 needs_two_cores = pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="the default has one thread on one core")
 
 
-@pytest.mark.slow
 class TestCommand:
     @needs_two_cores
     @pytest.mark.parametrize("model", [TINY_CNN, TINY_ENCODER], ids=lambda path: path.stem)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from benchmarks.trends import BEFORE, FEW_BEFORE, NOISES, find_step
 from ortune.gates.trends import find_changes
+from tests.conftest import long_params
 
 SIGMA = 0.01
 
@@ -23,7 +24,7 @@ def make_series(seed: int, *levels: tuple[int, float]) -> list[float]:
 
 
 @pytest.mark.parametrize("noise", NOISES)
-@pytest.mark.parametrize("before", [BEFORE, FEW_BEFORE])
+@pytest.mark.parametrize("before", [BEFORE, *long_params(FEW_BEFORE)])
 def test_steps_are_found_soon(noise: str, before: int) -> None:
     """Steps of 2 % in noise of 1 %: 95 % of them within 10 runs."""
     rng = np.random.default_rng(before)

@@ -80,7 +80,6 @@ def test_nothing_was_tried() -> None:
     assert bound(make_results(np.zeros(0), 0)) == 0.0
 
 
-@pytest.mark.slow
 def test_an_exhaustive_search_that_is_misled_does_not_call_the_default_the_best() -> None:
     """Each of 340 candidates is launched once, and those that seem to be the best are lucky."""
     landscape = make_held_out("tails", 2)

@@ -240,7 +240,6 @@ COMMANDS = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_refuses_it(name: str, tmp_path: Path) -> None:
     """No file is written, no program is started."""
@@ -252,7 +251,6 @@ def test_every_command_refuses_it(name: str, tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["evil.json"]
 
 
-@pytest.mark.slow
 def test_a_library_runs_only_with_trust(tmp_path: Path) -> None:
     """The constructor of a preloaded library, which ran before any check."""
     source, library, proof = tmp_path / "evil.c", tmp_path / "evil.so", tmp_path / "proof"

@@ -86,7 +86,6 @@ def search(
     return outcome
 
 
-@pytest.mark.slow
 def test_finds_the_fastest_and_claims_its_true_gain() -> None:
     outcome = search(SimulatedExecutor(one_thread_wins))
     assert outcome.evidence.verdict == "faster"
@@ -102,7 +101,6 @@ def test_finds_the_fastest_and_claims_its_true_gain() -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 1, *long_params(2, 3, 4)])
-@pytest.mark.slow
 def test_recommends_the_baseline_when_nothing_beats_it(seed: int) -> None:
     outcome = search(SimulatedExecutor(all_alike, seed=seed), seed=seed)
     assert outcome.evidence.verdict in NOTHING_BETTER
@@ -111,7 +109,6 @@ def test_recommends_the_baseline_when_nothing_beats_it(seed: int) -> None:
     assert outcome.evidence.speedup.low <= 1 <= outcome.evidence.speedup.high
 
 
-@pytest.mark.slow
 @pytest.mark.long
 def test_false_claims_are_rare() -> None:
     """Of 30 searches where all candidates are alike, a 95 % interval lets 0.75 claim a gain on average."""
@@ -143,7 +140,6 @@ def test_a_crash_of_a_single_candidate_may_be_its_own_fault(n_trials: int) -> No
         assert "each of the 2 candidates ended suddenly" in str(fault)
 
 
-@pytest.mark.slow
 def test_slow_candidates_leave_time_for_others() -> None:
     """One thread takes 6 s instead of 150 ms. Its first call shows that, and it is dropped after one block."""
 
@@ -201,7 +197,6 @@ def test_how_calls_begin_after_a_resume_is_no_gain(seed: int) -> None:
     assert outcome.evidence.verdict in NOTHING_BETTER
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("call_ns", "load_s", "budget_s"),
     [(20e6, 4.0, 60), (20e6, 1.0, 60), (150e6, 0.0, 60), (1e9, 0.0, 60), (5e6, 0.5, 10)],
@@ -220,7 +215,6 @@ def test_a_budget_is_kept_within_a_tenth(call_ns: float, load_s: float, budget_s
     assert can_prove == (not any("too small to prove anything" in note for note in notes))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("load_s", [2.0, 3.0])
 def test_a_budget_is_kept_if_launches_become_slower(load_s: float) -> None:
     """After the first seconds, loading takes twice as long, as in a container whose memory is full."""
@@ -250,7 +244,6 @@ def test_a_budget_is_kept_if_the_host_becomes_busy() -> None:
     assert executor.time_s < 25 + 2 * 3 + 2 * 2.5
 
 
-@pytest.mark.slow
 def test_a_ranking_that_flips_under_contention_is_judged_on_quiet_blocks() -> None:
     """Quiet, the default is better; under contention one thread is. A third of the blocks is contended."""
 
@@ -295,14 +288,12 @@ def test_trials_limit_screening() -> None:
     assert len(outcome.trials) == 7  # and the default
 
 
-@pytest.mark.slow
 def test_no_candidate_is_screened_twice() -> None:
     outcome = search(SimulatedExecutor(all_alike), seconds=60)
     keys = [trial.config.key for trial in outcome.trials]
     assert len(keys) == len(set(keys))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("latency", "confidence"), [(all_alike, 0.99), (one_thread_wins, 0.95)])
 def test_a_confirmation_that_ends_early_has_the_interval_by_which_it_ended(
     latency: Callable[[Config], float], confidence: float
@@ -314,7 +305,6 @@ def test_a_confirmation_that_ends_early_has_the_interval_by_which_it_ended(
     assert (outcome.evidence.verdict == "faster") == (confidence == 0.95)
 
 
-@pytest.mark.slow
 def test_a_small_space_is_exhausted_and_ends_early() -> None:
     executor = SimulatedExecutor(all_alike)
     outcome = search(executor, seconds=3600, n_cores=1)
@@ -368,7 +358,6 @@ def test_when_every_candidate_fails_nothing_is_found() -> None:
     assert outcome.evidence.speedup is None
 
 
-@pytest.mark.slow
 def test_where_there_is_nothing_to_try_the_default_is_not_called_best() -> None:
     outcome = search(SimulatedExecutor(all_alike), space=SearchSpace(dimensions=(), n_default_threads=2))
     assert outcome.evidence.verdict == "nothing_found"
@@ -402,7 +391,6 @@ def test_a_finalist_that_fails_is_replaced_by_the_next() -> None:
     assert outcome.config.session_options["intra_op_num_threads"] == 1
 
 
-@pytest.mark.slow
 def test_a_candidate_that_fails_in_racing_is_recorded_so() -> None:
     first = search(SimulatedExecutor(one_thread_wins))
     (number,) = (trial.number for trial in first.trials if trial.config == ONE_THREAD)
@@ -431,7 +419,6 @@ SUDDEN = [
 ]
 
 
-@pytest.mark.slow
 def test_workers_that_end_now_and_then_change_nothing() -> None:
     """A fifth of all launches fails, those of the baseline too."""
     rng = np.random.default_rng(3)
@@ -546,13 +533,11 @@ def test_an_interrupt_in_the_first_launch_of_confirmation_keeps_what_racing_meas
     assert outcome.evidence.best_so_far.config in [config for config, _ in raced]
 
 
-@pytest.mark.slow
 def test_the_same_seed_gives_the_same_outcome() -> None:
     first, second = (msgspec.json.encode(search(SimulatedExecutor(one_thread_wins), seconds=40)) for _ in range(2))
     assert first == second
 
 
-@pytest.mark.slow
 def test_progress_never_goes_backwards() -> None:
     reports: list[Progress] = []
     search(SimulatedExecutor(one_thread_wins), observe=reports.append)
@@ -579,7 +564,6 @@ def test_progress_never_goes_backwards() -> None:
         (all_alike, {"n_trials": 4}),
     ],
 )
-@pytest.mark.slow
 def test_the_time_left_is_true(latency: Callable[[Config], float], options: dict[str, Any]) -> None:
     """After the first third, it is true within a fifth, or a bound if the search may end early; never too short."""
     executor = SimulatedExecutor(latency)
@@ -596,7 +580,6 @@ def test_the_time_left_is_true(latency: Callable[[Config], float], options: dict
 
 
 @pytest.mark.parametrize("suffix", [".db", ".journal"])
-@pytest.mark.slow
 def test_the_study_can_be_opened_later(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"study{suffix}"
     outcome = search(SimulatedExecutor(one_thread_wins), seconds=20, n_trials=12, study=path)
@@ -645,7 +628,6 @@ def goal(
     return make_goal(load, objective, pareto, tuple(map(parse_limit, limits)))
 
 
-@pytest.mark.slow
 def test_without_a_budget_a_search_takes_what_it_needs() -> None:
     assert search(SimulatedExecutor(all_alike), seconds=None).budget_s == 60
     slow = search(SimulatedExecutor(lambda config: 3e9), seconds=None)
@@ -668,7 +650,6 @@ def test_throughput_of_several_callers() -> None:
     assert outcome.evidence.winner.utilization is None
 
 
-@pytest.mark.slow
 def test_latency_at_a_rate_counts_the_queue() -> None:
     outcome = search(SimulatedExecutor(one_thread_wins), seconds=200, goal=goal(make_load(rate_per_s=100)))
     assert outcome.evidence.verdict == "faster"
@@ -678,7 +659,6 @@ def test_latency_at_a_rate_counts_the_queue() -> None:
     assert outcome.evidence.baseline.p99_ns > 1.5 * outcome.evidence.baseline.p50_ns
 
 
-@pytest.mark.slow
 def test_more_requests_than_can_be_served_is_overload() -> None:
     outcome = search(SimulatedExecutor(one_thread_wins), seconds=60, goal=goal(make_load(rate_per_s=400)))
     assert outcome.evidence.verdict == "overload"
@@ -686,14 +666,12 @@ def test_more_requests_than_can_be_served_is_overload() -> None:
     assert "of 400 requests per second" in outcome.evidence.reason
 
 
-@pytest.mark.slow
 def test_a_baseline_that_is_overloaded_alone_is_reported() -> None:
     outcome = search(SimulatedExecutor(latency_of_one_thread(0.6)), goal=goal(make_load(rate_per_s=240)))
     assert outcome.evidence.verdict == "faster"
     assert "queue grows without bound" in outcome.evidence.reason
 
 
-@pytest.mark.slow
 def test_cpu_time_within_a_limit_on_latency() -> None:
     """One thread takes a quarter of the CPU time and 1.2 times as long."""
     executor = SimulatedExecutor(latency_of_one_thread(1.2), cpu=cpu_of_one_thread(0.25))
@@ -710,7 +688,6 @@ def test_cpu_time_within_a_limit_on_latency() -> None:
     assert narrow.config == DEFAULT
 
 
-@pytest.mark.slow
 def test_a_baseline_that_exceeds_a_limit_is_replaced_by_a_config_that_keeps_to_it() -> None:
     executor = SimulatedExecutor(latency_of_one_thread(1.1), peak_bytes=lambda c: 60e6 if c == ONE_THREAD else 90e6)
     outcome = search(executor, seconds=200, goal=goal(limits=("memory<70MB",)))
@@ -721,7 +698,6 @@ def test_a_baseline_that_exceeds_a_limit_is_replaced_by_a_config_that_keeps_to_i
     assert [check.kept for check in outcome.evidence.baseline_limits] == ["no"]
 
 
-@pytest.mark.slow
 def test_a_limit_that_nothing_keeps_names_what_came_closest() -> None:
     outcome = search(SimulatedExecutor(one_thread_wins), goal=goal(limits=("p50<3ms", "memory<1GB")))
     assert outcome.evidence.verdict == "infeasible"
@@ -770,7 +746,6 @@ def test_a_front_is_infeasible_only_if_no_other_candidate_seems_to_stay_within_t
     )
 
 
-@pytest.mark.slow
 def test_constraints_reach_optuna(tmp_path: Path) -> None:
     path = tmp_path / "study.db"
     executor = SimulatedExecutor(one_thread_wins)
@@ -797,7 +772,6 @@ def test_a_percentile_on_few_calls_proves_large_differences_alone() -> None:
     assert large.evidence.verdict == "faster"
 
 
-@pytest.mark.slow
 def test_a_front_has_the_configs_that_no_other_dominates() -> None:
     """One thread takes half the CPU time and twice as long; a lower level costs in both."""
 
@@ -894,7 +868,6 @@ def test_a_confirmation_of_a_single_launch_says_so() -> None:
     )
 
 
-@pytest.mark.slow
 def test_a_front_of_the_baseline_alone() -> None:
     outcome = search(
         SimulatedExecutor(lambda config: 5e6 if config.is_default else 6e6), goal=goal(pareto=("p50", "cpu"))
@@ -903,7 +876,6 @@ def test_a_front_of_the_baseline_alone() -> None:
     assert [point.summary.config for point in outcome.evidence.front] == [DEFAULT]
 
 
-@pytest.mark.slow
 def test_a_front_within_limits() -> None:
     executor = SimulatedExecutor(latency_of_one_thread(1.6), cpu=cpu_of_one_thread(0.25))
     outcome = search(executor, seconds=60, goal=goal(pareto=("p50", "cpu"), limits=("p50<1.3x",)))
@@ -915,7 +887,6 @@ def test_a_front_within_limits() -> None:
     assert wide.config.session_options["intra_op_num_threads"] == 1
 
 
-@pytest.mark.slow
 def test_a_front_where_the_baseline_exceeds_a_limit_has_configs_that_keep_to_it() -> None:
     """Though it is worse in both objectives."""
     executor = SimulatedExecutor(latency_of_one_thread(1.1), peak_bytes=lambda c: 60e6 if c == ONE_THREAD else 90e6)
@@ -964,7 +935,6 @@ def test_a_front_whose_better_config_may_exceed_a_limit_is_inconclusive() -> Non
     assert [check.kept for point in outcome.evidence.front for check in point.limits] == ["yes", "unsure"]
 
 
-@pytest.mark.slow
 @pytest.mark.long
 def test_false_claims_of_fronts_are_rare() -> None:
     verdicts = [
@@ -978,7 +948,6 @@ def test_false_claims_of_fronts_are_rare() -> None:
     assert verdicts.count("trade_off") <= 2
 
 
-@pytest.mark.slow
 def test_the_usual_budget_of_a_front_has_time_for_the_calls_that_a_percentile_needs() -> None:
     executor = SimulatedExecutor(latency_of_one_thread(1.6), cpu=cpu_of_one_thread(0.25))
     outcome = search(executor, seconds=None, goal=goal(make_load(rate_per_s=50), pareto=("p99", "cpu")))
@@ -986,7 +955,6 @@ def test_the_usual_budget_of_a_front_has_time_for_the_calls_that_a_percentile_ne
     assert all(point.summary.n_calls >= 1522 for point in outcome.evidence.front)
 
 
-@pytest.mark.slow
 def test_a_candidate_that_lacks_memory_beside_others_is_tried_alone() -> None:
     """One thread wins, but it needs so much memory that it works only beside the baseline."""
     executor = SimulatedExecutor(one_thread_wins)
@@ -1037,7 +1005,6 @@ def test_a_candidate_that_cannot_serve_the_rate_does_not_win() -> None:
     assert outcome.config == DEFAULT
 
 
-@pytest.mark.slow
 def test_after_a_finalist_that_exceeds_a_limit_comes_the_next() -> None:
     """Block base 4 takes the least CPU time, but exceeds the limit from its third launch on. Base 2 comes next."""
     executor = SimulatedExecutor(all_alike)
@@ -1064,7 +1031,6 @@ class TestMemory:
         """Return an executor where one session fits into the 8 GB of memory."""
         return SimulatedExecutor(one_thread_wins, peak_bytes=lambda c: 5e9, memory_bytes=8e9, launch_s=2.0, **options)
 
-    @pytest.mark.slow
     @pytest.mark.parametrize("seconds", [60, 300])
     def test_where_one_session_fits_candidates_are_measured_one_at_a_time(self, seconds: float) -> None:
         executor = self.executor()
@@ -1079,7 +1045,6 @@ class TestMemory:
         stages = {stage.stage for stage in outcome.stages}
         assert ("racing" in stages) == (seconds == 300)
 
-    @pytest.mark.slow
     def test_a_front_one_at_a_time(self) -> None:
         executor = self.executor(cpu=cpu_of_one_thread(0.25))
         outcome = search(executor, seconds=300, goal=goal(pareto=("p50", "cpu")))
@@ -1097,7 +1062,6 @@ class TestMemory:
         assert failed.failure and failed.failure.kind == "out_of_memory"
         assert executor.launched.count(ONE_THREAD) == 1
 
-    @pytest.mark.slow
     @pytest.mark.parametrize("knows_gpu_use", [True, False])
     def test_sessions_that_keep_gpu_memory_are_not_too_many(self, knows_gpu_use: bool) -> None:
         """The baseline runs on the CPU. Three others fit into the GPU's memory; the first eight show that."""
@@ -1112,7 +1076,6 @@ class TestMemory:
         assert outcome.evidence.verdict == "faster"
         assert not [trial for trial in outcome.trials if trial.failure]
 
-    @pytest.mark.slow
     def test_where_one_session_fits_on_a_gpu_candidates_are_measured_one_at_a_time(self) -> None:
         executor = SimulatedExecutor(one_thread_wins, gpu_bytes=lambda config: 6 * 10**9, gpu_memory_bytes=10**10)
         outcome = search(executor)
@@ -1130,7 +1093,6 @@ def test_the_baseline_is_launched_again_with_each_group_of_screening() -> None:
     assert executor.launched.count(DEFAULT) >= len(groups) + 2
 
 
-@pytest.mark.slow
 def test_leaders_are_launched_again_in_screening() -> None:
     outcome = search(SimulatedExecutor(one_thread_wins), seconds=60)
     launches = Counter(

@@ -128,14 +128,12 @@ def here(config: Config = ONE_THREAD, gain: float = 1.05, **changes: object) -> 
     return msgspec.structs.replace(record, evidence=evidence, **changes)
 
 
-@pytest.mark.slow
 def test_the_recorded_workload_is_set_up(tmp_path: Path) -> None:
     setup = prepare_verification(here(), REQUEST)
     assert setup.goal.objectives == ("p50",)
     assert setup.feed.tensors["image"].array.shape == (1, 3, 32, 32)
 
 
-@pytest.mark.slow
 def test_all_recorded_sizes_are_fed() -> None:
     record = make_record(TINY_ENCODER, ONE_THREAD)
     shapes = {name: given.shapes[0] for name, given in record.workload.inputs.items()}
@@ -350,7 +348,6 @@ def test_another_background_load_is_a_mismatch() -> None:
 
 @pytest.mark.usefixtures("no_workers_left")
 class TestCommand:
-    @pytest.mark.slow
     def test_what_is_measured_beside_another_load_is_not_added(self, tmp_path: Path) -> None:
         path = write(here(), tmp_path / "r.json")
         before = path.read_bytes()
@@ -359,7 +356,6 @@ class TestCommand:
         assert "background load: none in the record, sleep on this host" in done.stdout
         assert path.read_bytes() == before
 
-    @pytest.mark.slow
     def test_a_gain_that_is_lost(self, tmp_path: Path) -> None:
         """One thread cannot be a hundred times as fast as the default."""
         path = write(here(gain=100.0), tmp_path / "r.json")
@@ -368,7 +364,6 @@ class TestCommand:
         assert "does not hold" in done.stdout
         assert "recorded" in done.stdout
 
-    @pytest.mark.slow
     def test_json(self, tmp_path: Path) -> None:
         """What was gained is a limit that every session keeps."""
         record = here()
@@ -391,7 +386,6 @@ class TestCommand:
         assert answer["here"]["n_pairs"] > 0
         assert [row["name"] for row in answer["comparison"]["rows"]] == ["default", "tuned"]
 
-    @pytest.mark.slow
     def test_a_config_that_does_not_work(self, tmp_path: Path) -> None:
         config = Config(
             session_options={"intra_op_num_threads": 3}, session_config={"session.intra_op_thread_affinities": "1"}
@@ -401,14 +395,12 @@ class TestCommand:
         assert done.returncode == 1
         assert "config fails on this host" in " ".join(done.stdout.split())
 
-    @pytest.mark.slow
     def test_a_default(self, tmp_path: Path) -> None:
         path = write(here(DEFAULT), tmp_path / "r.json")
         done = run_ortune("apply", path, TINY_CNN, "--verify", cwd=tmp_path)
         assert done.returncode == 0
         assert "no gain to verify" in " ".join(done.stdout.split())
 
-    @pytest.mark.slow
     def test_an_inconclusive_record_has_no_gain_that_holds(self, tmp_path: Path) -> None:
         record = here(DEFAULT)
         evidence = msgspec.structs.replace(record.evidence, verdict="inconclusive")
@@ -420,7 +412,6 @@ class TestCommand:
         assert "holds" not in text
 
 
-@pytest.mark.slow
 def test_a_worker_that_dies_once_does_not_show_that_a_config_does_not_work(tmp_path: Path) -> None:
     program, launches = tmp_path / "worker.py", tmp_path / "launches"
     program.write_text(

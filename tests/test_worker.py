@@ -176,7 +176,6 @@ def test_forked_children_are_like_started_ones(tmp_path: Path) -> None:
     assert place == [True, os.getpid(), list(USABLE), "__main__"]
 
 
-@pytest.mark.slow
 def test_block_contains_all_calls(worker: WorkerProcess) -> None:
     block = worker.measure(PLAN)
     assert isinstance(block, Block)
@@ -193,7 +192,6 @@ def test_block_contains_all_calls(worker: WorkerProcess) -> None:
 @pytest.mark.parametrize(
     "load", [make_load(clients=3), make_load(rate_per_s=200), make_load(rate_per_s=200, clients=2)]
 )
-@pytest.mark.slow
 def test_block_under_each_load(worker: WorkerProcess, load: Load) -> None:
     block = worker.measure(msgspec.structs.replace(PLAN, load=load, duration_ns=100_000_000))
     assert isinstance(block, Block)
@@ -204,7 +202,6 @@ def test_block_under_each_load(worker: WorkerProcess, load: Load) -> None:
     assert (block.cpu_between_ns is None) == (load.scenario != "server")
 
 
-@pytest.mark.slow
 def test_same_seed_gives_same_traffic(worker: WorkerProcess) -> None:
     plan = msgspec.structs.replace(PLAN, load=make_load(rate_per_s=300), duration_ns=100_000_000)
 
@@ -218,7 +215,6 @@ def test_same_seed_gives_same_traffic(worker: WorkerProcess) -> None:
     assert len({count(seed) for seed in (1, 2, 3, 4)}) > 1
 
 
-@pytest.mark.slow
 def test_session_creation_is_measured(executor: ProcessExecutor) -> None:
     worker = require_worker(launch(executor, DEFAULT))
     blocks = [worker.measure(msgspec.structs.replace(PLAN, creations_ns=20_000_000)) for _ in range(2)]
@@ -244,7 +240,6 @@ def test_each_call_has_its_case() -> None:
     assert len(block.cases) == len(block.samples_ns)
 
 
-@pytest.mark.slow
 def test_workers_are_suspended_between_blocks(executor: ProcessExecutor) -> None:
     workers = [require_worker(result) for result in executor.launch([DEFAULT, DEFAULT], deadline_s=60)]
     try:
@@ -262,7 +257,6 @@ def test_workers_are_suspended_between_blocks(executor: ProcessExecutor) -> None
             worker.close()
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("started_children")
 def test_settings_are_read_back(executor: ProcessExecutor) -> None:
     config = Config(
@@ -278,7 +272,6 @@ def test_settings_are_read_back(executor: ProcessExecutor) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="threads are read from /proc")
-@pytest.mark.slow
 def test_cpus_of_pool_threads_are_read_back(executor: ProcessExecutor) -> None:
     if len(USABLE) < 2:
         pytest.skip("one usable CPU")
@@ -293,7 +286,6 @@ def test_cpus_of_pool_threads_are_read_back(executor: ProcessExecutor) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="threads are read from /proc")
-@pytest.mark.slow
 def test_ineffective_pinning_is_a_failure(executor: ProcessExecutor) -> None:
     """With a CPU that does not exist, onnxruntime only logs an error, and the thread may run anywhere."""
     config = Config(
@@ -321,7 +313,6 @@ def test_environment_is_passed_to_the_worker(executor: ProcessExecutor) -> None:
     assert "ORT_INTRA_OP_NUM_THREADS" in result.message
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("started_children")
 @pytest.mark.parametrize(
     ("of_user", "of_config", "found"), [(None, None, None), ("2", None, "2"), (None, "1", "1"), ("2", "1", "1")]
@@ -364,7 +355,6 @@ def test_sessions_have_the_blas_threads_of_the_user(
     ],
     ids=lambda each: each if isinstance(each, str) else "",
 )
-@pytest.mark.slow
 def test_each_kind_of_failure_is_a_value(faulty_executor: ProcessExecutor, config: Config, kind: str) -> None:
     result = launch(faulty_executor, config, deadline_s=1 if kind == "timeout" else 60)
     assert isinstance(result, Failure)
@@ -372,7 +362,6 @@ def test_each_kind_of_failure_is_a_value(faulty_executor: ProcessExecutor, confi
     assert result.message
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "stage", "message"),
     [
@@ -414,7 +403,6 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ortune.worker.process.MOST_IDLE_S", 0.5)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "message"),
     [
@@ -445,7 +433,6 @@ def test_a_worker_that_does_nothing_is_given_up_long_before_the_deadline(
     assert failure.message.startswith(message)
 
 
-@pytest.mark.slow
 def test_a_provider_that_does_nothing_while_it_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """The message does not say that it needs more time."""
     impatient(monkeypatch)
@@ -457,7 +444,6 @@ def test_a_provider_that_does_nothing_while_it_compiles(monkeypatch: pytest.Monk
     assert failure.message.startswith("TensorrtExecutionProvider did not compile the model: while the session was")
 
 
-@pytest.mark.slow
 def test_a_worker_that_computes_for_long_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     impatient(monkeypatch)
     program = tmp_path / "worker.py"
@@ -698,7 +684,6 @@ def test_files_that_something_removes_are_not_the_fault_of_candidates() -> None:
             launch(executor, DEFAULT)
 
 
-@pytest.mark.slow
 def test_the_baseline_is_launched_again_at_first(tmp_path: Path) -> None:
     """Its first worker dies after it has begun to write the reference."""
     program = tmp_path / "worker.py"
@@ -722,7 +707,6 @@ def test_the_baseline_is_launched_again_at_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
-@pytest.mark.slow
 def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
     """The pipe and the signal for groups whose parent has ended would not end one that computes and ignores signals."""
     program = tmp_path / "worker.py"
@@ -777,7 +761,6 @@ def search_with_faulty_worker(folder: Path, knob: str, budget_s: float) -> tuple
     return record, {trial.config.settings[knob]: trial.failure.kind for trial in failed if trial.failure}
 
 
-@pytest.mark.slow
 @pytest.mark.long
 def test_where_one_session_fits_a_search_has_one_worker_at_a_time(tmp_path: Path) -> None:
     n_live: list[int] = []
@@ -810,7 +793,6 @@ def test_where_one_session_fits_a_search_has_one_worker_at_a_time(tmp_path: Path
     assert set(n_live) == {1}
 
 
-@pytest.mark.slow
 @pytest.mark.long
 def test_search_continues_after_failures_to_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # One of them hangs, and all are given as much time.
@@ -826,7 +808,6 @@ def test_search_continues_after_failures_to_load(tmp_path: Path, monkeypatch: py
     assert json.loads((tmp_path / "c.json").read_text())["schema"] == SCHEMA
 
 
-@pytest.mark.slow
 @pytest.mark.long
 def test_search_continues_after_failures_to_check_and_measure(tmp_path: Path) -> None:
     record, failures = search_with_faulty_worker(tmp_path, "session.dynamic_block_base", scale_budget(20))

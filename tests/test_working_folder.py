@@ -47,6 +47,7 @@ def traces(folder: Path) -> str:
     return path.read_text() if path.exists() else ""
 
 
+@pytest.mark.long
 class TestProcesses:
     def test_modules_leave_a_trace(self, folder: Path) -> None:
         """Without the option. Otherwise, the other tests would show nothing."""
@@ -66,7 +67,6 @@ class TestProcesses:
         ],
         ids=lambda value: value[0] if isinstance(value, tuple) else None,
     )
-    @pytest.mark.slow
     def test_commands(self, arguments: tuple[object, ...], code: int, folder: Path) -> None:
         """They start workers, probes, parsers, supervisors and background loads."""
         done = run_ortune(*arguments, cwd=folder)
@@ -74,7 +74,6 @@ class TestProcesses:
         assert "planted" not in done.stdout + done.stderr
         assert done.returncode == code, done.stdout + done.stderr
 
-    @pytest.mark.slow
     def test_sides_of_a_gate(self, folder: Path) -> None:
         """Both have a Python of their own, which is probed first, and a background load."""
         options = ("--base-python", sys.executable, "--head-python", sys.executable, "--beside", "sleep 100")
@@ -103,7 +102,6 @@ class TestProcesses:
         check_python(str(python), "head_python")
         assert traces(folder) == ""
 
-    @pytest.mark.slow
     def test_enable(self, folder: Path, tmp_path: Path) -> None:
         """Its child process must import what programs import, but not from here."""
         environment = Environment(tmp_path / "venv", packages=True)

@@ -51,7 +51,6 @@ def test_most_generated_models_run_without_options() -> None:
 
 
 @pytest.mark.parametrize("name", ["flat", "reflection", *long_params("molecules", "frames")])
-@pytest.mark.slow
 def test_the_advice_can_be_pasted_and_works(name: str, tmp_path: Path) -> None:
     path = make_graph(name, tmp_path)
     failed = run_ortune("space", path.name, cwd=tmp_path)

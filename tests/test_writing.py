@@ -70,7 +70,6 @@ def read_in_background(pipe: Path) -> Callable[[], bytes]:
     return wait
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_link_is_followed(command: tuple[object, ...], folder: Path) -> None:
     (folder / "real").mkdir()
@@ -84,7 +83,6 @@ def test_a_link_is_followed(command: tuple[object, ...], folder: Path) -> None:
 
 
 @needs_pipes
-@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_pipe_is_written_to(command: tuple[object, ...], folder: Path) -> None:
     pipe = folder / "pipe.png"
@@ -97,7 +95,6 @@ def test_a_pipe_is_written_to(command: tuple[object, ...], folder: Path) -> None
 
 
 @needs_root
-@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_device_is_written_to(command: tuple[object, ...], folder: Path) -> None:
     node = folder / "null.png"
