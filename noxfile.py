@@ -18,7 +18,7 @@ ROOMS = {
     "consumers": ("ortune/export/", "ortune/apply/", "ortune/gates/reporters/", "examples/", "tests/consumers/"),
     "fuzz": ("ortune/record/", "ortune/knobs/", "ortune/limited.py", "ortune/sanitize.py", "tests/fuzz/"),
     "install": ("ortune/apply/distribution/", "docs/ci/", "requirements/", "action.yml", "pyproject.toml"),
-    "long": ("ortune/compare/", "ortune/planning/", "ortune/program/", "ortune/queueing/", "ortune/tuning/"),
+    "long": ("ortune/measure/", "ortune/planning/", "ortune/program/", "ortune/queueing/", "ortune/tuning/"),
     "openvino": ("ortune/knobs/providers.py", "ortune/knobs/caches.py", "ortune/worker/providers.py"),
     "plugins": ("ortune/knobs/plugins.py", "ortune/knobs/plugin_options.py", "ortune/worker/plugins.py"),
     "servers": ("ortune/fleet/", "ortune/storage/", "ortune/tuning/shared.py", "ortune/tuning/exchange.py"),

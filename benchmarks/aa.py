@@ -18,11 +18,11 @@ from benchmarks.inputs import shapes_of
 from benchmarks.null_rows import make_row, print_sums, show_row
 from benchmarks.parts import Row
 from models.build import build
-from ortune.compare.bench import bench
-from ortune.compare.evaluate import evaluate
-from ortune.compare.open import open_comparison, prepare_comparison
-from ortune.compare.paired_run import PairedRun, Side
 from ortune.knobs import DEFAULT
+from ortune.measure.bench import bench
+from ortune.measure.evaluate import evaluate
+from ortune.measure.open import open_comparison, prepare_comparison
+from ortune.measure.paired_run import PairedRun, Side
 from ortune.tuning.plan import make_plan
 from ortune.workload import Goal, InputOptions
 

@@ -22,8 +22,8 @@ from pathlib import Path
 
 from benchmarks.host import describe_host
 from benchmarks.startup import MODEL, SESSION
-from ortune.compare.stats import t_interval
 from ortune.knobs import Config
+from ortune.measure.stats import t_interval
 from tests.records import make_record, write
 
 CALLS = f"""{SESSION}

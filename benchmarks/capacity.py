@@ -46,10 +46,10 @@ from benchmarks.loads import cpu_quota
 from benchmarks.parts import Row, add_part_options, read_rows, run_part
 from benchmarks.plan import find_median_ns
 from models.build import build
-from ortune.compare.interval import DEFAULT_CONFIDENCE
-from ortune.compare.open import open_comparison
 from ortune.errors import MeasureError, OrtuneError
 from ortune.host import read_host
+from ortune.measure.interval import DEFAULT_CONFIDENCE
+from ortune.measure.open import open_comparison
 from ortune.options import make_request
 from ortune.planning import run as planning_run
 from ortune.planning.measured_capacity import CapacityMeasurement

@@ -54,9 +54,9 @@ from benchmarks.chaos_worker import WAYS
 from benchmarks.landscape import Landscape, load_landscape, recorded_paths
 from benchmarks.parts import Row, add_part_options, read_rows, run_part, show_faulty, show_without_output, take_signals
 from benchmarks.replay import ReplayExecutor
-from ortune.compare.open import start_comparison
 from ortune.errors import OrtuneError
 from ortune.knobs import DEFAULT, Config
+from ortune.measure.open import start_comparison
 from ortune.model import ModelInfo, read_model
 from ortune.record.files import path_of_trials, read_record, read_trials, write_record
 from ortune.record.journal import path_of_journal, scan_journal

@@ -16,8 +16,8 @@ import numpy as np
 from benchmarks.host import describe_host
 from benchmarks.inputs import shapes_of
 from models.build import build
-from ortune.compare.open import open_comparison
 from ortune.knobs import DEFAULT, Config, describe
+from ortune.measure.open import open_comparison
 from ortune.options import make_request
 from ortune.requests import SearchRequest
 from ortune.tuning.prepare import prepare

@@ -23,11 +23,11 @@ from concurrent.futures import ProcessPoolExecutor
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.compare.block_runner import Round
-from ortune.compare.evaluate import check_limit, compute_speedup, compute_utilization
-from ortune.compare.interval import Interval
-from ortune.compare.paired_run import PairedRun, Side
 from ortune.knobs import DEFAULT
+from ortune.measure.block_runner import Round
+from ortune.measure.evaluate import check_limit, compute_speedup, compute_utilization
+from ortune.measure.interval import Interval
+from ortune.measure.paired_run import PairedRun, Side
 from ortune.worker import Block, Memory
 from ortune.workload import make_load, parse_limit
 

@@ -26,13 +26,13 @@ from numpy.typing import NDArray
 
 from benchmarks.coverage import make_block
 from benchmarks.host import describe_commit, describe_host
-from ortune.compare.block_runner import Round
-from ortune.compare.comparison import Comparison, Noise
-from ortune.compare.evaluate import evaluate_side
-from ortune.compare.figures import required_calls
-from ortune.compare.interval import DEFAULT_CONFIDENCE
-from ortune.compare.paired_run import PairedRun, Side
 from ortune.knobs import DEFAULT
+from ortune.measure.block_runner import Round
+from ortune.measure.comparison import Comparison, Noise
+from ortune.measure.evaluate import evaluate_side
+from ortune.measure.figures import required_calls
+from ortune.measure.interval import DEFAULT_CONFIDENCE
+from ortune.measure.paired_run import PairedRun, Side
 from ortune.tuning.verdict import judge_confirmation
 from ortune.worker import SessionInfo
 from ortune.workload import Goal, Load

@@ -25,10 +25,10 @@ from collections.abc import Callable, Sequence
 import msgspec
 import numpy as np
 
-from ortune.compare.host_speedup import HostsEvidence, HostSpeedup
-from ortune.compare.hosts import FLEET_CONFIDENCE, pool_hosts
-from ortune.compare.interval import Interval
-from ortune.compare.stats import pool_intervals, t_interval
+from ortune.measure.host_speedup import HostsEvidence, HostSpeedup
+from ortune.measure.hosts import FLEET_CONFIDENCE, pool_hosts
+from ortune.measure.interval import Interval
+from ortune.measure.stats import pool_intervals, t_interval
 
 N_HOSTS = 12
 N_CANDIDATES = 50

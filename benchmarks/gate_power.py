@@ -42,13 +42,13 @@ from benchmarks.inputs import shapes_of
 from benchmarks.landscape import Landscape, load_landscape, recorded_paths
 from benchmarks.replay import ReplayExecutor, open_replay
 from models.build import build
-from ortune.compare.block_plan import RunPlan, plan_block
-from ortune.compare.figures import compute_block_figure, to_cost
 from ortune.gates.prepare import N_SIDES
 from ortune.gates.results import Gate, GateSide
 from ortune.gates.run import run_gate
 from ortune.gates.sequential_test import SequentialTest, count_pairs, run_test
 from ortune.knobs import DEFAULT, Config
+from ortune.measure.block_plan import RunPlan, plan_block
+from ortune.measure.figures import compute_block_figure, to_cost
 from ortune.worker import Block, BlockPlan, Executor, Failure, LiveCandidate
 from ortune.workload import Goal, InputOptions
 

@@ -26,7 +26,7 @@ import numpy as np
 from benchmarks.commands import run_ortune, time_search
 from benchmarks.host import describe_host
 from models.build import build, find_search_options
-from ortune.compare.stats import t_interval
+from ortune.measure.stats import t_interval
 from ortune.worker.gpu import list_gpus
 
 MODELS = ("resnet50_random", "bert_base_random", "squeezenet")

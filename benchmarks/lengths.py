@@ -19,8 +19,8 @@ import msgspec
 from benchmarks.host import describe_host
 from models.build import build
 from models.make_transformer import MINILM_L3, make_transformer
-from ortune.compare.open import open_comparison
 from ortune.knobs import Config
+from ortune.measure.open import open_comparison
 from ortune.options import make_request
 from ortune.planning.deployment import Deployment
 from ortune.planning.length_policies import plan_lengths

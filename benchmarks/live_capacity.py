@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.compare.figures import required_calls
+from ortune.measure.figures import required_calls
 from ortune.planning.capacity import make_rate_model, predict_capacity
 from ortune.planning.deployment import Deployment
 from ortune.planning.measured_capacity import HIGHEST_SHARE, LEAST_S, LOWEST_SHARE, MOST_MEASUREMENTS

@@ -9,7 +9,7 @@ import numpy as np
 
 from benchmarks.host import note_noise
 from benchmarks.parts import Row
-from ortune.compare.comparison import Comparison
+from ortune.measure.comparison import Comparison
 from ortune.tuning.verdict import judge_interval
 
 

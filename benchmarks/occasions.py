@@ -24,8 +24,8 @@ from typing import Any
 
 from benchmarks.host import describe_host
 from models.build import build, find_search_options
-from ortune.compare.interval import Interval
-from ortune.compare.stats import pool_intervals
+from ortune.measure.interval import Interval
+from ortune.measure.stats import pool_intervals
 
 LOADS = {
     "silero_vad, two callers": (

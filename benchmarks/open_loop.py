@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.simulated_clock import SimulatedClock
-from ortune.compare.block_plan import Pace, limit_warm_up_ns, plan_block
+from ortune.measure.block_plan import Pace, limit_warm_up_ns, plan_block
 from ortune.queueing.theory import ConstantQueue, ExponentialQueue
 from ortune.worker.load_generator import generate_load
 from ortune.worker.open_loop import RequestStream

@@ -24,11 +24,11 @@ import numpy as np
 from benchmarks.host import describe_host
 from benchmarks.inputs import shapes_of
 from models.build import build
-from ortune.compare.block_plan import Pace, plan_block
-from ortune.compare.figures import compute_figure, percentiles
-from ortune.compare.stats import clustered_interval
 from ortune.host import read_host
 from ortune.knobs import DEFAULT
+from ortune.measure.block_plan import Pace, plan_block
+from ortune.measure.figures import compute_figure, percentiles
+from ortune.measure.stats import clustered_interval
 from ortune.model import read_model
 from ortune.requests import SearchRequest
 from ortune.tuning.prepare import prepare

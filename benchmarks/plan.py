@@ -26,11 +26,11 @@ import numpy as np
 from benchmarks.host import describe_host
 from benchmarks.inputs import shapes_of
 from models.build import build
-from ortune.compare.evaluate import compute_speedup
-from ortune.compare.figures import compute_percentile
-from ortune.compare.open import open_comparison
 from ortune.host import Host, place_processes
 from ortune.knobs import Config
+from ortune.measure.evaluate import compute_speedup
+from ortune.measure.figures import compute_percentile
+from ortune.measure.open import open_comparison
 from ortune.options import make_request
 from ortune.planning.capacity import predict_capacity
 from ortune.planning.deployment import Deployment

@@ -46,11 +46,11 @@ from benchmarks.host import describe_host
 from benchmarks.inputs import shapes_of
 from benchmarks.plan import find_median_ns
 from models.build import build
-from ortune.compare.figures import required_calls
-from ortune.compare.interval import DEFAULT_CONFIDENCE, Interval
-from ortune.compare.open import open_comparison
 from ortune.export import export
 from ortune.host import read_host
+from ortune.measure.figures import required_calls
+from ortune.measure.interval import DEFAULT_CONFIDENCE, Interval
+from ortune.measure.open import open_comparison
 from ortune.options import make_request
 from ortune.planning.files import read_plan, write_plan
 from ortune.planning.measuring import DeploymentRunner

@@ -26,9 +26,9 @@ import msgspec
 from benchmarks.host import describe_host
 from benchmarks.inputs import shapes_of
 from models.build import build
-from ortune.compare.figures import compute_percentile
-from ortune.compare.open import open_comparison
 from ortune.errors import MeasureError
+from ortune.measure.figures import compute_percentile
+from ortune.measure.open import open_comparison
 from ortune.options import make_request
 from ortune.planning.colocation import measuring
 from ortune.planning.colocation.measuring import OpenHost

@@ -42,10 +42,10 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from ortune.compare.open import start_comparison
 from ortune.host import Cpus, Host, place_processes
 from ortune.host.placement import list_units
 from ortune.knobs import DEFAULT, Config, ids
+from ortune.measure.open import start_comparison
 from ortune.planning.deployment import Deployment
 from ortune.planning.options import PlanOptions
 from ortune.planning.run import run_stages

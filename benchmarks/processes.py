@@ -24,12 +24,12 @@ import numpy as np
 from benchmarks.host import describe_host
 from benchmarks.inputs import shapes_of
 from benchmarks.lengths import find_model
-from ortune.compare.block_runner import BlockRunner
-from ortune.compare.figures import compute_figure, compute_worst_percentile
-from ortune.compare.open import find_cpus
-from ortune.compare.stats import clustered_interval
 from ortune.host import Host, read_host
 from ortune.knobs import DEFAULT, Config
+from ortune.measure.block_runner import BlockRunner
+from ortune.measure.figures import compute_figure, compute_worst_percentile
+from ortune.measure.open import find_cpus
+from ortune.measure.stats import clustered_interval
 from ortune.model import read_model
 from ortune.worker import Block, BlockPlan, Failure
 from ortune.worker.executor import ProcessExecutor, launch_reference

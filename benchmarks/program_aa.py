@@ -22,9 +22,9 @@ from pathlib import Path
 
 from benchmarks.null_rows import make_row, print_sums, show_row
 from benchmarks.parts import Row, add_part_options, read_rows, run_part
-from ortune.compare.evaluate import evaluate
-from ortune.compare.paired_run import PairedRun, Side
 from ortune.knobs import DEFAULT
+from ortune.measure.evaluate import evaluate
+from ortune.measure.paired_run import PairedRun, Side
 from ortune.options import make_request
 from ortune.program.prepare import PreparedProgram, prepare_program
 from ortune.program.search import open_program

@@ -19,9 +19,9 @@ from benchmarks.host import describe_host
 from benchmarks.parts import Row
 from benchmarks.program_zoo import ZOO, install, make_command
 from models.build import build
-from ortune.compare.evaluate import evaluate
-from ortune.compare.paired_run import PairedRun, Side
 from ortune.knobs import DEFAULT, Config
+from ortune.measure.evaluate import evaluate
+from ortune.measure.paired_run import PairedRun, Side
 from ortune.options import make_request
 from ortune.program.prepare import prepare_program
 from ortune.program.search import open_program

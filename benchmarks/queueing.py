@@ -20,7 +20,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ortune.compare.interval import Interval
+from ortune.measure.interval import Interval
 from ortune.queueing.capacity import simulate_capacity
 from ortune.queueing.queue_model import Queue
 from ortune.queueing.services import make_services

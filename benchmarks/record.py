@@ -26,11 +26,11 @@ from benchmarks.inputs import shapes_of
 from benchmarks.landscape import LANDSCAPES, N_QUANTILES, About, Recording
 from benchmarks.loads import cpu_quota
 from models.build import build
-from ortune.compare.block_plan import plan_block
-from ortune.compare.figures import compute_block_figure, to_cost
-from ortune.compare.open import open_comparison
 from ortune.host import HostClass, read_host
 from ortune.knobs import Candidate
+from ortune.measure.block_plan import plan_block
+from ortune.measure.figures import compute_block_figure, to_cost
+from ortune.measure.open import open_comparison
 from ortune.model import compute_digest
 from ortune.program_options import parse_rate_per_s
 from ortune.requests import SearchRequest

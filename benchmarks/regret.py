@@ -46,8 +46,8 @@ from benchmarks.replay import LAUNCH_DEADLINE_S, ReplayExecutor, open_replay
 from benchmarks.synthetic import all_landscapes
 from benchmarks.tpe import ChoiceTpe
 from benchmarks.varied import all_varied
-from ortune.compare.block_plan import Pace, plan_block
-from ortune.compare.figures import compute_block_figure, to_cost
+from ortune.measure.block_plan import Pace, plan_block
+from ortune.measure.figures import compute_block_figure, to_cost
 from ortune.requests import StrategyName
 from ortune.tuning.screening import STALE_ASKS
 from ortune.tuning.stages import SearchSettings, run_search

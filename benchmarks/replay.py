@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from benchmarks.landscape import Landscape
-from ortune.compare.open import OpenComparison, start_comparison
 from ortune.knobs import DEFAULT, Config
+from ortune.measure.open import OpenComparison, start_comparison
 from ortune.worker.block import Block, BlockPlan, Memory
 from ortune.worker.failure import Failure
 from ortune.worker.interfaces import LiveCandidate

@@ -28,7 +28,7 @@ import onnxruntime as ort
 from benchmarks.call_times import make_samples
 from benchmarks.host import describe_host
 from models.build import build
-from ortune.compare.stats import t_interval
+from ortune.measure.stats import t_interval
 
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 MODELS = ("squeezenet", "resnet50_random")

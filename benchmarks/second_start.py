@@ -25,10 +25,10 @@ import numpy as np
 from benchmarks.host import describe_host
 from benchmarks.inputs import shapes_of
 from models.build import build
-from ortune.compare.stats import t_interval
 from ortune.knobs import Config
 from ortune.knobs.caches import with_caches
 from ortune.knobs.providers import chain_of, find_provider
+from ortune.measure.stats import t_interval
 from ortune.model import read_model
 from ortune.worker.compiled_models import list_files
 from ortune.worker.providers import find_plugins_of

@@ -24,9 +24,9 @@ from benchmarks.held_out import KINDS, independent, make_held_out, make_landscap
 from benchmarks.landscape import LANDSCAPES, Landscape, load_landscape
 from benchmarks.replay import LAUNCH_DEADLINE_S, ReplayExecutor
 from benchmarks.shared_clock import RealClock, SharedClock
-from ortune.compare.comparison import Speedup
-from ortune.compare.open import OpenComparison, start_comparison
 from ortune.knobs import DEFAULT
+from ortune.measure.comparison import Speedup
+from ortune.measure.open import OpenComparison, start_comparison
 from ortune.storage import SharedRace, SharedResult, SharedStudy, StorageError, parse_location
 from ortune.tuning.outcome import Progress
 from ortune.tuning.share_outcome import share_outcome

@@ -20,8 +20,8 @@ import time
 from pathlib import Path
 
 from benchmarks.host import describe_host
-from ortune.compare.stats import t_interval
 from ortune.knobs import Config
+from ortune.measure.stats import t_interval
 from tests.records import make_record, write
 
 MODEL = Path(__file__).parent.parent / "models" / "tiny_cnn.onnx"

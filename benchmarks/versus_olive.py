@@ -32,13 +32,13 @@ import msgspec
 from benchmarks.host import describe_host
 from benchmarks.inputs import shapes_of
 from models.build import build
-from ortune.compare.block_plan import plan_paired_run
-from ortune.compare.comparison import Speedup
-from ortune.compare.evaluate import compute_speedup
-from ortune.compare.open import open_comparison
-from ortune.compare.paired_run import PairedRun, Side
 from ortune.knobs import DEFAULT, Config, ids
 from ortune.knobs.canonical import canonical
+from ortune.measure.block_plan import plan_paired_run
+from ortune.measure.comparison import Speedup
+from ortune.measure.evaluate import compute_speedup
+from ortune.measure.open import open_comparison
+from ortune.measure.paired_run import PairedRun, Side
 from ortune.requests import SearchRequest
 from ortune.tuning.prepare import PreparedSearch, prepare
 from ortune.tuning.search import search

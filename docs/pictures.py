@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ortune.compare.interval import Interval
 from ortune.gates.reporters.history import HistoryEntry
+from ortune.measure.interval import Interval
 from ortune.report.history import make_page as make_history_page
 from ortune.report.make import make_page
 from ortune.report.source import read_source

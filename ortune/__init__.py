@@ -22,8 +22,8 @@ _HOMES = {
     "ortune.apply.api": ("create_session", "run_options", "session_options"),
     "ortune.apply.install": ("install",),
     "ortune.apply.verify": ("Verification",),
-    "ortune.compare.bench": ("BenchResult",),
-    "ortune.compare.comparison": ("Speedup", "Summary"),
+    "ortune.measure.bench": ("BenchResult",),
+    "ortune.measure.comparison": ("Speedup", "Summary"),
     "ortune.errors": (
         "BackgroundLoadError",
         "HostError",

@@ -9,9 +9,6 @@ from ortune.apply.api import run_options as run_options
 from ortune.apply.api import session_options as session_options
 from ortune.apply.install import install as install
 from ortune.apply.verify import Verification as Verification
-from ortune.compare.bench import BenchResult as BenchResult
-from ortune.compare.comparison import Speedup as Speedup
-from ortune.compare.comparison import Summary as Summary
 from ortune.errors import BackgroundLoadError as BackgroundLoadError
 from ortune.errors import HostError as HostError
 from ortune.errors import InputsError as InputsError
@@ -26,6 +23,9 @@ from ortune.gates.results import GateResult as GateResult
 from ortune.gates.results import InterimResult as InterimResult
 from ortune.knobs.config import Config as Config
 from ortune.knobs.knob import Value as Value
+from ortune.measure.bench import BenchResult as BenchResult
+from ortune.measure.comparison import Speedup as Speedup
+from ortune.measure.comparison import Summary as Summary
 from ortune.planning.colocation.files import read_host_plan as read_host_plan
 from ortune.planning.colocation.result import HostPlan as HostPlan
 from ortune.planning.deployment import Deployment as Deployment

@@ -28,8 +28,8 @@ from ortune.requests import (
 
 if TYPE_CHECKING:
     from ortune.apply.verify import Verification
-    from ortune.compare.bench import BenchResult
     from ortune.gates.results import GateResult, InterimResult
+    from ortune.measure.bench import BenchResult
     from ortune.planning.colocation.result import HostPlan
     from ortune.planning.result import Plan
     from ortune.program.observation import Observation
@@ -171,7 +171,7 @@ def bench(
         ['default', 'intra_op_num_threads=1']
     """
     from ortune.apply.bench import prepare_bench
-    from ortune.compare.bench import bench as run
+    from ortune.measure.bench import bench as run
 
     request = make_request(BenchRequest, {"model": model, "configs": configs, **options})
     setup, sides = prepare_bench(request)

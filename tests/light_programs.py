@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from ortune import Goal
-from ortune.compare.block_runner import BlockRunner
-from ortune.compare.open import OpenComparison
+from ortune.measure.block_runner import BlockRunner
+from ortune.measure.open import OpenComparison
 from ortune.model.child import read_in_child
 from ortune.program import search as searching
 from ortune.program.prepare import PreparedProgram
@@ -47,7 +47,7 @@ def open_uncalibrated(prepared: PreparedProgram, **options: Any) -> Iterator[Ope
 def start_uncalibrated(
     executor: Executor, first: LiveCandidate, goal: Goal, *, check: Callable[[], None], **others: Any
 ) -> OpenComparison:
-    """Return a comparison without a calibration; see `ortune.compare.open.start_comparison`."""
+    """Return a comparison without a calibration; see `ortune.measure.open.start_comparison`."""
     first.close()
     runner = BlockRunner(executor, np.random.default_rng(0), check)
     runner.attempts.add_block(first.config)  # it works

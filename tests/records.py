@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from ortune import Config, Load, Record, Speedup, read_record
-from ortune.compare.comparison import LimitCheck
 from ortune.host import HostClass, read_host
+from ortune.measure.comparison import LimitCheck
 from ortune.model import ModelInfo, compute_digest
 from ortune.record.files import encode_record
 from ortune.record.schema import FrontPoint, Tried

@@ -17,15 +17,15 @@ from ortune import Config, Goal, InputsError, OrtuneError, Record, Tolerance, Us
 from ortune.apply.bench import cross_with_batches, prepare_bench
 from ortune.apply.plan import describe_measured
 from ortune.apply.verify import prepare_verification, recorded_inputs
-from ortune.compare.block_plan import estimate_growth, measure_pace
-from ortune.compare.figures import compute_figure
-from ortune.compare.open import start_comparison
-from ortune.compare.paired_run import Side
 from ortune.export.pending_settings import PendingSettings
 from ortune.gates.prepare import make_gate
 from ortune.host import HostClass
 from ortune.knobs import DEFAULT, SpaceOptions, build_space, describe
 from ortune.knobs.config import MOST_ITEMS
+from ortune.measure.block_plan import estimate_growth, measure_pace
+from ortune.measure.figures import compute_figure
+from ortune.measure.open import start_comparison
+from ortune.measure.paired_run import Side
 from ortune.model import InputInfo, ModelInfo, OutputInfo, read_model
 from ortune.options import make_request
 from ortune.record.files import encode_record, write_record

@@ -9,8 +9,6 @@ import pytest
 
 from ortune import Config, Goal, Load, Tolerance, UsageError
 from ortune.apply.bench import prepare_bench
-from ortune.compare.captures import check_captures, check_space_captures
-from ortune.compare.open import prepare_comparison
 from ortune.gates.acceptance import settle_tolerance
 from ortune.gates.prepare import prepare_gate
 from ortune.gates.results import Gate, GateSide
@@ -18,6 +16,8 @@ from ortune.knobs import CPU, DEFAULT, SpaceOptions, build_space
 from ortune.knobs.captures import captures_graphs
 from ortune.knobs.config import CUDA
 from ortune.knobs.providers import chain_of
+from ortune.measure.captures import check_captures, check_space_captures
+from ortune.measure.open import prepare_comparison
 from ortune.planning.prepare import check_no_captures
 from ortune.requests import BenchRequest, PlanRequest
 from ortune.workload import TF32_TOLERANCE, InputOptions

@@ -16,10 +16,10 @@ import psutil
 import pytest
 
 from ortune import MeasureError, read_record
-from ortune.compare.block_runner import MAX_JUMPS_IN_A_ROW, BlockRunner
 from ortune.doctor.optimized_graph import OptimizeRequest, optimize_in_child
 from ortune.export import export
 from ortune.knobs import DEFAULT
+from ortune.measure.block_runner import MAX_JUMPS_IN_A_ROW, BlockRunner
 from ortune.profile.run import prepare_folder
 from ortune.record.files import check_writable, write_atomically
 from ortune.record.leftovers import remove_leftovers

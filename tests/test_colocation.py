@@ -32,13 +32,13 @@ from ortune import (
     read_plan,
 )
 from ortune.cli.plan_several import NAME, find_models, route_several
-from ortune.compare.block_runner import BlockRunner
-from ortune.compare.interval import Interval
 from ortune.console.host_plan import show_host_plan
 from ortune.console.widgets import format_cpus
 from ortune.host import Host, HostClass, ProcessPlacement, Quota
 from ortune.host.placement import pack_processes
 from ortune.knobs import DEFAULT
+from ortune.measure.block_runner import BlockRunner
+from ortune.measure.interval import Interval
 from ortune.model import InputInfo
 from ortune.model.identity import ModelIdentity
 from ortune.options import make_request

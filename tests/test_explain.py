@@ -11,11 +11,11 @@ import msgspec
 import pytest
 
 from ortune import Record, Speedup, Verdict
-from ortune.compare.comparison import Noise, Row
-from ortune.compare.interval import share_error
 from ortune.console.explain import explain_bench, explain_gates, explain_noise, explain_search, explain_speedup
 from ortune.console.gate import describe_measurement
 from ortune.console.sentence import summarize
+from ortune.measure.comparison import Noise, Row
+from ortune.measure.interval import share_error
 from ortune.record.schema import FrontPoint
 from ortune.workload.program import ProgramRun
 from tests.conftest import TINY_CNN, run_ortune

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ortune.compare.figures import (
+from ortune.measure.figures import (
     bound_percentile,
     compute_block_figure,
     compute_figure,

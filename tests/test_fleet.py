@@ -13,10 +13,10 @@ import pytest
 from benchmarks.canary_coverage import ROLLOUTS, count
 from ortune import UsageError
 from ortune.apply.inside.canary import FIRST_BUCKET, LAST_BUCKET, SCALE
-from ortune.compare.interval import Interval
 from ortune.fleet.canary_metrics import MOST_BYTES, Metrics, add_buckets, find_quantile, read_metrics
 from ortune.fleet.compare import FleetComparison, Metric, compare_arms, is_unlikely_split, judge
 from ortune.fleet.mixed_model import Unit, estimate_effect
+from ortune.measure.interval import Interval
 from tests.conftest import run_ortune
 from tests.metrics import make_metrics, make_model, make_rollout, write_metrics
 

@@ -13,7 +13,6 @@ import msgspec
 import pytest
 
 from ortune import BenchResult, Config, Record, RecordError, Speedup, UsageError, Verification
-from ortune.compare.comparison import Row
 from ortune.console.fleet_status import show_expired, show_status, show_unread
 from ortune.console.safe_console import SafeConsole
 from ortune.console.verify import show_verification
@@ -26,6 +25,7 @@ from ortune.fleet.verify import SharedVerification, share_verification
 from ortune.gates.sides import read_side
 from ortune.host import HostClass, read_host
 from ortune.knobs import DEFAULT
+from ortune.measure.comparison import Row
 from ortune.record.files import encode_record, read_records
 from ortune.storage import (
     FAILED,

@@ -29,8 +29,6 @@ from ortune import (
     UsageError,
 )
 from ortune.cli.gate import check_outputs, write_reports
-from ortune.compare.block_runner import BlockRunner
-from ortune.compare.interval import Interval
 from ortune.gates.file import read_gates
 from ortune.gates.prepare import make_gate, parse_slowdowns
 from ortune.gates.reporters.history import read_history
@@ -38,6 +36,8 @@ from ortune.gates.results import LARGEST_SLOWDOWN, Finding, Gate, GateSide
 from ortune.gates.run import exit_decision, judge_together, run_gate
 from ortune.gates.sides import check_head, check_python, read_side
 from ortune.knobs import DEFAULT
+from ortune.measure.block_runner import BlockRunner
+from ortune.measure.interval import Interval
 from ortune.options import make_request
 from ortune.requests import GateReportOptions, GateRequest
 from ortune.worker.interfaces import Executor

@@ -13,7 +13,6 @@ from onnx import TensorProto, helper
 
 import ortune
 from ortune import Config, Load, MeasureError, RecordError, Tolerance, UsageError
-from ortune.compare.open import ComparisonSetup
 from ortune.gates.acceptance import list_notes
 from ortune.gates.prepare import make_gate, prepare_gate
 from ortune.gates.reporters.github import render_annotations
@@ -22,6 +21,7 @@ from ortune.gates.reporters.markdown import render_markdown
 from ortune.gates.results import Gate
 from ortune.gates.run import count_claims
 from ortune.knobs import CPU
+from ortune.measure.open import ComparisonSetup
 from ortune.options import options_of
 from ortune.requests import GateRequest, SearchRequest
 from ortune.workload import QUANTIZED_TOLERANCE, TF32_TOLERANCE, make_load, parse_limit

@@ -17,11 +17,6 @@ from benchmarks.gate_power import gate_by_replay, landscapes
 from benchmarks.landscape import load_landscape, recorded_paths
 from benchmarks.regret import MOST_LUCK
 from ortune import Config, Goal, InterimResult, Load, Objective
-from ortune.compare.block_plan import RunPlan
-from ortune.compare.block_runner import BlockRunner
-from ortune.compare.comparison import LimitCheck
-from ortune.compare.interval import Interval
-from ortune.compare.paired_run import PairedRun, Side
 from ortune.gates.decision import (
     ALPHA,
     CHECKS,
@@ -46,6 +41,11 @@ from ortune.gates.sequential_test import (
     explain_indecision,
     run_test,
 )
+from ortune.measure.block_plan import RunPlan
+from ortune.measure.block_runner import BlockRunner
+from ortune.measure.comparison import LimitCheck
+from ortune.measure.interval import Interval
+from ortune.measure.paired_run import PairedRun, Side
 from ortune.worker import BlockPlan
 from ortune.workload import make_goal, make_load
 from ortune.workload.goal import parse_limit

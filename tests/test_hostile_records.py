@@ -187,7 +187,7 @@ def test_records_through_all_that_reads_them(document: dict[str, Any], folder: P
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         info = read_once(str(TINY_CNN), TINY_CNN.stat().st_mtime_ns)
-        for module in ("ortune.apply.verify", "ortune.gates.prepare", "ortune.compare.open"):
+        for module in ("ortune.apply.verify", "ortune.gates.prepare", "ortune.measure.open"):
             patch.setattr(f"{module}.read_model", lambda *_: info, raising=False)
         patch.chdir(folder)
         path = folder / "r.json"

@@ -11,10 +11,10 @@ import pytest
 
 import ortune
 from ortune import read_record
-from ortune.compare.host_speedup import MOST_HOSTS, HostsEvidence, HostSpeedup
-from ortune.compare.hosts import WIDEST, can_pool, find_slower, pool_hosts, widen_for_choice
-from ortune.compare.stats import student_error, t_interval
 from ortune.export import render
+from ortune.measure.host_speedup import MOST_HOSTS, HostsEvidence, HostSpeedup
+from ortune.measure.hosts import WIDEST, can_pool, find_slower, pool_hosts, widen_for_choice
+from ortune.measure.stats import student_error, t_interval
 from tests.conftest import TINY_CNN, long_params
 from tests.records import ONE_THREAD, make_local_record, write
 

@@ -221,7 +221,7 @@ def test_libraries_have_one_home(library: str) -> None:
 
 
 def test_what_is_only_computed_does_not_reach_the_worker() -> None:
-    """Only modules of `compare/` that do not import it are used."""
+    """Only modules of `measure/` that do not import it are used."""
     pending = [module for module in MODULES if f"{module}.".startswith("ortune.queueing.")]
     found = set(pending)
     assert len(pending) > 1

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from ortune import Config, Goal, Load, MeasureError, Objective
-from ortune.compare.bench import compare
-from ortune.compare.block_plan import (
+from ortune.knobs import DEFAULT
+from ortune.measure.bench import compare
+from ortune.measure.block_plan import (
     MAX_LAUNCHES,
     MIN_LAUNCHES,
     MOST_LAUNCHES,
@@ -24,12 +25,11 @@ from ortune.compare.block_plan import (
     paired_run_s,
     plan_launches,
 )
-from ortune.compare.block_runner import MAX_FIRST_FAILURES, BlockRunner, FreshCandidate, Round
-from ortune.compare.evaluate import check_limit, compute_speedup, find_side_at_two_speeds
-from ortune.compare.memory import count_fitting, count_on_gpu
-from ortune.compare.open import OpenComparison, open_comparison, prepare_comparison, start_comparison
-from ortune.compare.paired_run import Order, PairedRun, Side, alternate, shuffle
-from ortune.knobs import DEFAULT
+from ortune.measure.block_runner import MAX_FIRST_FAILURES, BlockRunner, FreshCandidate, Round
+from ortune.measure.evaluate import check_limit, compute_speedup, find_side_at_two_speeds
+from ortune.measure.memory import count_fitting, count_on_gpu
+from ortune.measure.open import OpenComparison, open_comparison, prepare_comparison, start_comparison
+from ortune.measure.paired_run import Order, PairedRun, Side, alternate, shuffle
 from ortune.worker import Block, BlockPlan, Failure, Memory, protocol
 from ortune.worker.process import WorkerProcess
 from ortune.workload import InputOptions, parse_limit

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ortune import Config, Deployment
-from ortune.compare.open import find_cpus
 from ortune.host import Core, Host, NumaNode, ProcessPlacement, place_processes
 from ortune.host.placement import list_nodes, list_units
 from ortune.knobs import DEFAULT
+from ortune.measure.open import find_cpus
 from ortune.planning.space import make_deployment_space
 from ortune.workload import make_load
 from tests.simulated import make_host

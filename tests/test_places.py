@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from ortune import BenchResult, Config, Load
-from ortune.compare.comparison import Comparison, Noise, Row
 from ortune.host import read_host
 from ortune.knobs import DEFAULT
+from ortune.measure.comparison import Comparison, Noise, Row
 from ortune.record.files import read_trials
 from ortune.record.schema import SCHEMA
 from ortune.record.trials import Header, Trials, decode_trials, encode_trials

@@ -21,7 +21,6 @@ from rich.console import Console
 
 import ortune
 from ortune import Config, Deployment, Limit, Load, MeasureError, Tolerance, UsageError
-from ortune.compare.open import open_comparison
 from ortune.console.plan import find_warnings
 from ortune.console.plan_lengths import explain_grouping, show_lengths
 from ortune.console.widgets import format_number
@@ -29,6 +28,7 @@ from ortune.host import place_processes
 from ortune.host.placement import Unit
 from ortune.host.topology import Cpus
 from ortune.knobs import DEFAULT
+from ortune.measure.open import open_comparison
 from ortune.model import InputInfo, ModelInfo, OutputInfo, read_model
 from ortune.options import make_request
 from ortune.planning import dynamic_batching, run

@@ -33,14 +33,14 @@ from ortune import (
     Workload,
     read_plan,
 )
-from ortune.compare.block_plan import RunPlan
-from ortune.compare.block_runner import BlockRunner
-from ortune.compare.open import OpenComparison, start_comparison
-from ortune.compare.paired_run import PairedRun, Side
 from ortune.console.plan import find_warnings, format_capacity, show_plan
 from ortune.host import HostClass, place_processes
 from ortune.host.topology import Quota
 from ortune.knobs import DEFAULT
+from ortune.measure.block_plan import RunPlan
+from ortune.measure.block_runner import BlockRunner
+from ortune.measure.open import OpenComparison, start_comparison
+from ortune.measure.paired_run import PairedRun, Side
 from ortune.model.identity import ModelIdentity
 from ortune.options import make_request
 from ortune.planning.capacity import estimate_utilization, find_launch_error, predict_capacity

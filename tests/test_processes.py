@@ -20,11 +20,11 @@ import pytest
 
 from benchmarks.simulated_clock import SimulatedClock
 from ortune import Config, Goal, Load, Record, Tolerance, UsageError, read_record
-from ortune.compare.block_runner import BlockRunner
-from ortune.compare.figures import compute_figure, compute_worst_percentile
-from ortune.compare.open import check_processes, open_comparison, prepare_comparison
 from ortune.errors import spell_as_flag
 from ortune.knobs import DEFAULT
+from ortune.measure.block_runner import BlockRunner
+from ortune.measure.figures import compute_figure, compute_worst_percentile
+from ortune.measure.open import check_processes, open_comparison, prepare_comparison
 from ortune.model import read_model
 from ortune.record.files import encode_record
 from ortune.record.journal import Measured, pack_block

@@ -14,11 +14,11 @@ import pytest
 from numpy.typing import NDArray
 
 from ortune import Config, Load, Objective
-from ortune.compare.block_plan import CallPace, RunPlan
-from ortune.compare.block_runner import BlockRunner
-from ortune.compare.evaluate import compute_speedup
-from ortune.compare.paired_run import PairedRun, Side
 from ortune.knobs import DEFAULT
+from ortune.measure.block_plan import CallPace, RunPlan
+from ortune.measure.block_runner import BlockRunner
+from ortune.measure.evaluate import compute_speedup
+from ortune.measure.paired_run import PairedRun, Side
 from ortune.program import candidates
 from ortune.program.candidates import CallCandidate
 from ortune.program.search import open_program

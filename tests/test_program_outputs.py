@@ -22,12 +22,12 @@ import pytest
 
 from ortune import Config, Goal, MeasureError, Objective
 from ortune.apply.inside.returned import describe_returned
-from ortune.compare.block_plan import measure_pace
-from ortune.compare.open import OpenComparison, start_comparison
 from ortune.console.gate import describe_measurement
 from ortune.console.verdict import find_warnings
 from ortune.gates.programs import check_tuned
 from ortune.knobs import DEFAULT, build_space
+from ortune.measure.block_plan import measure_pace
+from ortune.measure.open import OpenComparison, start_comparison
 from ortune.options import make_request
 from ortune.prctl import HAS_DEATH_SIGNAL
 from ortune.program.candidates import CallCandidate

@@ -21,8 +21,8 @@ import psutil
 import pytest
 
 from ortune import Config, HostError, UsageError
-from ortune.compare.block_runner import SteadyCandidate
 from ortune.errors import ProgramError, explain_lack, spell_as_flag
+from ortune.measure.block_runner import SteadyCandidate
 from ortune.options import make_request
 from ortune.program import prepare as preparing
 from ortune.program.candidates import are_replaced

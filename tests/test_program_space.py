@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from ortune import Config, Goal
-from ortune.compare.open import start_comparison
 from ortune.knobs import DEFAULT, SpaceOptions
+from ortune.measure.open import start_comparison
 from ortune.options import make_request
 from ortune.program.identity import describe_program_identity
 from ortune.program.prepare import PreparedProgram, compare_options, prepare_program

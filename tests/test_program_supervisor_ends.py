@@ -16,8 +16,8 @@ import psutil
 import pytest
 
 from ortune import HostError
-from ortune.compare.open import OpenComparison
 from ortune.knobs import DEFAULT
+from ortune.measure.open import OpenComparison
 from ortune.options import make_request
 from ortune.program import prepare as preparing
 from ortune.program import runner

@@ -16,12 +16,12 @@ import msgspec
 import pytest
 
 from ortune import Config, OrtuneError, Record, Speedup
-from ortune.compare.comparison import Comparison, Row
 from ortune.errors import ProgramError
 from ortune.export import render
 from ortune.gates.programs import choose_goal, prepare_program_gate
 from ortune.gates.run import run_gate
 from ortune.knobs.config import ModelSettings, ThreadPool
+from ortune.measure.comparison import Comparison, Row
 from ortune.options import make_request
 from ortune.program import prepare, verify
 from ortune.program.prepare import ObservedRun, PreparedProgram, prepare_program

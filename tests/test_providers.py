@@ -24,9 +24,6 @@ from onnx import TensorProto, helper
 
 from ortune import Config, Goal, Record, Tolerance, UsageError, read_record
 from ortune.apply.fit import find_mismatches
-from ortune.compare.block_plan import GPU_LEAD_IN_NS, plan_block
-from ortune.compare.open import allow_tf32, start_comparison
-from ortune.compare.providers import OTHER_LOAD_DEADLINE_S, allow_for_providers
 from ortune.console.host import show_host
 from ortune.console.safe_console import SafeConsole
 from ortune.console.verdict import find_config_warnings
@@ -39,6 +36,9 @@ from ortune.knobs.config import alias_of
 from ortune.knobs.parse_config import set_knob
 from ortune.knobs.parse_knobs import check_fix, check_tune, split_fix, split_tune
 from ortune.knobs.providers import PROVIDERS, chain_of, find_provider, multiplies_in_tf32
+from ortune.measure.block_plan import GPU_LEAD_IN_NS, plan_block
+from ortune.measure.open import allow_tf32, start_comparison
+from ortune.measure.providers import OTHER_LOAD_DEADLINE_S, allow_for_providers
 from ortune.model import read_model
 from ortune.record.files import read_trials
 from ortune.record.schema import Tried

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ortune.compare.interval import Interval
+from ortune.measure.interval import Interval
 from ortune.queueing.batching import (
     BatchedQueue,
     make_batch_times,

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from ortune import Config, Goal, Progress
-from ortune.compare.calibrate import runs_at_two_speeds
-from ortune.compare.open import fit_objective
 from ortune.host import Host
 from ortune.host.default_pool import find_default_pool
 from ortune.host.topology import Quota
 from ortune.knobs import DEFAULT, SearchSpace, SpaceOptions, build_space
+from ortune.measure.calibrate import runs_at_two_speeds
+from ortune.measure.open import fit_objective
 from ortune.requests import ProgramSearchRequest
 from ortune.tuning.outcome import Outcome
 from ortune.tuning.stages import SearchSettings, run_search

@@ -10,8 +10,8 @@ import pytest
 from numpy.typing import NDArray
 
 from ortune import Load, Objective
-from ortune.compare.clumps import Clumps, probability_of_at_most
-from ortune.compare.interval import Interval, share_error
+from ortune.measure.clumps import Clumps, probability_of_at_most
+from ortune.measure.interval import Interval, share_error
 from ortune.planning.rate_latency import bound_utilization, find_moments, join_into_batches, summarize_rate
 from ortune.queueing.theory import ConstantQueue, ExponentialQueue
 from ortune.worker import Block, Memory

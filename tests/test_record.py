@@ -21,12 +21,12 @@ from msgspec import inspect
 
 import ortune
 from ortune import Config, Record, RecordError, Speedup, Tolerance, UsageError, read_record
-from ortune.compare.host_speedup import HostSpeedup
-from ortune.compare.hosts import pool_hosts
 from ortune.errors import spell_as_flag
 from ortune.file_kinds import is_record
 from ortune.gates.reporters.history import is_history
 from ortune.knobs.config import CPU_PROVIDER
+from ortune.measure.host_speedup import HostSpeedup
+from ortune.measure.hosts import pool_hosts
 from ortune.record import files
 from ortune.record import trials as trials_module
 from ortune.record.files import (

@@ -13,7 +13,7 @@ import pytest
 from benchmarks import regret, tune
 from benchmarks.landscape import Landscape, load_landscape
 from benchmarks.tpe import ChoiceTpe
-from ortune.compare import block_plan
+from ortune.measure import block_plan
 from ortune.tuning import plan
 
 SIZES = (3, 5, 2, 4)

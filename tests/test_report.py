@@ -17,12 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ortune import BenchResult, Config, Load, RecordError, Speedup, Tolerance, UsageError, read_record
-from ortune.compare.comparison import FewCalls
-from ortune.compare.interval import Interval
-from ortune.compare.paired_run import PairedRun, Side
 from ortune.gates.reporters.history import HistoryEntry, append_history
 from ortune.host import Core, NumaNode, Topology
 from ortune.knobs import DEFAULT
+from ortune.measure.comparison import FewCalls
+from ortune.measure.interval import Interval
+from ortune.measure.paired_run import PairedRun, Side
 from ortune.options import parse_shapes
 from ortune.record.files import encode_record, read_trials
 from ortune.record.files import write_record as write_both

@@ -15,9 +15,9 @@ import pytest
 import ortune
 from ortune import Config, Load, ModelError, RecordError, UsageError, read_record
 from ortune.apply.bench import read_sides
-from ortune.compare.hosts import pool_hosts
 from ortune.host import HostClass, read_host
 from ortune.host.processor import Caches, CpuType, Processor
+from ortune.measure.hosts import pool_hosts
 from ortune.model import read_model
 from ortune.profile.run import read_config
 from ortune.record.files import encode_record, read_records

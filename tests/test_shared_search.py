@@ -18,8 +18,8 @@ import pytest
 
 import ortune
 from ortune import Config, Goal, MeasureError, UsageError, read_record
-from ortune.compare.open import OpenComparison, start_comparison
 from ortune.knobs import DEFAULT, Candidate, SearchSpace, build_space
+from ortune.measure.open import OpenComparison, start_comparison
 from ortune.requests import StrategyName
 from ortune.storage import (
     PROOF,

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ortune.compare.figures import percentiles
-from ortune.compare.interval import Interval, share_error
-from ortune.compare.quantiles import bound_share, percentile_interval, quantile_interval
-from ortune.compare.stats import clustered_interval, pool_intervals, t_interval, trimmed_mean, widen_for_occasions
+from ortune.measure.figures import percentiles
+from ortune.measure.interval import Interval, share_error
+from ortune.measure.quantiles import bound_share, percentile_interval, quantile_interval
+from ortune.measure.stats import clustered_interval, pool_intervals, t_interval, trimmed_mean, widen_for_occasions
 from ortune.worker import Block, Memory
 from tests.conftest import long_params
 

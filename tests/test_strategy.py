@@ -31,10 +31,10 @@ from benchmarks.landscape import (
 )
 from benchmarks.replay import ReplayExecutor, open_replay
 from ortune import Config, Goal, Objective, Progress, UsageError
-from ortune.compare.figures import compute_block_figure
 from ortune.host import HostClass, read_host
 from ortune.knobs import DEFAULT, Candidate, SearchSpace, SpaceOptions, build_space
 from ortune.knobs.thread_dimensions import counts_between, thread_counts
+from ortune.measure.figures import compute_block_figure
 from ortune.model import read_model
 from ortune.options import make_request
 from ortune.record.trials import TrialRound

@@ -16,12 +16,12 @@ import optuna
 import pytest
 
 from ortune import BackgroundLoadError, Config, Goal, HostError, Load, MeasureError, Objective, Progress, UsageError
-from ortune.compare.block_plan import Pace
-from ortune.compare.block_runner import Attempts, BlockRunner
-from ortune.compare.calibrate import Calibration
-from ortune.compare.open import start_comparison
-from ortune.compare.paired_run import PairedRun
 from ortune.knobs import DEFAULT, SearchSpace, SpaceOptions, build_space, ids
+from ortune.measure.block_plan import Pace
+from ortune.measure.block_runner import Attempts, BlockRunner
+from ortune.measure.calibrate import Calibration
+from ortune.measure.open import start_comparison
+from ortune.measure.paired_run import PairedRun
 from ortune.record.trials import Trial, summarize_trials
 from ortune.tuning.conclude import call_confirmed, count_tried
 from ortune.tuning.confirmation import start_run

@@ -8,8 +8,8 @@ from typing import Any, Literal
 import pytest
 
 from ortune import Config, Speedup, Summary, Verdict
-from ortune.compare.comparison import Comparison, FewCalls, LimitCheck, Noise, Row
 from ortune.knobs import DEFAULT
+from ortune.measure.comparison import Comparison, FewCalls, LimitCheck, Noise, Row
 from ortune.tuning.verdict import (
     LAST_CONFIRMED_ONE,
     TimeSpent,

@@ -25,8 +25,8 @@ from ortune.apply.verify import (
     verify,
 )
 from ortune.cli.apply import verify_here
-from ortune.compare.comparison import Comparison, FewCalls, LimitCheck, Row
 from ortune.knobs import DEFAULT
+from ortune.measure.comparison import Comparison, FewCalls, LimitCheck, Row
 from ortune.model import read_model
 from ortune.record.files import check_unchanged, encode_record, read_records
 from ortune.record.rounding import round_record

@@ -21,11 +21,11 @@ from onnx import TensorProto, helper, numpy_helper
 
 from ortune import Config, Goal, Record, Tolerance, read_record
 from ortune.apply.plan import make_rule
-from ortune.compare.open import start_comparison
 from ortune.export import render
 from ortune.knobs import CPU, DEFAULT, SpaceOptions, build_space
 from ortune.knobs.config import CAPTURES, ENTRY_PREFIXES, ModelSettings
 from ortune.knobs.providers import PROVIDERS, chain_of
+from ortune.measure.open import start_comparison
 from ortune.model import read_model
 from ortune.record.files import read_trials
 from ortune.record.schema import Tried

@@ -14,8 +14,6 @@ from typing import Any
 
 import msgspec
 
-from ortune.compare.comparison import Stage
-from ortune.compare.interval import Interval
 from ortune.console.progress import SearchProgress
 from ortune.console.safe_console import SafeConsole
 from ortune.console.search import show_search
@@ -23,6 +21,8 @@ from ortune.console.verdict import show_verdict
 from ortune.host import Host, read_host
 from ortune.host.allocators import find_allocators
 from ortune.knobs import Candidate, Config
+from ortune.measure.comparison import Stage
+from ortune.measure.interval import Interval
 from ortune.record.files import path_of_trials, read_record
 from ortune.replaceable import replaced
 from ortune.requests import SearchRequest

@@ -8,14 +8,14 @@ from typing import Any
 
 import msgspec
 
-from ortune.compare.bench import BASELINE
-from ortune.compare.captures import check_captures
-from ortune.compare.open import ComparisonSetup, allow_tf32, prepare_comparison
-from ortune.compare.paired_run import Side
 from ortune.errors import UsageError
 from ortune.host import read_host
 from ortune.knobs import DEFAULT, Config
 from ortune.knobs.parse_config import make_config, split_settings
+from ortune.measure.bench import BASELINE
+from ortune.measure.captures import check_captures
+from ortune.measure.open import ComparisonSetup, allow_tf32, prepare_comparison
+from ortune.measure.paired_run import Side
 from ortune.record.schema import Record
 from ortune.record.select import Sourced, Wanted, limit_to_host, read_sourced, select_record
 from ortune.requests import BenchRequest

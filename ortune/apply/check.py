@@ -8,8 +8,8 @@ import msgspec
 import numpy as np
 
 from ortune.apply.fit import Mismatch, find_mismatches
-from ortune.compare.block_runner import BlockRunner
 from ortune.host import read_host
+from ortune.measure.block_runner import BlockRunner
 from ortune.model import read_model
 from ortune.record.schema import Record
 from ortune.record.select import check_model

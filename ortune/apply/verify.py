@@ -8,15 +8,15 @@ from typing import Literal
 import msgspec
 
 from ortune.apply.fit import Mismatch, find_all_mismatches
-from ortune.compare.bench import BenchResult, Observe, bench
-from ortune.compare.comparison import Comparison, Row, Speedup, describe_lack
-from ortune.compare.hosts import can_pool
-from ortune.compare.interval import Interval
-from ortune.compare.limits import kept_all, may_be_overloaded, name_limits
-from ortune.compare.open import ComparisonSetup, prepare_comparison
-from ortune.compare.paired_run import Side
-from ortune.compare.stats import pool_intervals
 from ortune.errors import RecordError
+from ortune.measure.bench import BenchResult, Observe, bench
+from ortune.measure.comparison import Comparison, Row, Speedup, describe_lack
+from ortune.measure.hosts import can_pool
+from ortune.measure.interval import Interval
+from ortune.measure.limits import kept_all, may_be_overloaded, name_limits
+from ortune.measure.open import ComparisonSetup, prepare_comparison
+from ortune.measure.paired_run import Side
+from ortune.measure.stats import pool_intervals
 from ortune.model import read_model
 from ortune.record.schema import Occasion, Record
 from ortune.record.select import check_model

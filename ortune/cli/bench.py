@@ -15,11 +15,11 @@ from ortune.requests import BenchRequest, ExplainOptions
 def bench(values: Values, console_options: ExplainOptions) -> None:
     """Compare ONNX Runtime's default with records and settings in interleaved measurements, under any load."""
     from ortune.apply.bench import prepare_bench
-    from ortune.compare.bench import bench as run
     from ortune.console.bench import show_bench, show_changed_objective, show_comparison
     from ortune.console.explain import explain_bench, show_explanations
     from ortune.console.progress import ComparisonProgress
     from ortune.console.widgets import make_console
+    from ortune.measure.bench import bench as run
 
     request = make_request(BenchRequest, values, "cli")
     setup, sides = prepare_bench(request)

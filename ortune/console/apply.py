@@ -14,7 +14,6 @@ from ortune.apply.check import CheckResult
 from ortune.apply.fit import Mismatch
 from ortune.apply.messages import describe_missing_cache
 from ortune.apply.warm import WarmResult
-from ortune.compare.interval import format_speedup
 from ortune.console.few_calls import describe_few_calls
 from ortune.console.warnings import warn_mismatch
 from ortune.console.widgets import (
@@ -32,6 +31,7 @@ from ortune.console.widgets import (
 from ortune.errors import spell_as_flag
 from ortune.export.installed import ListedTarget
 from ortune.export.target import Export, describe_deployment
+from ortune.measure.interval import format_speedup
 from ortune.planning.pick import PickedDeployment
 from ortune.record.schema import Record
 from ortune.sanitize import printable

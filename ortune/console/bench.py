@@ -9,12 +9,6 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from ortune.compare.bench import BenchResult
-from ortune.compare.comparison import Row, Summary
-from ortune.compare.interval import DEFAULT_CONFIDENCE, format_speedup
-from ortune.compare.limits import capacity_per_s, is_overloaded
-from ortune.compare.open import ComparisonSetup
-from ortune.compare.paired_run import Side
 from ortune.console.header import add_goal, add_subject, show_header
 from ortune.console.warnings import (
     warn_busy_host,
@@ -40,6 +34,12 @@ from ortune.console.widgets import (
     show_warning,
 )
 from ortune.knobs import describe
+from ortune.measure.bench import BenchResult
+from ortune.measure.comparison import Row, Summary
+from ortune.measure.interval import DEFAULT_CONFIDENCE, format_speedup
+from ortune.measure.limits import capacity_per_s, is_overloaded
+from ortune.measure.open import ComparisonSetup
+from ortune.measure.paired_run import Side
 from ortune.worker.session_log import collect_warnings
 from ortune.workload import FIGURES, Goal
 from ortune.workload.goal import AT_TWO_SPEEDS

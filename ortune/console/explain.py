@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
-from ortune.compare.bench import BenchResult
-from ortune.compare.comparison import Noise, Speedup
-from ortune.compare.host_speedup import HostsEvidence
-from ortune.compare.interval import DEFAULT_CONFIDENCE, Interval
 from ortune.console.few_calls import describe_few_calls, spell_few_calls
 from ortune.console.hosts import describe_hosts, format_confidence
 from ortune.console.widgets import format_count, format_duration, format_pairs, make_grid
 from ortune.gates.results import GateError, GateResult
+from ortune.measure.bench import BenchResult
+from ortune.measure.comparison import Noise, Speedup
+from ortune.measure.host_speedup import HostsEvidence
+from ortune.measure.interval import DEFAULT_CONFIDENCE, Interval
 from ortune.numbers import format_digits, format_interval, format_ratio
 from ortune.record.schema import Record
 from ortune.tuning.verdict import NEGLIGIBLE_GAIN

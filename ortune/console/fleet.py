@@ -5,9 +5,9 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
-from ortune.compare.interval import format_speedup
 from ortune.console.widgets import format_count, format_duration, make_table, show_warning
 from ortune.fleet.compare import ComparisonRow, FleetComparison
+from ortune.measure.interval import format_speedup
 
 VERDICTS = {
     "better": ("The canary is better", "bold green"),

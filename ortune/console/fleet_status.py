@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
-from ortune.compare.interval import Interval, format_speedup
 from ortune.console.hosts import add_hosts, describe_hosts
 from ortune.console.widgets import format_count, make_grid, make_table, show_note, show_warning
 from ortune.fleet.expire import Expired
@@ -15,6 +14,7 @@ from ortune.fleet.proofs import Unread
 from ortune.fleet.shared_metrics import Sent
 from ortune.fleet.status import NodeStatus, StudyStatus
 from ortune.knobs import describe
+from ortune.measure.interval import Interval, format_speedup
 from ortune.numbers import format_ratio
 
 

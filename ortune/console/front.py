@@ -9,11 +9,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ortune.compare.interval import format_speedup
 from ortune.console.few_calls import describe_few_calls
 from ortune.console.widgets import LIMIT_STATES, find_figure, format_figure, make_table
 from ortune.errors import spell_as_flag
 from ortune.knobs import describe
+from ortune.measure.interval import format_speedup
 from ortune.record.schema import FrontPoint, Record
 from ortune.workload import FIGURES
 

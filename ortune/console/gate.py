@@ -13,8 +13,6 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from ortune.compare.figures import is_pooled, is_total
-from ortune.compare.interval import Interval
 from ortune.console.explain import explain_gates, show_explanations
 from ortune.console.header import add_goal, add_inputs, add_load, show_guesses
 from ortune.console.spinner import LiveSteps
@@ -35,6 +33,8 @@ from ortune.console.widgets import (
 from ortune.gates.reporters.messages import describe_allowed, describe_cost, describe_finding, describe_interval
 from ortune.gates.results import Finding, Gate, GateError, GateResult, InterimResult, Observe
 from ortune.knobs import describe
+from ortune.measure.figures import is_pooled, is_total
+from ortune.measure.interval import Interval
 from ortune.program.tuned import TunedProgram
 from ortune.steps import end_steps
 from ortune.workload import Feed

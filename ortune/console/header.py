@@ -10,12 +10,12 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from ortune.compare.open import ComparisonSetup
 from ortune.console.warnings import warn_common_scale, warn_default_pool, warn_guessed_dimensions, warn_provider
 from ortune.console.widgets import add_note, format_bytes, format_count, show_warning
 from ortune.host import HostClass
 from ortune.host.default_pool import find_default_pool
 from ortune.knobs import describe
+from ortune.measure.open import ComparisonSetup
 from ortune.model import ModelInfo
 from ortune.numbers import format_quota
 from ortune.workload import FIGURES, Feed, Goal

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from rich.table import Table
 
-from ortune.compare.host_speedup import HostsEvidence
-from ortune.compare.interval import Interval, format_speedup
 from ortune.console.widgets import add_note, format_count
+from ortune.measure.host_speedup import HostsEvidence
+from ortune.measure.interval import Interval, format_speedup
 
 MOST_SHOWN = 8
 """Hosts that are named."""

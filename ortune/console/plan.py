@@ -12,7 +12,6 @@ from rich.progress import BarColumn, TaskID, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from ortune.compare.interval import DEFAULT_CONFIDENCE
 from ortune.console.header import add_host, add_inputs, add_model, show_header
 from ortune.console.plan_lengths import show_lengths
 from ortune.console.progress import LIVE_INTERVAL_S, PLAIN_INTERVAL_S, STAGE_WIDTH, WIDE, LiveBar
@@ -35,6 +34,7 @@ from ortune.console.widgets import (
 from ortune.errors import spell_as_flag
 from ortune.host import HostClass
 from ortune.knobs import describe
+from ortune.measure.interval import DEFAULT_CONFIDENCE
 from ortune.numbers import format_interval, format_ratio
 from ortune.planning.prepare import PreparedPlan
 from ortune.planning.result import AtRate, Estimate, Plan, PlannedDeployment

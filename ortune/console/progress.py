@@ -19,9 +19,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Column, Table
 from rich.text import Text
 
-from ortune.compare.comparison import Stage
 from ortune.console.spinner import LiveSteps
 from ortune.console.widgets import format_count
+from ortune.measure.comparison import Stage
 from ortune.numbers import format_interval, format_ratio
 from ortune.steps import end_steps
 from ortune.times import read_clock_s

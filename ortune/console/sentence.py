@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from ortune.compare.limits import is_overloaded
 from ortune.console.few_calls import find_few_calls
 from ortune.console.hosts import describe_hosts
+from ortune.measure.limits import is_overloaded
 from ortune.numbers import format_digits, format_ratio
 from ortune.record.schema import Record
 from ortune.tuning.verdict import SMALL_GAIN

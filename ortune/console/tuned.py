@@ -8,13 +8,13 @@ from rich.console import Console
 from rich.table import Table
 
 from ortune.apply.fit import find_load_mismatch
-from ortune.compare.interval import format_speedup
 from ortune.console.header import add_host
 from ortune.console.program import describe_measure
 from ortune.console.warnings import warn_load_mismatch
 from ortune.console.widgets import add_note, make_grid, show_warning
 from ortune.host import HostClass
 from ortune.knobs import describe
+from ortune.measure.interval import format_speedup
 from ortune.program.tuned import TunedProgram
 
 

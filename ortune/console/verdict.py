@@ -10,9 +10,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ortune.compare.comparison import LimitCheck, Speedup, Summary
-from ortune.compare.interval import format_speedup
-from ortune.compare.limits import is_overloaded
 from ortune.console.few_calls import describe_few_calls, find_few_calls
 from ortune.console.front import show_front
 from ortune.console.sentence import summarize
@@ -58,6 +55,9 @@ from ortune.console.widgets import (
 )
 from ortune.knobs import KNOBS, describe
 from ortune.knobs.providers import multiplies_in_tf32
+from ortune.measure.comparison import LimitCheck, Speedup, Summary
+from ortune.measure.interval import format_speedup
+from ortune.measure.limits import is_overloaded
 from ortune.numbers import format_ratio
 from ortune.record.schema import Record
 from ortune.workload import Tolerance, Workload

@@ -7,9 +7,6 @@ from rich.text import Text
 
 from ortune.apply.fit import find_load_mismatch
 from ortune.apply.verify import Answer, Verification
-from ortune.compare.host_speedup import HostsVerdict
-from ortune.compare.interval import format_speedup
-from ortune.compare.open import ComparisonSetup
 from ortune.console.bench import show_comparison
 from ortune.console.header import add_subject, show_header
 from ortune.console.hosts import add_hosts, describe_hosts
@@ -20,6 +17,9 @@ from ortune.console.warnings import (
 )
 from ortune.console.widgets import add_note, format_count, format_reason, make_grid, show_note, show_warning
 from ortune.fleet.verify import SharedVerification
+from ortune.measure.host_speedup import HostsVerdict
+from ortune.measure.interval import format_speedup
+from ortune.measure.open import ComparisonSetup
 from ortune.record.schema import Record
 
 STYLES: dict[Answer, str] = {

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from ortune.compare.comparison import Summary, TwoSpeeds
-from ortune.compare.interval import Interval
 from ortune.console.widgets import find_figure, format_count, format_figure, format_number
 from ortune.errors import spell_as_flag
 from ortune.knobs import Config
 from ortune.knobs.config import CUDA
 from ortune.knobs.environment import portable_variables
 from ortune.knobs.providers import multiplies_in_tf32
+from ortune.measure.comparison import Summary, TwoSpeeds
+from ortune.measure.interval import Interval
 from ortune.numbers import format_ratio
 from ortune.record.trials import Trial
 from ortune.worker import Failure

@@ -9,11 +9,11 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ortune.compare.comparison import Summary
 from ortune.console.safe_console import SafeConsole
 from ortune.host.topology import list_ranges
 from ortune.knobs import KNOBS, Config, describe
 from ortune.knobs.knob import Knob
+from ortune.measure.comparison import Summary
 from ortune.numbers import format_digits
 from ortune.workload import FIGURES
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ortune.compare.interval import format_speedup
 from ortune.errors import UsageError
 from ortune.export.checks import check_config, check_host
 from ortune.export.comments import make_comment
@@ -19,6 +18,7 @@ from ortune.export.literals import Language
 from ortune.export.pending_settings import PendingSettings
 from ortune.host import Cpus, HostClass, place_processes, read_host
 from ortune.limited import STDIN
+from ortune.measure.interval import format_speedup
 from ortune.planning.deployment import Deployment
 from ortune.planning.pick import MODEL
 from ortune.workload.load import MOST_PROCESSES

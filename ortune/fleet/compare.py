@@ -14,10 +14,10 @@ from typing import Literal
 import msgspec
 
 from ortune.apply.inside.canary import CANARY
-from ortune.compare.interval import DEFAULT_CONFIDENCE, Interval
 from ortune.errors import UsageError
 from ortune.fleet.canary_metrics import Metrics, ModelMetrics, ProcessMetrics, add_buckets, find_quantile
 from ortune.fleet.mixed_model import Unit, estimate_effect
+from ortune.measure.interval import DEFAULT_CONFIDENCE, Interval
 
 Metric = Literal["p50", "p99", "mean", "cpu"]
 Verdict = Literal["better", "not_worse", "worse", "inconclusive"]

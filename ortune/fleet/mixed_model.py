@@ -24,7 +24,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.compare.interval import Interval
+from ortune.measure.interval import Interval
 
 HOST_SCALE = 2.0
 """Scale of the half-Cauchy prior of the spread between hosts, relative to that between processes."""

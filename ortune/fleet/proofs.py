@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from ortune.compare.host_speedup import FEWEST_HOSTS, HostsEvidence, HostSpeedup
-from ortune.compare.hosts import can_pool, pool_hosts
 from ortune.errors import RecordError, UsageError
 from ortune.fleet.claim import digest_claim
+from ortune.measure.host_speedup import FEWEST_HOSTS, HostsEvidence, HostSpeedup
+from ortune.measure.hosts import can_pool, pool_hosts
 from ortune.record.files import decode_document, encode_record
 from ortune.record.rounding import round_hosts
 from ortune.record.schema import WITHOUT_PROOF, Record

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from ortune.compare.host_speedup import HostsEvidence
 from ortune.fleet.proofs import KIND, SharedClaim, Unread, open_studies, pool_proofs, read_claim
 from ortune.fleet.shared_metrics import METRICS_OF_CANARIES
 from ortune.knobs.config import DEFAULT, Config
+from ortune.measure.host_speedup import HostsEvidence
 from ortune.storage import Location, Measurement, NodeState, Proof, SharedSpeedup, SharedStudy, hash_node
 
 MOST_SHOWN = 1024

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from ortune.apply.verify import Verification
-from ortune.compare.host_speedup import HostsEvidence
 from ortune.fleet.proofs import OpenClaim, name_hosts, pool_proofs, with_hosts
+from ortune.measure.host_speedup import HostsEvidence
 from ortune.record.schema import Record
 from ortune.storage import FAILED, Proof, StorageError, hash_node, name_node, name_worker
 from ortune.storage.schema import SharedSpeedup

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import msgspec
 
-from ortune.compare.open import allow_tf32, choose_tolerance
 from ortune.errors import UsageError
 from ortune.gates.results import Gate
 from ortune.host import read_host
 from ortune.knobs import Config
 from ortune.knobs.providers import multiplies_in_tf32
+from ortune.measure.open import allow_tf32, choose_tolerance
 from ortune.model import ModelInfo
 from ortune.record.schema import Record
 from ortune.requests import GateRequest

@@ -16,11 +16,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from ortune.compare.figures import is_total
-from ortune.compare.interval import Interval
-from ortune.compare.quantiles import include_all_calls
-from ortune.compare.stats import TRIM, t_interval, t_p_value, trimmed_mean
 from ortune.gates.results import Decision, Finding
+from ortune.measure.figures import is_total
+from ortune.measure.interval import Interval
+from ortune.measure.quantiles import include_all_calls
+from ortune.measure.stats import TRIM, t_interval, t_p_value, trimmed_mean
 from ortune.workload import Objective
 
 GATE_CONFIDENCE = 0.99

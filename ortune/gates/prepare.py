@@ -9,14 +9,14 @@ from pathlib import Path
 import msgspec
 
 from ortune.apply.verify import HELD_SHARE, check_alone, recorded_inputs
-from ortune.compare.captures import check_captures
-from ortune.compare.open import ComparisonSetup, Program, check_processes
 from ortune.errors import UsageError
 from ortune.gates.acceptance import choose_goal, find_further_limits, note_ignored, settle_tolerance
 from ortune.gates.results import LARGEST_SLOWDOWN, USUAL_SLOWDOWN, Gate, GateSide
 from ortune.gates.sides import NamedSide, check_inputs, check_outputs, make_side, read_side
 from ortune.host import read_host
 from ortune.knobs import DEFAULT
+from ortune.measure.captures import check_captures
+from ortune.measure.open import ComparisonSetup, Program, check_processes
 from ortune.model import read_model
 from ortune.record.schema import Record
 from ortune.record.select import check_model, read_sourced

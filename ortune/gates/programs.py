@@ -8,12 +8,12 @@ from typing import cast
 
 import msgspec
 
-from ortune.compare.block_runner import BlockRunner
 from ortune.errors import MeasureError, ProgramError, UsageError
 from ortune.gates.prepare import MIN_LOAD_DEADLINE_S, N_SIDES, parse_slowdowns, replaces_gain, require_gain
 from ortune.gates.results import Gate, GateSide
 from ortune.gates.sides import OpenSides
 from ortune.knobs import Config
+from ortune.measure.block_runner import BlockRunner
 from ortune.program.executor import ProgramExecutor
 from ortune.program.outputs import is_unjudged, make_check_error
 from ortune.program.search import open_program

@@ -7,10 +7,10 @@ from typing import Literal
 
 import msgspec
 
-from ortune.compare.comparison import LimitCheck, Noise, Summary
-from ortune.compare.interval import Interval
 from ortune.host import HostClass
 from ortune.knobs import Config
+from ortune.measure.comparison import LimitCheck, Noise, Summary
+from ortune.measure.interval import Interval
 from ortune.model.identity import ModelIdentity
 from ortune.worker import Runtime
 from ortune.workload import Goal, InputOptions, Objective, Tolerance, Workload

@@ -7,10 +7,6 @@ from collections.abc import Callable, Container, Iterator, Sequence
 
 import msgspec
 
-from ortune.compare.block_plan import RunPlan, limit_warm_up_ns, plan_block
-from ortune.compare.evaluate import summarize
-from ortune.compare.open import ComparisonSetup
-from ortune.compare.providers import allow_for_providers
 from ortune.errors import OrtuneError, spell_in_toml
 from ortune.gates.acceptance import list_notes
 from ortune.gates.decision import holm
@@ -21,6 +17,10 @@ from ortune.gates.results import Decision, Gate, GateError, GateResult, Observe,
 from ortune.gates.sequential_test import BASE, HEAD, SequentialTest, collect_blocks, count_pairs, run_test
 from ortune.gates.sides import open_models
 from ortune.host import HostClass
+from ortune.measure.block_plan import RunPlan, limit_warm_up_ns, plan_block
+from ortune.measure.evaluate import summarize
+from ortune.measure.open import ComparisonSetup
+from ortune.measure.providers import allow_for_providers
 from ortune.program.tuned import TunedProgram
 from ortune.requests import GateRequest
 from ortune.times import read_clock_s

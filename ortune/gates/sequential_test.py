@@ -8,19 +8,6 @@ from functools import partial
 
 import msgspec
 
-from ortune.compare.block_plan import RunPlan
-from ortune.compare.block_runner import BlockRunner
-from ortune.compare.comparison import LimitCheck
-from ortune.compare.evaluate import (
-    check_limit,
-    compare_percentiles,
-    compute_costs,
-    compute_utilization,
-    has_enough_calls,
-)
-from ortune.compare.figures import is_pooled, required_calls, to_cost
-from ortune.compare.limits import kept_all, name_limits
-from ortune.compare.paired_run import PairedRun, Side, alternate
 from ortune.gates.decision import (
     CHECKS,
     MIN_LAUNCHES,
@@ -33,6 +20,19 @@ from ortune.gates.decision import (
 from ortune.gates.reporters.messages import describe_failures, describe_undecided, percent
 from ortune.gates.results import LARGEST_SLOWDOWN, Blocks, Decision, InterimResult, Observe
 from ortune.knobs import Config
+from ortune.measure.block_plan import RunPlan
+from ortune.measure.block_runner import BlockRunner
+from ortune.measure.comparison import LimitCheck
+from ortune.measure.evaluate import (
+    check_limit,
+    compare_percentiles,
+    compute_costs,
+    compute_utilization,
+    has_enough_calls,
+)
+from ortune.measure.figures import is_pooled, required_calls, to_cost
+from ortune.measure.limits import kept_all, name_limits
+from ortune.measure.paired_run import PairedRun, Side, alternate
 from ortune.worker import Executor
 from ortune.workload import Goal, Limit, Objective
 

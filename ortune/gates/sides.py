@@ -12,14 +12,14 @@ from pathlib import Path
 
 import msgspec
 
-from ortune.compare.block_runner import BlockRunner
-from ortune.compare.open import ComparisonSetup, OpenComparison, Program, open_comparison
 from ortune.errors import InputsError, MeasureError, ModelError, UsageError
 from ortune.file_kinds import name_special
 from ortune.gates.results import Gate, GateSide
 from ortune.host import Host
 from ortune.interpreter import LEAVE_FOLDER, SAFE_PATH
 from ortune.knobs import DEFAULT, Config
+from ortune.measure.block_runner import BlockRunner
+from ortune.measure.open import ComparisonSetup, OpenComparison, Program, open_comparison
 from ortune.model import ModelInfo
 from ortune.model.identity import ModelIdentity
 from ortune.prctl import HAS_DEATH_SIGNAL

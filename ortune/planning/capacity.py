@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.compare.interval import DEFAULT_CONFIDENCE
+from ortune.measure.interval import DEFAULT_CONFIDENCE
 from ortune.planning.deployment import Deployment
 from ortune.planning.result import AtRate, Estimate, describe_interval
 from ortune.queueing.capacity import Capacity, simulate_capacity

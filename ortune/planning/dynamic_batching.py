@@ -15,7 +15,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from ortune.compare.interval import Interval
+from ortune.measure.interval import Interval
 from ortune.planning.capacity import describe_capacity, describe_predicted, widen
 from ortune.planning.deployment import LONGEST_DELAY_US, Batching, Deployment
 from ortune.planning.measuring import DeploymentRunner, Screened

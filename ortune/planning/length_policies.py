@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 import numpy as np
 
-from ortune.compare.interval import DEFAULT_CONFIDENCE, share_error
-from ortune.compare.stats import t_interval
 from ortune.errors import MeasureError
+from ortune.measure.interval import DEFAULT_CONFIDENCE, share_error
+from ortune.measure.stats import t_interval
 from ortune.planning.call_times import list_points, measure_call_times
 from ortune.planning.deployment import Deployment
 from ortune.planning.measuring import DeploymentRunner

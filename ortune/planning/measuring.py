@@ -12,12 +12,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.compare.block_plan import Pace, RunPlan, block_wall_s, plan_block
-from ortune.compare.figures import compute_figure, required_calls
-from ortune.compare.interval import Interval
-from ortune.compare.memory import MEMORY_SHARE, count_on_gpu
-from ortune.compare.open import OpenComparison
-from ortune.compare.paired_run import BASELINE_POSITION, PairedRun, Side
+from ortune.measure.block_plan import Pace, RunPlan, block_wall_s, plan_block
+from ortune.measure.figures import compute_figure, required_calls
+from ortune.measure.interval import Interval
+from ortune.measure.memory import MEMORY_SHARE, count_on_gpu
+from ortune.measure.open import OpenComparison
+from ortune.measure.paired_run import BASELINE_POSITION, PairedRun, Side
 from ortune.planning.deployment import Deployment
 from ortune.planning.memory import MemoryNeeds, count_items
 from ortune.planning.rate_latency import summarize_rate

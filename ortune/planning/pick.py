@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ortune.compare.comparison import Speedup
 from ortune.errors import RecordError
 from ortune.knobs import Config
+from ortune.measure.comparison import Speedup
 from ortune.planning.colocation.result import HostPlan, ModelResult
 from ortune.planning.deployment import Deployment
 from ortune.planning.result import Estimate, LengthPlan, Plan, PlannedDeployment

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-from ortune.compare.open import ComparisonSetup, allow_tf32, check_processes, prepare_comparison
 from ortune.errors import UsageError
 from ortune.file_kinds import find_document
 from ortune.knobs import CPU, Config, SpaceOptions, build_space, ids
@@ -12,6 +11,7 @@ from ortune.knobs.build import fixed_options
 from ortune.knobs.captures import captures_graphs
 from ortune.knobs.catalogue import knob_of
 from ortune.knobs.requested import check_versions
+from ortune.measure.open import ComparisonSetup, allow_tf32, check_processes, prepare_comparison
 from ortune.planning.dynamic_batching import MOST_REQUESTS
 from ortune.planning.length_policies import LengthSample
 from ortune.planning.options import PlanOptions

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from ortune.compare.interval import Interval
+from ortune.measure.interval import Interval
 from ortune.planning.capacity import RELATIVE_ERROR
 from ortune.planning.choose import DEFAULT_POSITION
 from ortune.planning.result import Estimate, PlannedDeployment

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from ortune.compare.interval import Interval
-from ortune.compare.quantiles import percentile_interval
-from ortune.compare.stats import t_interval
+from ortune.measure.interval import Interval
+from ortune.measure.quantiles import percentile_interval
+from ortune.measure.stats import t_interval
 from ortune.queueing.moments import QueueMoments, find_mean_wait
 from ortune.queueing.replications import quantile_of_normal
 from ortune.worker import Block

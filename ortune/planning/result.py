@@ -7,11 +7,11 @@ from typing import Annotated, Literal, get_args
 
 import msgspec
 
-from ortune.compare.comparison import Noise
-from ortune.compare.interval import Interval
 from ortune.host import HostClass
 from ortune.knobs.caches import check_cache_options
 from ortune.knobs.config import MOST_ITEMS
+from ortune.measure.comparison import Noise
+from ortune.measure.interval import Interval
 from ortune.model.identity import ModelIdentity
 from ortune.numbers import Count
 from ortune.planning.deployment import Deployment

@@ -10,15 +10,15 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.compare.block_plan import block_wall_s
-from ortune.compare.comparison import Speedup
-from ortune.compare.evaluate import compute_pooled, compute_speedup, summarize
-from ortune.compare.interval import DEFAULT_CONFIDENCE, share_error
-from ortune.compare.open import OpenComparison, open_comparison
-from ortune.compare.paired_run import PairedRun
-from ortune.compare.stats import t_interval
 from ortune.errors import BackgroundLoadError, ClockError, MeasureError, UsageError
 from ortune.host import HostClass
+from ortune.measure.block_plan import block_wall_s
+from ortune.measure.comparison import Speedup
+from ortune.measure.evaluate import compute_pooled, compute_speedup, summarize
+from ortune.measure.interval import DEFAULT_CONFIDENCE, share_error
+from ortune.measure.open import OpenComparison, open_comparison
+from ortune.measure.paired_run import PairedRun
+from ortune.measure.stats import t_interval
 from ortune.planning.attempts import Attempts
 from ortune.planning.capacity import (
     estimate_log_utilization,

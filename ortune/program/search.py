@@ -9,10 +9,10 @@ from pathlib import Path
 
 import msgspec
 
-from ortune.compare.open import OpenComparison, fit_objective, start_comparison
 from ortune.errors import ProgramError, UsageError
 from ortune.host import HostClass
 from ortune.knobs import Config
+from ortune.measure.open import OpenComparison, fit_objective, start_comparison
 from ortune.program.executor import open_program_executor
 from ortune.program.identity import describe_program_identity
 from ortune.program.launcher import TunedModel

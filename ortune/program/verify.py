@@ -8,9 +8,9 @@ import msgspec
 
 from ortune.apply.fit import find_all_mismatches
 from ortune.apply.verify import Verification, add_occasion, judge_comparison, list_speedups, pool_occasions
-from ortune.compare.bench import BenchResult, Observe, compare
-from ortune.compare.paired_run import Side
 from ortune.host import HostClass
+from ortune.measure.bench import BenchResult, Observe, compare
+from ortune.measure.paired_run import Side
 from ortune.program.outputs import is_unjudged, make_check_error
 from ortune.program.search import open_program
 from ortune.program.tuned import AS_IT_IS, TunedProgram

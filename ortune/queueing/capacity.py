@@ -13,7 +13,7 @@ from typing import Literal
 
 import msgspec
 
-from ortune.compare.interval import Interval
+from ortune.measure.interval import Interval
 from ortune.queueing.queue_model import Queue
 from ortune.queueing.simulation import HIGHEST_UTILIZATION, simulate
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from ortune.compare.interval import DEFAULT_CONFIDENCE, Interval, share_error
+from ortune.measure.interval import DEFAULT_CONFIDENCE, Interval, share_error
 from ortune.queueing.capacity import Bound, Capacity
 from ortune.queueing.rate_model import Fit, Observation, RateModel, choose_near
 

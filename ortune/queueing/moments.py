@@ -6,7 +6,7 @@ import math
 
 import msgspec
 
-from ortune.compare.clumps import Clumps
+from ortune.measure.clumps import Clumps
 from ortune.queueing.theory import erlang_c
 from ortune.workload.load import relaxation_services
 

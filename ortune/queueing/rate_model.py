@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.compare.interval import DEFAULT_CONFIDENCE
+from ortune.measure.interval import DEFAULT_CONFIDENCE
 from ortune.queueing.limited_figures import LimitedFigure
 from ortune.queueing.replications import quantile_of_normal
 from ortune.queueing.tails import SimulateTail, Tail

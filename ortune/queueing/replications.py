@@ -7,7 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.compare.interval import DEFAULT_CONFIDENCE, Interval
+from ortune.measure.interval import DEFAULT_CONFIDENCE, Interval
 
 MARGIN = 6.0
 """Standard errors to each side of a percentile within which values are sorted at first."""

@@ -19,7 +19,7 @@ from ortune.model.data_files import is_inside
 from ortune.naming import DISTRIBUTION
 
 if TYPE_CHECKING:
-    from ortune.compare.interval import Interval
+    from ortune.measure.interval import Interval
     from ortune.record.schema import Evidence, Record
 
 LARGEST_RATIO = 1e9

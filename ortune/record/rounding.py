@@ -6,9 +6,9 @@ from typing import TypeVar
 
 import msgspec
 
-from ortune.compare.comparison import LimitCheck, Noise, Speedup, StageTime, Summary
-from ortune.compare.host_speedup import HostsEvidence
-from ortune.compare.interval import Interval
+from ortune.measure.comparison import LimitCheck, Noise, Speedup, StageTime, Summary
+from ortune.measure.host_speedup import HostsEvidence
+from ortune.measure.interval import Interval
 from ortune.record.schema import Evidence, FrontPoint, Record, Search
 
 SIGNIFICANT = 4

@@ -14,12 +14,12 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from ortune.compare.comparison import LimitCheck, Noise, Speedup, Stage, StageTime, Summary
-from ortune.compare.host_speedup import HostsEvidence
-from ortune.compare.interval import format_speedup
 from ortune.errors import RecordError
 from ortune.host import HostClass
 from ortune.knobs.config import CPU, DEFAULT, Config
+from ortune.measure.comparison import LimitCheck, Noise, Speedup, Stage, StageTime, Summary
+from ortune.measure.host_speedup import HostsEvidence
+from ortune.measure.interval import format_speedup
 from ortune.model.identity import ModelIdentity
 from ortune.numbers import FEW, MANY, Count, format_ratio
 from ortune.times import check_time

@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from ortune.compare.comparison import Latencies, Stage
 from ortune.host import Cpus, Topology
 from ortune.knobs.config import DEFAULT, Config
+from ortune.measure.comparison import Latencies, Stage
 from ortune.numbers import Count
 from ortune.record.layout import encode_line
 from ortune.record.schema import SCHEMA, RankedTrial, Tried

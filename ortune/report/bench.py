@@ -5,14 +5,14 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from ortune.compare.bench import BenchResult
-from ortune.compare.comparison import Row
-from ortune.compare.figures import is_pooled, is_total
-from ortune.compare.interval import format_speedup
 from ortune.console.bench import find_warnings
 from ortune.console.verdict import format_gain
 from ortune.console.widgets import format_pairs
 from ortune.knobs import describe
+from ortune.measure.bench import BenchResult
+from ortune.measure.comparison import Row
+from ortune.measure.figures import is_pooled, is_total
+from ortune.measure.interval import format_speedup
 from ortune.report.blocks import Block, Cell, Chart, Code, Facts, Page, Section, Table, Text, Tone
 from ortune.report.charts.ratios import Pairs, draw_pairs
 from ortune.report.host_map import describe_host, draw_host

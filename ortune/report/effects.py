@@ -18,8 +18,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.compare.interval import DEFAULT_CONFIDENCE, Interval
 from ortune.knobs import KNOBS, Config
+from ortune.measure.interval import DEFAULT_CONFIDENCE, Interval
 
 Array = NDArray[np.float64]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ortune.compare.bench import BenchResult
+from ortune.measure.bench import BenchResult
 from ortune.report import bench, history, record
 from ortune.report.blocks import Page
 from ortune.report.source import Records, Source

@@ -5,8 +5,6 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from ortune.compare.comparison import Speedup
-from ortune.compare.interval import format_speedup
 from ortune.console.few_calls import describe_few_calls
 from ortune.console.verdict import (
     PROGRAM_AS_IT_IS,
@@ -30,6 +28,8 @@ from ortune.errors import OrtuneError
 from ortune.export import TARGETS, render
 from ortune.knobs import KNOBS, Config, describe
 from ortune.knobs.ids import BATCH
+from ortune.measure.comparison import Speedup
+from ortune.measure.interval import format_speedup
 from ortune.numbers import format_ratio
 from ortune.record.schema import Record
 from ortune.record.trials import Trials

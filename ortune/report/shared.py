@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 
-from ortune.compare.comparison import Latencies, LimitCheck, Noise, Summary
 from ortune.console.widgets import (
     LIMIT_STATES,
     find_figure,
@@ -15,6 +14,7 @@ from ortune.console.widgets import (
     format_figure,
     format_rate,
 )
+from ortune.measure.comparison import Latencies, LimitCheck, Noise, Summary
 from ortune.numbers import format_ratio
 from ortune.report.blocks import Cell, Chart, Facts, Table, Tone
 from ortune.report.charts.latencies import draw_latencies, draw_tails

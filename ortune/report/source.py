@@ -6,11 +6,11 @@ from pathlib import Path
 
 import msgspec
 
-from ortune.compare.bench import BenchResult
 from ortune.errors import RecordError
 from ortune.file_kinds import find_document, name_kind
 from ortune.gates.reporters.history import MOST_BYTES, HistoryEntry, is_history, parse_history
 from ortune.limited import STANDARD_STREAM
+from ortune.measure.bench import BenchResult
 from ortune.record.check import check_configs
 from ortune.record.files import find_trials, name_of_input, parse_records, read_content
 from ortune.record.json_text import check_json_text

@@ -5,16 +5,16 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from ortune.compare.comparison import PROOF, Latencies
-from ortune.compare.figures import is_pooled
-from ortune.compare.host_speedup import HostsEvidence
-from ortune.compare.paired_run import keep_one_regime
 from ortune.console.hosts import describe_hosts, format_confidence
 from ortune.console.verdict import (
     is_recommended,
 )
 from ortune.console.widgets import format_count
 from ortune.knobs import describe
+from ortune.measure.comparison import PROOF, Latencies
+from ortune.measure.figures import is_pooled
+from ortune.measure.host_speedup import HostsEvidence
+from ortune.measure.paired_run import keep_one_regime
 from ortune.numbers import format_ratio
 from ortune.record.schema import Record
 from ortune.record.trials import Trial, TrialRound, Trials

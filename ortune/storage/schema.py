@@ -13,9 +13,9 @@ from typing import Annotated, Literal, TypeVar
 
 import msgspec
 
-from ortune.compare.comparison import Speedup
 from ortune.host import HostClass
 from ortune.knobs.config import Config
+from ortune.measure.comparison import Speedup
 from ortune.numbers import Count
 from ortune.worker.failure import Failure
 

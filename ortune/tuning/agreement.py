@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from ortune.compare.stats import robust_sigma
+from ortune.measure.stats import robust_sigma
 from ortune.storage import Measurement
 
 FEWEST_COMMON = 3

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from ortune.compare.block_plan import MIN_LAUNCHES, MOST_LAUNCHES, RunPlan, paired_run_s
-from ortune.compare.block_runner import BASELINE_NAME
-from ortune.compare.comparison import Comparison, Speedup, Stage
-from ortune.compare.evaluate import compute_speedup, evaluate
-from ortune.compare.interval import DEFAULT_CONFIDENCE
-from ortune.compare.limits import kept_all
-from ortune.compare.paired_run import FEWEST_LAUNCHES, PairedRun, Side
+from ortune.measure.block_plan import MIN_LAUNCHES, MOST_LAUNCHES, RunPlan, paired_run_s
+from ortune.measure.block_runner import BASELINE_NAME
+from ortune.measure.comparison import Comparison, Speedup, Stage
+from ortune.measure.evaluate import compute_speedup, evaluate
+from ortune.measure.interval import DEFAULT_CONFIDENCE
+from ortune.measure.limits import kept_all
+from ortune.measure.paired_run import FEWEST_LAUNCHES, PairedRun, Side
 from ortune.tuning.results import CandidateResult
 from ortune.tuning.state import SearchState
 from ortune.tuning.verdict import NEGLIGIBLE_GAIN, judge_gain

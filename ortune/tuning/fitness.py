@@ -7,9 +7,9 @@ import statistics
 
 import msgspec
 
-from ortune.compare.block_runner import BASELINE_NAME, FreshCandidate, raise_failure
-from ortune.compare.figures import to_cost
-from ortune.compare.stats import robust_sigma
+from ortune.measure.block_runner import BASELINE_NAME, FreshCandidate, raise_failure
+from ortune.measure.figures import to_cost
+from ortune.measure.stats import robust_sigma
 from ortune.storage import SharedRound
 from ortune.storage.schema import MOST_ROUNDS, limit_log_ratio
 from ortune.tuning.state import SearchState

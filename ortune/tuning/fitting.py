@@ -11,12 +11,12 @@ import math
 import msgspec
 from scipy.special import ndtri
 
-from ortune.compare.block_plan import MIN_LAUNCHES, plan_paired_run, shortest_run_s
-from ortune.compare.comparison import Comparison, Speedup
-from ortune.compare.evaluate import compute_speedup, evaluate
-from ortune.compare.interval import format_speedup
-from ortune.compare.paired_run import PairedRun
-from ortune.compare.stats import SMALLEST_ERROR
+from ortune.measure.block_plan import MIN_LAUNCHES, plan_paired_run, shortest_run_s
+from ortune.measure.comparison import Comparison, Speedup
+from ortune.measure.evaluate import compute_speedup, evaluate
+from ortune.measure.interval import format_speedup
+from ortune.measure.paired_run import PairedRun
+from ortune.measure.stats import SMALLEST_ERROR
 from ortune.tuning.confirmation import (
     FINALIST_POSITION,
     LONGEST_CONFIRMATION,

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from ortune.compare.block_plan import fewest_rounds
-from ortune.compare.comparison import Comparison, LimitCheck, Speedup, Summary, describe_lack
-from ortune.compare.evaluate import compute_speedup, evaluate, find_few_calls
-from ortune.compare.figures import count_calls, is_pooled, required_calls
-from ortune.compare.interval import share_error
-from ortune.compare.limits import is_overloaded, kept_all, may_be_overloaded, name_limits
-from ortune.compare.paired_run import BASELINE_POSITION, PairedRun
+from ortune.measure.block_plan import fewest_rounds
+from ortune.measure.comparison import Comparison, LimitCheck, Speedup, Summary, describe_lack
+from ortune.measure.evaluate import compute_speedup, evaluate, find_few_calls
+from ortune.measure.figures import count_calls, is_pooled, required_calls
+from ortune.measure.interval import share_error
+from ortune.measure.limits import is_overloaded, kept_all, may_be_overloaded, name_limits
+from ortune.measure.paired_run import BASELINE_POSITION, PairedRun
 from ortune.record.schema import FrontPoint, Verdict
 from ortune.tuning.confirmation import RoundReports, measure_launches, start_run
 from ortune.tuning.pareto import TIE, find_front, find_knee

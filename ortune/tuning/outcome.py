@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import msgspec
 
-from ortune.compare.comparison import Stage, StageTime
-from ortune.compare.interval import Interval
 from ortune.errors import OrtuneError
 from ortune.knobs import Candidate
 from ortune.knobs.config import Config
+from ortune.measure.comparison import Stage, StageTime
+from ortune.measure.interval import Interval
 from ortune.record.schema import Evidence
 from ortune.record.trials import Trial, TrialRound, TrialSession
 

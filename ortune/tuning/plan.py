@@ -6,7 +6,7 @@ import math
 
 import msgspec
 
-from ortune.compare.block_plan import (
+from ortune.measure.block_plan import (
     LONGEST_BLOCK_NS,
     MAX_LAUNCHES,
     MIN_LAUNCHES,
@@ -27,9 +27,9 @@ from ortune.compare.block_plan import (
     required_run_s,
     shortest_run_s,
 )
-from ortune.compare.calibrate import Calibration
-from ortune.compare.figures import is_pooled, required_calls
-from ortune.compare.memory import count_fitting
+from ortune.measure.calibrate import Calibration
+from ortune.measure.figures import is_pooled, required_calls
+from ortune.measure.memory import count_fitting
 from ortune.worker import BlockPlan
 from ortune.workload import FIGURES, Goal
 

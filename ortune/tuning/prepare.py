@@ -7,13 +7,13 @@ from pathlib import Path
 
 import msgspec
 
-from ortune.compare.captures import check_space_captures
-from ortune.compare.open import ComparisonSetup, allow_tf32, prepare_comparison
 from ortune.errors import UsageError
 from ortune.host import HostClass
 from ortune.host.allocators import find_allocators
 from ortune.knobs import Config, SearchSpace, SpaceOptions, build_space, knob_of
 from ortune.knobs.build import fixed_options
+from ortune.measure.captures import check_space_captures
+from ortune.measure.open import ComparisonSetup, allow_tf32, prepare_comparison
 from ortune.record.files import check_record_writable, check_writable
 from ortune.requests import SearchRequest, SpaceRequest, SuggestRequest
 from ortune.steps import enter_step

@@ -9,9 +9,9 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.compare.block_plan import SHORTEST_WARM_UP_NS, block_wall_s, expect_warm_up_ns, launch_sides_s
-from ortune.compare.figures import is_pooled
 from ortune.errors import MeasureError
+from ortune.measure.block_plan import SHORTEST_WARM_UP_NS, block_wall_s, expect_warm_up_ns, launch_sides_s
+from ortune.measure.figures import is_pooled
 from ortune.storage import SharedRace
 from ortune.tuning.merge import send_launches
 from ortune.tuning.outliers import limit_rounds

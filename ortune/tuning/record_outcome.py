@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from ortune.compare.open import OpenComparison
 from ortune.host import Host, HostClass
+from ortune.measure.open import OpenComparison
 from ortune.record.rounding import round_record, significant
 from ortune.record.schema import SCHEMA, Record, Search
 from ortune.record.trials import Header, TrialRound, Trials, summarize_trials

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 
 import msgspec
 
-from ortune.compare.block_runner import BASELINE_NAME, Round, raise_failure, select_regime
-from ortune.compare.comparison import Stage
-from ortune.compare.figures import compute_supported_percentile, is_pooled, required_calls, thin_samples, to_cost
-from ortune.compare.paired_run import BASELINE_POSITION
 from ortune.knobs import Candidate
+from ortune.measure.block_runner import BASELINE_NAME, Round, raise_failure, select_regime
+from ortune.measure.comparison import Stage
+from ortune.measure.figures import compute_supported_percentile, is_pooled, required_calls, thin_samples, to_cost
+from ortune.measure.paired_run import BASELINE_POSITION
 from ortune.record.trials import Trial, TrialRound
 from ortune.tuning.pareto import rank_vectors
 from ortune.worker import Block, Failure

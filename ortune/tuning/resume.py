@@ -372,7 +372,7 @@ class JournaledExecutor:
         Args:
             config: The finalist.
             left_s: Time that this may take.
-            check: Does it; see `ortune.compare.open.OpenComparison`.
+            check: Does it; see `ortune.measure.open.OpenComparison`.
         """
         event = self._next(Checked)
         if event is None:

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.trial import FrozenTrial
 
-from ortune.compare.interval import DEFAULT_CONFIDENCE
 from ortune.knobs import SearchSpace
 from ortune.knobs.dimension import DEFAULT_LABEL
+from ortune.measure.interval import DEFAULT_CONFIDENCE
 from ortune.requests import StrategyName
 from ortune.tuning.additive import BASELINE_NUMBER, LUCKS, WORST, AdditiveModel, Array, Observation
 

@@ -9,8 +9,8 @@ import numpy as np
 import optuna
 from numpy.typing import NDArray
 
-from ortune.compare.block_plan import block_wall_s, launch_sides_s
 from ortune.knobs import Candidate, SearchSpace
+from ortune.measure.block_plan import block_wall_s, launch_sides_s
 from ortune.tuning.first_candidates import FirstCandidates
 from ortune.tuning.merge import Merger, send_launches
 from ortune.tuning.noise import MEDIAN_VARIANCE

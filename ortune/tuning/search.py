@@ -8,11 +8,11 @@ from pathlib import Path
 
 import msgspec
 
-from ortune.compare.limits import is_overloaded
-from ortune.compare.open import Launch, OpenComparison, fit_objective, open_comparison
 from ortune.errors import UsageError
 from ortune.host import HostClass
 from ortune.knobs import Config
+from ortune.measure.limits import is_overloaded
+from ortune.measure.open import Launch, OpenComparison, fit_objective, open_comparison
 from ortune.record.files import encode_record, follow_link, path_of_trials
 from ortune.record.journal import Journal
 from ortune.record.leftovers import remove_leftovers

@@ -10,15 +10,15 @@ import msgspec
 import numpy as np
 import optuna
 
-from ortune.compare.comparison import Row
-from ortune.compare.figures import is_pooled
-from ortune.compare.interval import DEFAULT_CONFIDENCE
-from ortune.compare.limits import is_overloaded, kept_all
-from ortune.compare.open import OpenComparison
-from ortune.compare.providers import allow_for_providers
 from ortune.errors import MeasureError, OrtuneError, UsageError, explain_lacks
 from ortune.knobs import Config, SearchSpace
 from ortune.knobs.providers import find_provider
+from ortune.measure.comparison import Row
+from ortune.measure.figures import is_pooled
+from ortune.measure.interval import DEFAULT_CONFIDENCE
+from ortune.measure.limits import is_overloaded, kept_all
+from ortune.measure.open import OpenComparison
+from ortune.measure.providers import allow_for_providers
 from ortune.requests import StrategyName
 from ortune.storage import SharedRace, SharedResult
 from ortune.tuning.conclude import Confirmed, conclude, find_compared

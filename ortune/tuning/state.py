@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from ortune.compare.block_runner import BASELINE_NAME, FreshCandidate, Round, raise_failure
-from ortune.compare.comparison import Stage, StageTime
-from ortune.compare.interval import Interval
-from ortune.compare.memory import count_on_gpu
-from ortune.compare.open import OpenComparison
-from ortune.compare.paired_run import BASELINE_POSITION
-from ortune.compare.stats import t_interval
 from ortune.knobs import Candidate, Config, SearchSpace
+from ortune.measure.block_runner import BASELINE_NAME, FreshCandidate, Round, raise_failure
+from ortune.measure.comparison import Stage, StageTime
+from ortune.measure.interval import Interval
+from ortune.measure.memory import count_on_gpu
+from ortune.measure.open import OpenComparison
+from ortune.measure.paired_run import BASELINE_POSITION
+from ortune.measure.stats import t_interval
 from ortune.requests import StrategyName
 from ortune.tuning.exchange import Exchange
 from ortune.tuning.noise import RoundNoise

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.compare.interval import DEFAULT_CONFIDENCE
+from ortune.measure.interval import DEFAULT_CONFIDENCE
 from ortune.tuning.noise import Launches, RoundNoise
 from ortune.tuning.results import CandidateResult, Results
 

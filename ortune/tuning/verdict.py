@@ -6,9 +6,9 @@ import math
 
 import msgspec
 
-from ortune.compare.comparison import Comparison, Row, Speedup, Summary, describe_lack
-from ortune.compare.interval import DEFAULT_CONFIDENCE
-from ortune.compare.limits import capacity_per_s, is_overloaded, kept_all, may_be_overloaded, name_limits
+from ortune.measure.comparison import Comparison, Row, Speedup, Summary, describe_lack
+from ortune.measure.interval import DEFAULT_CONFIDENCE
+from ortune.measure.limits import capacity_per_s, is_overloaded, kept_all, may_be_overloaded, name_limits
 from ortune.numbers import format_digits
 from ortune.record.schema import Verdict
 from ortune.workload import FIGURES, Goal

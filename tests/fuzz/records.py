@@ -70,8 +70,8 @@ def record_seeds() -> tuple[bytes, ...]:
 
 def with_hosts(record: Any) -> Any:
     """Return a record with the evidence of several hosts."""
-    from ortune.compare.host_speedup import HostSpeedup
-    from ortune.compare.hosts import pool_hosts
+    from ortune.measure.host_speedup import HostSpeedup
+    from ortune.measure.hosts import pool_hosts
 
     gains = [
         HostSpeedup(host=f"{n:08x}", estimate=gain, low=gain / 1.1, high=1.1 * gain, confidence=0.95, n_launches=6)

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 import msgspec
 import numpy as np
 
-from ortune.compare.open import OpenComparison, start_comparison
 from ortune.knobs import DEFAULT, Config
+from ortune.measure.open import OpenComparison, start_comparison
 from ortune.queueing.batching import BatchedQueue, make_batch_times, schedule_batches
 from ortune.record.journal import Journal
 from ortune.tuning.resume import JournaledExecutor

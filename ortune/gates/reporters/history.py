@@ -10,10 +10,10 @@ from pathlib import Path
 
 import msgspec
 
-from ortune.compare.interval import Interval
 from ortune.errors import RecordError, UsageError
 from ortune.gates.results import GateError, GateResult
 from ortune.limited import TooLargeError, read_limited
+from ortune.measure.interval import Interval
 from ortune.sanitize import encode_json
 from ortune.times import stamp
 

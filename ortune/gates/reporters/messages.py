@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ortune.compare.interval import Interval
 from ortune.gates.results import LARGEST_SLOWDOWN, Finding, GateResult
 from ortune.knobs import describe
+from ortune.measure.interval import Interval
 from ortune.numbers import NO_UPPER_BOUND, format_digits, is_unbounded
 
 SIGNS = {"pass": "✅", "fail": "❌", "inconclusive": "❔", "error": "💥"}

@@ -8,11 +8,11 @@ from typing import Protocol
 
 import msgspec
 
-from ortune.compare.block_runner import BlockRunner
-from ortune.compare.figures import required_calls
-from ortune.compare.interval import Interval, share_error
-from ortune.compare.open import OpenComparison
-from ortune.compare.paired_run import ENOUGH_QUIET
+from ortune.measure.block_runner import BlockRunner
+from ortune.measure.figures import required_calls
+from ortune.measure.interval import Interval, share_error
+from ortune.measure.open import OpenComparison
+from ortune.measure.paired_run import ENOUGH_QUIET
 from ortune.planning.colocation.sharing import Demand, Sharing
 from ortune.planning.colocation.timings import Timing
 from ortune.planning.deployment import Deployment

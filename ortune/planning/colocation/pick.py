@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ortune.compare.interval import DEFAULT_CONFIDENCE
 from ortune.errors import RecordError
 from ortune.knobs.config import DEFAULT, Config
+from ortune.measure.interval import DEFAULT_CONFIDENCE
 from ortune.planning.colocation.result import HostPlan, ModelResult, PlannedSharing
 from ortune.planning.pick import MODEL, PickedDeployment, describe_search, find_load
 from ortune.planning.result import LARGEST_FIGURE, SMALLEST_FIGURE, Estimate

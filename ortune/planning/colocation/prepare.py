@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 
-from ortune.compare.open import ComparisonSetup, prepare_comparison
 from ortune.errors import InputsError, UsageError
 from ortune.file_kinds import find_document
 from ortune.host import Host
 from ortune.knobs import CPU, SpaceOptions, build_space
+from ortune.measure.open import ComparisonSetup, prepare_comparison
 from ortune.model import ModelInfo, compute_digest, read_model
 from ortune.planning.colocation.sharing import Demand
 from ortune.planning.space import DeploymentSpace, make_deployment_space

@@ -6,8 +6,8 @@ from typing import Literal
 
 import msgspec
 
-from ortune.compare.comparison import Noise
 from ortune.host import HostClass
+from ortune.measure.comparison import Noise
 from ortune.model.identity import ModelIdentity
 from ortune.numbers import Count
 from ortune.planning.colocation.sharing import Demand, Kind, describe_kind

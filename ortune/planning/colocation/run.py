@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from ortune.compare.interval import DEFAULT_CONFIDENCE, Interval
-from ortune.compare.memory import MEMORY_SHARE
-from ortune.compare.open import open_comparison
 from ortune.errors import ClockError, MeasureError, OrtuneError, UsageError, explain_lacks
 from ortune.host import HostClass
+from ortune.measure.interval import DEFAULT_CONFIDENCE, Interval
+from ortune.measure.memory import MEMORY_SHARE
+from ortune.measure.open import open_comparison
 from ortune.planning.colocation import measuring
 from ortune.planning.colocation.choose import choose_sharing, correct_predictions
 from ortune.planning.colocation.measured_scale import ScaleMeasurement

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ortune.compare.interval import Interval
+from ortune.measure.interval import Interval
 from ortune.report.charts.style import BAD, BASE, BEST, GOOD, UNSURE, Row, layer, rule_at
 
 

@@ -7,7 +7,7 @@ import math
 import msgspec
 import numpy as np
 
-from ortune.compare.figures import required_calls
+from ortune.measure.figures import required_calls
 from ortune.worker import Block, BlockPlan
 from ortune.worker.open_loop import plan_warm_up
 from ortune.workload import FIGURES, Goal, Limit, Load

@@ -13,10 +13,10 @@ from typing import TypeVar
 import msgspec
 import numpy as np
 
-from ortune.compare.block_plan import RunPlan
-from ortune.compare.block_runner import BlockRunner, Round, SteadyCandidate, make_round, raise_failure, select_regime
-from ortune.compare.memory import is_memory_unknown
 from ortune.knobs import Config
+from ortune.measure.block_plan import RunPlan
+from ortune.measure.block_runner import BlockRunner, Round, SteadyCandidate, make_round, raise_failure, select_regime
+from ortune.measure.memory import is_memory_unknown
 from ortune.worker import Block, BlockPlan, Executor, Failure, LiveCandidate, SessionInfo
 from ortune.worker.cpu import QUIET_SHARE
 from ortune.workload import Load

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from ortune.compare.open import OpenComparison
 from ortune.knobs.config import CPU, CUDA_BASED, Config
+from ortune.measure.open import OpenComparison
 
 OTHER_LOAD_DEADLINE_S = 60.0
 """Least deadline for loading. The libraries of a provider may take gigabytes."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ortune.compare.comparison import LimitCheck, Summary
+from ortune.measure.comparison import LimitCheck, Summary
 from ortune.workload import Goal, Load
 
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from ortune.compare.interval import Interval
+from ortune.measure.interval import Interval
 from ortune.numbers import Count
 
 FEWEST_HOSTS = 2

@@ -13,10 +13,10 @@ from typing import NoReturn, TypeVar
 import msgspec
 import numpy as np
 
-from ortune.compare.comparison import Noise
-from ortune.compare.figures import compute_block_figure
 from ortune.errors import ClockError, HostError, MeasureError
 from ortune.knobs import Config
+from ortune.measure.comparison import Noise
+from ortune.measure.figures import compute_block_figure
 from ortune.steps import enter_measuring, enter_step
 from ortune.worker import Block, BlockPlan, Executor, Failure, LiveCandidate, SessionInfo
 from ortune.worker.memory_plan import MemoryPlan

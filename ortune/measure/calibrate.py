@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from ortune.compare.block_plan import Pace, is_long, measure_pace, plan_block
-from ortune.compare.block_runner import BASELINE_NAME, BlockRunner, raise_failure
-from ortune.compare.two_speeds import split_speeds
 from ortune.knobs.config import CUDA_BASED
+from ortune.measure.block_plan import Pace, is_long, measure_pace, plan_block
+from ortune.measure.block_runner import BASELINE_NAME, BlockRunner, raise_failure
+from ortune.measure.two_speeds import split_speeds
 from ortune.worker import Block, BlockPlan, Failure, LiveCandidate
 from ortune.worker.block import GpuState
 from ortune.workload import Goal

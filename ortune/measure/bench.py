@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from ortune.compare.block_plan import plan_paired_run, required_run_s
-from ortune.compare.comparison import Comparison
-from ortune.compare.evaluate import evaluate
-from ortune.compare.open import ComparisonSetup, OpenComparison, fit_objective, open_comparison
-from ortune.compare.paired_run import PairedRun, Side
-from ortune.compare.providers import allow_for_providers
 from ortune.errors import UsageError
 from ortune.host import Cpus, HostClass, Topology
+from ortune.measure.block_plan import plan_paired_run, required_run_s
+from ortune.measure.comparison import Comparison
+from ortune.measure.evaluate import evaluate
+from ortune.measure.open import ComparisonSetup, OpenComparison, fit_objective, open_comparison
+from ortune.measure.paired_run import PairedRun, Side
+from ortune.measure.providers import allow_for_providers
 from ortune.model.identity import ModelIdentity
 from ortune.worker import Runtime
 from ortune.workload import Workload

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ortune.compare.calibrate import Calibration
 from ortune.knobs.config import Config
 from ortune.knobs.providers import find_provider
+from ortune.measure.calibrate import Calibration
 from ortune.worker.block import GpuState
 
 MEMORY_SHARE = 0.8

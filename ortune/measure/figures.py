@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.compare.comparison import Latencies
+from ortune.measure.comparison import Latencies
 from ortune.worker import Block
 from ortune.workload import FIGURES, Objective
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ortune.compare.comparison import TwoSpeeds
-from ortune.compare.figures import compute_percentile
+from ortune.measure.comparison import TwoSpeeds
+from ortune.measure.figures import compute_percentile
 from ortune.worker import Block
 
 FEWEST_BLOCKS = 20

@@ -13,10 +13,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.compare.clumps import Clumps
-from ortune.compare.figures import percentiles, split_by_case
-from ortune.compare.interval import DEFAULT_CONFIDENCE, Interval
-from ortune.compare.stats import N_RESAMPLES, expanded_tail
+from ortune.measure.clumps import Clumps
+from ortune.measure.figures import percentiles, split_by_case
+from ortune.measure.interval import DEFAULT_CONFIDENCE, Interval
+from ortune.measure.stats import N_RESAMPLES, expanded_tail
 from ortune.worker import Block
 
 MOST_VALUES = 200
@@ -91,7 +91,7 @@ def percentile_ratio_interval(
         confidence: Coverage of the interval.
         seed: Random seed of the resampling.
 
-    Source: Hesterberg, as in `ortune.compare.stats.clustered_interval`.
+    Source: Hesterberg, as in `ortune.measure.stats.clustered_interval`.
     """
     k = len(launches)
     # The first draw has each launch once.

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from ortune.compare.interval import Interval, format_speedup
 from ortune.knobs.config import DEFAULT, Config
+from ortune.measure.interval import Interval, format_speedup
 from ortune.numbers import FEW, Count
 from ortune.worker import CpuPlace, Failure, SessionInfo
 from ortune.workload import Objective

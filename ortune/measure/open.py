@@ -13,14 +13,14 @@ from typing import Protocol
 import msgspec
 import numpy as np
 
-from ortune.compare.block_runner import BlockRunner
-from ortune.compare.calibrate import Calibration, calibrate
-from ortune.compare.memory import MEMORY_SHARE, count_fitting, is_memory_unknown
 from ortune.errors import UsageError
 from ortune.host import Cpus, Host, place_processes, read_host
 from ortune.knobs import DEFAULT, Config
 from ortune.knobs.config import Provider
 from ortune.knobs.providers import multiplies_in_tf32
+from ortune.measure.block_runner import BlockRunner
+from ortune.measure.calibrate import Calibration, calibrate
+from ortune.measure.memory import MEMORY_SHARE, count_fitting, is_memory_unknown
 from ortune.model import ModelInfo, compute_digest, read_model
 from ortune.model.identity import ModelIdentity
 from ortune.steps import enter_step

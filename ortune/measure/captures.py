@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ortune.compare.open import ComparisonSetup
 from ortune.errors import UsageError
 from ortune.knobs.captures import captures_graphs, find_capture_obstacle
 from ortune.knobs.config import Config
 from ortune.knobs.space import SearchSpace
+from ortune.measure.open import ComparisonSetup
 
 
 def check_captures(configs: Iterable[tuple[str, Config]], setup: ComparisonSetup) -> None:

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from ortune.compare.comparison import Speedup
-from ortune.compare.host_speedup import MOST_HOSTS, HostsEvidence, HostSpeedup, WorstHost, judge_hosts
-from ortune.compare.interval import DEFAULT_CONFIDENCE, Interval
-from ortune.compare.stats import student_error
+from ortune.measure.comparison import Speedup
+from ortune.measure.host_speedup import MOST_HOSTS, HostsEvidence, HostSpeedup, WorstHost, judge_hosts
+from ortune.measure.interval import DEFAULT_CONFIDENCE, Interval
+from ortune.measure.stats import student_error
 
 FLEET_CONFIDENCE = 0.995
 """Confidence of the interval over hosts. Of configs that gain nothing on average, fewer than 1 % are then called

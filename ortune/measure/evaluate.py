@@ -12,9 +12,9 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from ortune.compare.block_runner import BlockRunner, Round
-from ortune.compare.comparison import Comparison, FewCalls, LimitCheck, Row, Speedup, Summary, TwoSpeeds
-from ortune.compare.figures import (
+from ortune.measure.block_runner import BlockRunner, Round
+from ortune.measure.comparison import Comparison, FewCalls, LimitCheck, Row, Speedup, Summary, TwoSpeeds
+from ortune.measure.figures import (
     bound_percentile,
     compute_figure,
     compute_percentile,
@@ -27,11 +27,11 @@ from ortune.compare.figures import (
     required_calls,
     to_cost,
 )
-from ortune.compare.interval import DEFAULT_CONFIDENCE, Interval, share_error
-from ortune.compare.paired_run import BASELINE_POSITION, PairedRun
-from ortune.compare.quantiles import include_all_calls, percentile_interval, percentile_ratio_interval
-from ortune.compare.stats import TRIM, TYPICAL_TRIM, clustered_interval, t_interval, widen_for_occasions
-from ortune.compare.two_speeds import find_two_speeds
+from ortune.measure.interval import DEFAULT_CONFIDENCE, Interval, share_error
+from ortune.measure.paired_run import BASELINE_POSITION, PairedRun
+from ortune.measure.quantiles import include_all_calls, percentile_interval, percentile_ratio_interval
+from ortune.measure.stats import TRIM, TYPICAL_TRIM, clustered_interval, t_interval, widen_for_occasions
+from ortune.measure.two_speeds import find_two_speeds
 from ortune.worker import Block
 from ortune.worker.places import sum_places
 from ortune.workload import FIGURES, Goal, Limit, Objective

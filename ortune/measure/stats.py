@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ortune.compare.interval import DEFAULT_CONFIDENCE, Interval
+from ortune.measure.interval import DEFAULT_CONFIDENCE, Interval
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
