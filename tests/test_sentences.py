@@ -20,7 +20,7 @@ TABLE = ROOT / "tests" / "data" / "sentences.toml"
 
 MODULES = (
     "apply/verify",
-    "compare/comparison",
+    "measure/comparison",
     "console/bench",
     "console/explain",
     "console/few_calls",
