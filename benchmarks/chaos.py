@@ -61,8 +61,8 @@ from ortune.model import ModelInfo, read_model
 from ortune.record.files import path_of_trials, read_record, read_trials, write_record
 from ortune.record.journal import path_of_journal, scan_journal
 from ortune.record.schema import Record
+from ortune.tuning.job import SearchSettings, run_search
 from ortune.tuning.outcome import Outcome
-from ortune.tuning.stages import SearchSettings, run_search
 from ortune.worker import Block, BlockPlan, Executor, Failure, LiveCandidate
 from ortune.worker.executor import launch_reference
 from ortune.workload import InputOptions, make_feed

@@ -33,7 +33,7 @@ from benchmarks.host import describe_host
 from models.build import build, find_search_options
 from ortune.knobs import DEFAULT, Config, build_space
 from ortune.measure.open import start_comparison
-from ortune.tuning.stages import SearchSettings, run_search
+from ortune.tuning.job import SearchSettings, run_search
 from ortune.worker import Failure
 from ortune.workload import make_goal, make_load, parse_limit
 from tests.simulated import SimulatedExecutor, make_host, make_model

@@ -128,7 +128,7 @@ def measure(
                 blocks: dict[int, Block] = {}
                 for position in rng.permutation(len(lives)).tolist():
                     load = deployments[position].load
-                    block = runner.measure_block(lives[position], msgspec.structs.replace(plan, load=load))
+                    block = lives[position].measure(msgspec.structs.replace(plan, load=load))
                     if isinstance(block, Failure):
                         raise SystemExit(f"{name}, {deployments[position].title}: {block.message}")
                     blocks[position] = block

@@ -49,8 +49,8 @@ from benchmarks.varied import all_varied
 from ortune.measure.block_plan import Pace, plan_block
 from ortune.measure.figures import compute_block_figure, to_cost
 from ortune.requests import StrategyName
+from ortune.tuning.job import SearchSettings, run_search
 from ortune.tuning.screening import STALE_ASKS
-from ortune.tuning.stages import SearchSettings, run_search
 from ortune.worker import Failure
 
 Row = dict[str, Any]

@@ -28,10 +28,11 @@ from ortune.knobs import DEFAULT
 from ortune.measure.comparison import Speedup
 from ortune.measure.open import OpenComparison, start_comparison
 from ortune.storage import SharedRace, SharedResult, SharedStudy, StorageError, parse_location
+from ortune.tuning.job import SearchSettings
 from ortune.tuning.outcome import Progress
 from ortune.tuning.share_outcome import share_outcome
 from ortune.tuning.shared import SharedExchange
-from ortune.tuning.stages import SearchSettings, run_search
+from ortune.tuning.shared_job import run_shared_search
 from ortune.worker.failure import Failure
 
 T = TypeVar("T")
@@ -176,9 +177,9 @@ def run_worker(landscape: Landscape, given: argparse.Namespace) -> Row:
                 file.write(f"{exchange.worker}:{exchange.state.n_measured}\n")
 
         exchange.send = log  # type: ignore[method-assign]
-    settings = SearchSettings(budget_s=given.budget, strategy=given.strategy, exchange=exchange)
+    settings = SearchSettings(budget_s=given.budget, strategy=given.strategy)
     trace = Trace(landscape, executor.now_s)
-    outcome = run_search(space, opened, settings, trace.observe)
+    outcome = run_shared_search(space, opened, settings, exchange, trace.observe)
     if not outcome.interrupted:
         share_outcome(exchange, outcome)
     at_s = executor.now_s()

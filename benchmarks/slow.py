@@ -28,7 +28,7 @@ from benchmarks.held_out import all_held_out, kind_of
 from benchmarks.host import describe_host
 from benchmarks.replay import open_replay
 from models.build import build
-from ortune.tuning.stages import SearchSettings, run_search
+from ortune.tuning.job import SearchSettings, run_search
 
 KINDS = ("slow_150ms", "slow_1s")
 BUDGETS_S = (60.0, None)

@@ -17,7 +17,7 @@ from benchmarks.host import describe_host
 from benchmarks.replay import open_replay
 from benchmarks.synthetic import make_landscape
 from ortune.knobs import build_space
-from ortune.tuning.stages import SearchSettings, run_search
+from ortune.tuning.job import SearchSettings, run_search
 from tests.simulated import make_host, make_model
 
 N_REPLAYS = 5

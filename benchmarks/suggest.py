@@ -47,7 +47,7 @@ from models.build import build, find_search_options
 from ortune.knobs.rules import HEAVY
 from ortune.tuning.effects import CONFIDENCE
 from ortune.tuning.hints import measure_similarity
-from ortune.tuning.stages import SearchSettings, run_search
+from ortune.tuning.job import SearchSettings, run_search
 from ortune.tuning.suggest import SAME_GRAPH, WORTH_SUGGESTING, SuggestedConfig, suggest
 
 SEARCH_S = 60.0

@@ -32,8 +32,8 @@ from ortune.record.files import encode_record, write_record
 from ortune.requests import BenchRequest, GateRequest, SearchRequest, VerifyRequest
 from ortune.tuning.additive import features_of
 from ortune.tuning.hints import describe_search, recall, remember
+from ortune.tuning.job import SearchSettings, run_search
 from ortune.tuning.outcome import Outcome
-from ortune.tuning.stages import SearchSettings, run_search
 from ortune.worker import BlockPlan, Failure
 from ortune.worker.batches import Batches, SplitError
 from ortune.worker.executor import ProcessExecutor, launch_reference

@@ -354,9 +354,9 @@ class TestClocks:
         live.measure = jump  # type: ignore[method-assign]
         if n_jumps == MAX_JUMPS_IN_A_ROW:
             with pytest.raises(MeasureError, match=r"disagree in every block, the last time by \+60 s"):
-                runner.measure_block(live, PLAN)
+                runner.keep_alive(live, executor).measure(PLAN)
             return
-        assert runner.measure_block(live, PLAN) is blocks[-1]
+        assert runner.keep_alive(live, executor).measure(PLAN) is blocks[-1]
         assert len(blocks) == n_jumps + 1
         noise = runner.describe_noise(contended=False)
         assert (noise.n_jumps, noise.n_blocks) == (n_jumps, 1)

@@ -319,7 +319,8 @@ class TestOneAtATime:
     def test_rounds_of_fresh_candidates(self) -> None:
         executor = self.executor()
         runner = BlockRunner(executor, np.random.default_rng(0))
-        measured = runner.measure_round([FreshCandidate(runner, each) for each in (DEFAULT, ONE_THREAD)], BLOCK)
+        lives = {position: FreshCandidate(runner, config) for position, config in enumerate((DEFAULT, ONE_THREAD))}
+        measured = next(runner.measure_rounds(lives, lambda before: BLOCK))
         assert measured.blocks.keys() == measured.loads_ns.keys() == {0, 1}
         assert (executor.most_live, len(executor.launched)) == (1, 2)
         assert runner.describe_noise(contended=False).n_blocks == 2

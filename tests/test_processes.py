@@ -387,9 +387,9 @@ class TestWorkers:
         (live,) = runner.launch([DEFAULT])
         assert not isinstance(live, Failure)
         try:
-            assert isinstance(runner.measure_block(live, PLAN), Block)
-            os.kill(require_group(live._live).workers[0].pid, signal.SIGKILL)  # type: ignore[attr-defined]
-            assert isinstance(runner.measure_block(live, PLAN), Block)
+            assert isinstance(live.measure(PLAN), Block)
+            os.kill(require_group(live._live).workers[0].pid, signal.SIGKILL)
+            assert isinstance(live.measure(PLAN), Block)
             assert runner.attempts.n_failures == 1
         finally:
             live.close()
@@ -450,7 +450,7 @@ class TestWorkers:
             assert opened.runner.memory.usual_bytes == opened.calibration.peak_bytes // 2
             (live,) = opened.runner.launch([DEFAULT])
             assert not isinstance(live, Failure)
-            assert len(require_group(live._live).workers) == 2  # type: ignore[attr-defined]
+            assert len(require_group(live._live).workers) == 2
             live.close()
 
 

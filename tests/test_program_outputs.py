@@ -41,9 +41,9 @@ from ortune.program.text import compare_text
 from ortune.record.journal import Journal
 from ortune.replaceable import replaced
 from ortune.requests import ProgramSearchRequest
+from ortune.tuning.job import SearchSettings, run_search
 from ortune.tuning.outcome import Outcome
 from ortune.tuning.resume import JournaledExecutor
-from ortune.tuning.stages import SearchSettings, run_search
 from ortune.worker import Block, BlockPlan, Failure, LiveCandidate
 from tests.conftest import TINY_CNN
 from tests.gate_results import make_result

@@ -19,8 +19,8 @@ from ortune.program.space import ProgramModel, ProgramSpace, build_program_space
 from ortune.program.tuned import find_base, merge_configs
 from ortune.record.schema import Tried
 from ortune.requests import ProgramSearchRequest
+from ortune.tuning.job import SearchSettings, run_search
 from ortune.tuning.outcome import Outcome
-from ortune.tuning.stages import SearchSettings, run_search
 from ortune.worker import Failure
 from tests.conftest import TINY_CNN
 from tests.records import make_local_record

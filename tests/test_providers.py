@@ -43,8 +43,8 @@ from ortune.model import read_model
 from ortune.record.files import read_trials
 from ortune.record.schema import Tried
 from ortune.record.trials import Trial
+from ortune.tuning.job import SearchSettings, run_search
 from ortune.tuning.plan import BATCH
-from ortune.tuning.stages import SearchSettings, run_search
 from ortune.worker import BlockPlan, Failure, Runtime, SessionInfo
 from ortune.worker.block import GpuState
 from ortune.worker.devices import Devices

@@ -16,8 +16,8 @@ from ortune.knobs import DEFAULT, SearchSpace, SpaceOptions, build_space
 from ortune.measure.calibrate import runs_at_two_speeds
 from ortune.measure.open import fit_objective
 from ortune.requests import ProgramSearchRequest
+from ortune.tuning.job import SearchSettings, run_search
 from ortune.tuning.outcome import Outcome
-from ortune.tuning.stages import SearchSettings, run_search
 from ortune.worker import Block, Failure, LiveCandidate, Memory
 from ortune.workload import make_goal, make_load
 from ortune.workload.goal import AT_TWO_SPEEDS, FEW_RUNS, UNDER_QUOTA

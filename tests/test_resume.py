@@ -41,10 +41,10 @@ from ortune.record.journal import (
     read_unfinished,
 )
 from ortune.requests import SearchRequest
+from ortune.tuning.job import SearchSettings, run_search
 from ortune.tuning.outcome import Outcome
 from ortune.tuning.prepare import prepare
 from ortune.tuning.resume import check_identity, describe_identity, find_unfinished, open_journal
-from ortune.tuning.stages import SearchSettings, run_search
 from ortune.tuning.study import open_storage, open_study
 from ortune.worker import Block, BlockPlan, Failure, Memory, SessionInfo
 from ortune.workload import InputOptions, make_feed

@@ -60,7 +60,7 @@ MODULES = (
     "tuning/front",
     "tuning/plan",
     "tuning/screening",
-    "tuning/stages",
+    "tuning/job",
     "tuning/verdict",
     "workload/goal",
 )

@@ -13,11 +13,12 @@ import pytest
 from ortune import Config, Goal
 from ortune.knobs import DEFAULT, Candidate
 from ortune.storage import Measurement, SharedRace, SharedResult, SharedRound
+from ortune.tuning.job import SearchSettings
 from ortune.tuning.outcome import Outcome
 from ortune.tuning.results import CandidateResult, Score
 from ortune.tuning.shared import MOST_RACING, SharedExchange
+from ortune.tuning.shared_job import run_shared_search
 from ortune.tuning.shared_race import RaceElsewhere
-from ortune.tuning.stages import SearchSettings, run_search
 from ortune.workload import make_load, parse_limit
 from tests.test_shared_search import SPACE, join, latency, open_exchange, open_simulated, read_all, send
 
@@ -59,7 +60,7 @@ def test_launches_of_other_nodes_count(tmp_path: Path, others: str) -> None:
 
     exchange = open_exchange(tmp_path)
     exchange.__class__ = Divided
-    outcome = run_search(SPACE, open_simulated(0), SearchSettings(budget_s=60.0, n_trials=20, exchange=exchange))
+    outcome = run_shared_search(SPACE, open_simulated(0), SearchSettings(budget_s=60.0, n_trials=20), exchange)
     exchange.close(completed=True)
     confirmed = [trial.config for trial in outcome.trials if trial.stage == "confirmation" and trial.config != DEFAULT]
     assert not outcome.interrupted
@@ -99,7 +100,7 @@ def test_a_race_waits_for_launches_that_are_under_way(tmp_path: Path) -> None:
 
     exchange = open_exchange(tmp_path)
     exchange.__class__ = Divided
-    outcome = run_search(SPACE, open_simulated(0), SearchSettings(budget_s=60.0, n_trials=20, exchange=exchange))
+    outcome = run_shared_search(SPACE, open_simulated(0), SearchSettings(budget_s=60.0, n_trials=20), exchange)
     exchange.close(completed=True)
     assert pauses
     assert count_launches(outcome) == 1
@@ -139,7 +140,7 @@ def test_a_node_that_waits_takes_part(tmp_path: Path, is_known: bool) -> None:
 
     exchange = open_exchange(tmp_path, "b")
     exchange.__class__ = Helper
-    outcome = run_search(SPACE, open_simulated(1), SearchSettings(budget_s=60.0, n_trials=20, exchange=exchange))
+    outcome = run_shared_search(SPACE, open_simulated(1), SearchSettings(budget_s=60.0, n_trials=20), exchange)
     exchange.close(completed=True)
     assert stages == ["racing"]
     assert took == [is_known]
@@ -215,12 +216,11 @@ def test_a_node_that_cannot_take_part_is_asked_once(tmp_path: Path) -> None:
 )
 def test_only_ratios_are_divided(limit: str, rate_per_s: float | None, is_divided: bool) -> None:
     announced: list[Sequence[Config]] = []
-    exchange = SimpleNamespace(announce_race=announced.append)
+    exchange = cast("Any", SimpleNamespace(announce_race=announced.append))
     limits = (parse_limit(limit),) if limit else ()
     goal = Goal(load=make_load(rate_per_s=rate_per_s), objectives=("throughput",), limits=limits)
-    state = cast("Any", SimpleNamespace(goal=goal, exchange=exchange))
     racing = [CandidateResult(each, 1, goal) for each in SPACE.candidates[1:3]]
-    RaceElsewhere(state).announce(racing)
+    RaceElsewhere(goal, exchange).announce(racing)
     assert bool(announced) == is_divided
 
 
@@ -245,7 +245,7 @@ def test_a_node_that_is_set_apart_no_longer_counts() -> None:
         for number, result in enumerate(racing)
     ]
     exchange = SimpleNamespace(refresh=lambda: None, received_race=lambda: received)
-    others = RaceElsewhere(cast("Any", SimpleNamespace(goal=goal, exchange=exchange)))
+    others = RaceElsewhere(goal, cast("Any", exchange))
     others.collect(racing)
     assert (others.n_launches, others.spent_s, racing[0].n_launches) == (2, 12.0, 3)
     received[:2] = []
@@ -296,6 +296,6 @@ def test_a_candidate_that_fails_is_reported(tmp_path: Path) -> None:
     exchange = open_exchange(tmp_path, "b")
     exchange.__class__ = Helper
     opened = open_simulated(1, dies_when_measured=[configs[1]])
-    run_search(SPACE, opened, SearchSettings(budget_s=60.0, n_trials=8, exchange=exchange))
+    run_shared_search(SPACE, opened, SearchSettings(budget_s=60.0, n_trials=8), exchange)
     exchange.close(completed=True)
     assert [bool(each.failure) for each in read_all(tmp_path) if each.race] == [False, True, False]

@@ -39,11 +39,12 @@ from ortune.storage.outbox import Message, Outbox
 from ortune.storage.schema import Stage, encode
 from ortune.tuning.agreement import find_disagreements
 from ortune.tuning.fitness import judge_fitness
+from ortune.tuning.job import SearchSettings
 from ortune.tuning.outcome import Outcome
 from ortune.tuning.screening import ALL_PAIRS_TRIED, Screening
 from ortune.tuning.share_outcome import share_outcome
 from ortune.tuning.shared import SharedExchange
-from ortune.tuning.stages import SearchSettings, run_search
+from ortune.tuning.shared_job import run_shared_search
 from ortune.worker import Failure
 from tests.conftest import TINY_CNN, run_ortune
 from tests.simulated import Scenario, SimulatedExecutor, make_host, make_model, simulate
@@ -116,7 +117,7 @@ def join(exchange: SharedExchange) -> None:
 
 def search(exchange: SharedExchange, seed: int, budget_s: float = 90.0, **options: object) -> Outcome:
     opened = open_simulated(seed, **options)  # type: ignore[arg-type]
-    outcome = run_search(SPACE, opened, SearchSettings(budget_s=budget_s, exchange=exchange))
+    outcome = run_shared_search(SPACE, opened, SearchSettings(budget_s=budget_s), exchange)
     if not outcome.interrupted:
         share_outcome(exchange, outcome)
     exchange.close(completed=not outcome.interrupted)
@@ -182,8 +183,8 @@ def test_two_nodes_share_one_search(tmp_path: Path) -> None:
 @pytest.mark.parametrize("strategy", ["random", "tpe"])
 def test_a_node_can_use_each_strategy(tmp_path: Path, strategy: StrategyName) -> None:
     exchange = open_exchange(tmp_path)
-    settings = SearchSettings(budget_s=60.0, n_trials=12, strategy=strategy, exchange=exchange)
-    outcome = run_search(SPACE, open_simulated(0), settings)
+    settings = SearchSettings(budget_s=60.0, n_trials=12, strategy=strategy)
+    outcome = run_shared_search(SPACE, open_simulated(0), settings, exchange)
     exchange.close(completed=True)
     assert not outcome.interrupted
     assert len(outcome.trials) > 4
@@ -300,7 +301,7 @@ def test_a_host_that_becomes_busy_repeats_the_whole_confirmation(tmp_path: Path)
 
     exchange = open_exchange(tmp_path, "b")
     exchange.__class__ = Busy
-    outcome = run_search(SPACE, opened, SearchSettings(budget_s=90.0, exchange=exchange))
+    outcome = run_shared_search(SPACE, opened, SearchSettings(budget_s=90.0), exchange)
     exchange.close(completed=True)
     speedups = [each.evidence.speedup for each in (first, outcome)]
     assert speedups[0] and speedups[1]
@@ -614,7 +615,7 @@ def test_a_config_that_the_space_cannot_express_is_not_measured(tmp_path: Path) 
     assert not isinstance(first, Failure)
     opened = start_comparison(executor, first, Goal(), first_launch_s=0.1, free_bytes=10**10)
     exchange = open_exchange(tmp_path)
-    outcome = run_search(SPACE, opened, SearchSettings(budget_s=60.0, exchange=exchange))
+    outcome = run_shared_search(SPACE, opened, SearchSettings(budget_s=60.0), exchange)
     exchange.close(completed=True)
     assert outcome.config != hostile
     assert hostile not in executor.launched
@@ -640,8 +641,8 @@ def test_what_arrives_after_screening_races(tmp_path: Path, monkeypatch: pytest.
     exchange = open_exchange(tmp_path)
     exchange.__class__ = Waiting
     opened = open_simulated(0, latency=latency if gains else lambda config: 1e6)
-    settings = SearchSettings(budget_s=60.0, n_trials=20, exchange=exchange)
-    outcome = run_search(SPACE, opened, settings)
+    settings = SearchSettings(budget_s=60.0, n_trials=20)
+    outcome = run_shared_search(SPACE, opened, settings, exchange)
     exchange.close(completed=True)
     stages = {trial.config.key: trial.stage for trial in outcome.trials}
     if gains:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast, get_args
+from typing import Any, cast, get_args
 
 import msgspec
 import numpy as np
@@ -40,6 +40,7 @@ from ortune.options import make_request
 from ortune.record.trials import TrialRound
 from ortune.requests import SearchRequest, StrategyName
 from ortune.tuning.additive import BASELINE_NUMBER, SLOW_SIGMA, AdditiveModel, Observation, features_of
+from ortune.tuning.board import Screened
 from ortune.tuning.hints import (
     describe_search,
     history_path,
@@ -48,6 +49,7 @@ from ortune.tuning.hints import (
     recall,
     remember,
 )
+from ortune.tuning.job import SearchSettings, run_search
 from ortune.tuning.noise import RoundNoise, split_variance, sum_squares
 from ortune.tuning.outcome import Outcome
 from ortune.tuning.outliers import limit_rounds
@@ -58,8 +60,6 @@ from ortune.tuning.results import CandidateResult, Results, Score
 from ortune.tuning.sampler import CONFIG, CandidateSampler, Observed, ThompsonSampler, make_sampler
 from ortune.tuning.screening import FEWEST_SHARE
 from ortune.tuning.search import MAX_REMEMBERED, best_configs
-from ortune.tuning.stages import SearchSettings, run_search
-from ortune.tuning.state import SearchState
 from ortune.worker import BlockPlan, Failure, Runtime
 from ortune.workload import make_goal, make_load
 from tests.conftest import TINY_CNN, long_params
@@ -107,7 +107,7 @@ def make_score(log_ratio: float, launch: int) -> Score:
     return Score(log_ratios=(log_ratio,), excesses=(), contended=False, launch=launch, blocks=None)
 
 
-def make_state(measured: Mapping[int, tuple[float, bool]]) -> SearchState:
+def make_state(measured: Mapping[int, tuple[float, bool]]) -> Any:
     """Return a search after screening: the log-ratio of each candidate, and whether the host was busy, by number."""
     space = small_space()
     results = Results(Goal())
@@ -118,7 +118,7 @@ def make_state(measured: Mapping[int, tuple[float, bool]]) -> SearchState:
             result.scores.append(msgspec.structs.replace(make_score(log_ratio, 1), contended=contended))
     plan = SimpleNamespace(max_live=64)
     return cast(
-        "SearchState", SimpleNamespace(results=results, goal=Goal(), expected={}, plan=plan, space=space, luck=0.003)
+        "Any", SimpleNamespace(results=results, goal=Goal(), plan=plan, space=space, screened=Screened(luck=0.003))
     )
 
 
@@ -625,13 +625,13 @@ class TestRacing:
         right = rank_finalists
         wrong: list[Config] = []
 
-        def rank(state: SearchState) -> list[CandidateResult]:
+        def rank(state: Any) -> list[CandidateResult]:
             ranked = right(state)
             if not wrong:
                 wrong.append(ranked[-1].candidate.config)
             return sorted(ranked, key=lambda result: result.candidate.config not in wrong)
 
-        monkeypatch.setattr("ortune.tuning.stages.rank_finalists", rank)
+        monkeypatch.setattr("ortune.tuning.job.rank_finalists", rank)
         landscape = additive_landscape(small_space(), gain=gain, noise=0.005)
         outcome = search(landscape, budget_s=200)
         confirmed = [trial.config for trial in outcome.trials if trial.stage == "confirmation"]

@@ -30,11 +30,11 @@ from ortune.options import make_request
 from ortune.requests import PlanRequest, SearchRequest, SuggestRequest
 from ortune.tuning.effects import Effect, read_effects
 from ortune.tuning.hints import PastSearch, describe_search, name_shapes
+from ortune.tuning.job import SearchSettings
 from ortune.tuning.prepare import PreparedSearch, prepare
 from ortune.tuning.search import describe_result
 from ortune.tuning.search import search as run_whole_search
 from ortune.tuning.situation import Situation
-from ortune.tuning.stages import SearchSettings
 from ortune.tuning.suggest import NoSuggestion, SuggestedConfig, suggest
 from ortune.workload import Feed, make_goal, make_load
 from ortune.workload.feed import Tensor

@@ -11,9 +11,9 @@ from benchmarks.held_out import make_held_out
 from benchmarks.replay import open_replay
 from ortune import Config, Goal
 from ortune.knobs import Candidate
+from ortune.tuning.job import SearchSettings, run_search
 from ortune.tuning.noise import RoundNoise
 from ortune.tuning.results import Results, Score
-from ortune.tuning.stages import SearchSettings, run_search
 from ortune.tuning.tried import USUAL_LUCK, bound_tried_gain
 from tests.conftest import long_params
 

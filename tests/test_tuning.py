@@ -23,14 +23,14 @@ from ortune.measure.calibrate import Calibration
 from ortune.measure.open import start_comparison
 from ortune.measure.paired_run import PairedRun
 from ortune.record.trials import Trial, summarize_trials
+from ortune.tuning.board import Board
 from ortune.tuning.conclude import call_confirmed, count_tried
 from ortune.tuning.confirmation import start_run
+from ortune.tuning.job import SearchSettings, run_search
 from ortune.tuning.outcome import Outcome
 from ortune.tuning.pareto import find_front, find_knee
 from ortune.tuning.plan import Plan, make_plan, reserve_confirmation, resize_confirmation, warn_of_small_budget
 from ortune.tuning.results import CandidateResult
-from ortune.tuning.stages import SearchSettings, run_search
-from ortune.tuning.state import SearchState
 from ortune.worker import Block, BlockPlan, Failure
 from ortune.workload import make_goal, make_load, parse_limit
 from tests.conftest import long_params
@@ -514,7 +514,7 @@ def test_an_interrupt_in_the_first_launch_of_confirmation_keeps_what_racing_meas
 ) -> None:
     raced: list[tuple[Config, float | None]] = []
 
-    def start(state: SearchState, finalists: Sequence[CandidateResult]) -> PairedRun:
+    def start(state: Board, finalists: Sequence[CandidateResult]) -> PairedRun:
         raced.extend((each.candidate.config, each.log_ratio) for each in finalists)
         executor.interrupt_at = executor.n_blocks + n_blocks
         return start_run(state, finalists)
@@ -1222,8 +1222,8 @@ def test_candidates_of_a_round_get_the_same_traffic_and_rounds_differ() -> None:
 
     runner = BlockRunner(executor, np.random.default_rng(0))
     plan = BlockPlan(duration_ns=10**8, lead_in_ns=0, min_calls=1, deadline_s=1)
-    for _ in range(2):
-        runner.measure_round([Recorder(), Recorder()], plan)
+    for _ in zip(range(2), runner.measure_rounds({0: Recorder(), 1: Recorder()}, lambda before: plan), strict=False):
+        pass
     assert seen[0] == seen[1] != seen[2] == seen[3]
 
 

@@ -30,7 +30,7 @@ from ortune.model import read_model
 from ortune.record.files import read_trials
 from ortune.record.schema import Tried
 from ortune.record.trials import Trials
-from ortune.tuning.stages import SearchSettings, run_search
+from ortune.tuning.job import SearchSettings, run_search
 from ortune.worker import Failure
 from ortune.worker.executor import ProcessExecutor, launch_reference
 from ortune.worker.failure import find_cause, make_failure

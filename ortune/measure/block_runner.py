@@ -186,7 +186,7 @@ class BlockRunner:
         """
         return self.attempts if executor is self.executor else self._attempts_of_others.setdefault(executor, Attempts())
 
-    def launch(self, configs: Sequence[Config], executor: Executor | None = None) -> list[LiveCandidate | Failure]:
+    def launch(self, configs: Sequence[Config], executor: Executor | None = None) -> list[SteadyCandidate | Failure]:
         """Launch candidates, by another executor if one is given. Those whose process ends are launched again.
 
         Raises:
@@ -194,7 +194,7 @@ class BlockRunner:
         """
         executor = executor or self.executor
         attempts = self.attempts_of(executor)
-        answers: list[LiveCandidate | Failure] = [UNTRIED] * len(configs)
+        answers: list[SteadyCandidate | Failure] = [UNTRIED] * len(configs)
         left = list(range(len(configs)))
         while left:
             for position in left:
@@ -227,31 +227,14 @@ class BlockRunner:
             left = again
         return answers
 
-    def keep_alive(self, live: LiveCandidate, executor: Executor | None = None) -> LiveCandidate:
-        """Return a candidate that is launched again if its process ends while it is measured."""
-        return SteadyCandidate(self, live, executor or self.executor)
+    def keep_alive(self, live: LiveCandidate, executor: Executor | None) -> SteadyCandidate:
+        """Return a candidate whose disturbed blocks are repeated, and which its executor launches again if it ends.
 
-    def measure_block(self, live: LiveCandidate, plan: BlockPlan) -> Block | Failure:
-        """Measure one block, and repeat it while it is contended and repetitions are left."""
-        if isinstance(live, FreshCandidate):
-            return live.measure(plan)  # which comes back here while it is live
-        enter_measuring()
-        for attempt in range(MAX_REPEATS + 1):
-            block = self.measure_undisturbed(live, plan)
-            if isinstance(block, Failure):
-                return block
-            self._n_blocks += 1
-            self._n_contended += block.contended
-            self._n_throttled += bool(block.gpu and block.gpu.slowdowns)
-            self.inference_s += (block.wall_ns + block.lead_in_ns) / 1e9
-            if block.foreign_share is not None:
-                self._shares.append(block.foreign_share)
-            impatient = self._n_repeated >= PATIENCE * max(self._n_blocks, 20) or self.now_s() >= self.patient_until_s
-            gave_up = plan.give_up_ns is not None and block.n_calls <= 1 and block.wall_ns > plan.give_up_ns
-            if not block.contended or impatient or gave_up or attempt == MAX_REPEATS:
-                return block
-            self._n_repeated += 1
-        raise AssertionError("unreachable")
+        Args:
+            live: The candidate.
+            executor: What launched it; None for a candidate that is not launched again.
+        """
+        return SteadyCandidate(self, live, executor)
 
     @contextlib.contextmanager
     def without_repeats(self) -> Iterator[None]:
@@ -266,59 +249,75 @@ class BlockRunner:
         finally:
             self.patient_until_s = before
 
-    def measure_undisturbed(self, live: LiveCandidate, plan: BlockPlan) -> Block | Failure:
-        """Measure one block, and measure it again if the host slept or its time was set in the meantime.
-
-        Raises:
-            MeasureError: That happens again and again.
-        """
-        for _ in range(MAX_JUMPS_IN_A_ROW):
-            self.check()
-            block = live.measure(plan)
-            if isinstance(block, Failure) or not block.clock_jump_s:
-                return block
-            self._n_jumps += 1
-            jump_s = block.clock_jump_s
-        raise ClockError(
-            f"The clocks of this host disagree in every block, the last time by {jump_s:+.3g} s.",
-            "Check that the host does not sleep, and that nothing sets its time again and again.",
-        )
-
-    def measure_round(self, lives: Sequence[LiveCandidate], plan: BlockPlan) -> Round:
-        """Measure one block of each candidate, in random order."""
-        return self.measure_in_order(lives, self.rng.permutation(len(lives)).tolist(), plan)
-
-    def measure_in_order(
+    def measure_rounds(
         self,
-        lives: Sequence[LiveCandidate] | Mapping[int, LiveCandidate],
-        order: Sequence[int],
-        plan: BlockPlan,
+        lives: Mapping[int, LiveCandidate],
+        next_block: Callable[[Round | None], BlockPlan | None],
+        *,
+        next_order: Callable[[list[int]], Sequence[int]] | None = None,
         loads: Mapping[int, Load] = MappingProxyType({}),
-    ) -> Round:
-        """Measure one block of each candidate in the given order, all with the same traffic.
+    ) -> Iterator[Round]:
+        """Measure rounds: one block of each live candidate, all with the same traffic.
 
         Args:
-            lives: The candidates by position.
-            order: Positions.
-            plan: How each block is measured.
+            lives: The candidates by position. Between two rounds, the caller may remove some.
+            next_block: Returns how the blocks of the next round are measured, given the round before; None for no
+                further round.
+            next_order: Returns the order of a round, given the sorted positions; None for a random one.
             loads: Loads of those candidates that have another one than the plan.
         """
-        plan = self.draw_traffic(plan)
-        at_s = self.now_s()
-        answers = {
-            position: self.measure_block(lives[position], plan.under(loads.get(position, plan.load)))
-            for position in order
-        }
-        loads_ns = {
-            position: lives[position].session_info.load_ns
-            for position, answer in answers.items()
-            if not isinstance(answer, Failure)
-        }
-        return make_round(answers, loads_ns, at_s)
+        measured: Round | None = None
+        while (plan := next_block(measured)) is not None:
+            positions = sorted(lives)
+            order = next_order(positions) if next_order else [positions[k] for k in self.rng.permutation(len(lives))]
+            plan = self.draw_traffic(plan)
+            at_s = self.now_s()
+            answers: dict[int, Block | Failure] = {}
+            for position in order:
+                answers[position] = lives[position].measure(plan.under(loads.get(position, plan.load)))
+            loads_ns = {
+                position: lives[position].session_info.load_ns
+                for position, answer in answers.items()
+                if not isinstance(answer, Failure)
+            }
+            measured = make_round(answers, loads_ns, at_s)
+            yield measured
 
     def draw_traffic(self, plan: BlockPlan) -> BlockPlan:
         """Return the plan of the blocks of one round, with traffic of its own."""
         return msgspec.structs.replace(plan, seed=int(self.rng.integers(2**31)))
+
+    def count_block(self, block: Block) -> None:
+        """Count a block of a comparison, and its noise."""
+        self._n_blocks += 1
+        self._n_contended += block.contended
+        self._n_throttled += bool(block.gpu and block.gpu.slowdowns)
+        self.inference_s += (block.wall_ns + block.lead_in_ns) / 1e9
+        if block.foreign_share is not None:
+            self._shares.append(block.foreign_share)
+
+    def count_repeat(self) -> None:
+        """Count a block that is repeated because of noise."""
+        self._n_repeated += 1
+
+    def count_jump(self, n_in_a_row: int, jump_s: float) -> None:
+        """Count a block in which the clocks of the host jumped.
+
+        Raises:
+            ClockError: So many blocks in a row had a jump that none can be measured.
+        """
+        self._n_jumps += 1
+        if n_in_a_row == MAX_JUMPS_IN_A_ROW:
+            raise ClockError(
+                f"The clocks of this host disagree in every block, the last time by {jump_s:+.3g} s.",
+                "Check that the host does not sleep, and that nothing sets its time again and again.",
+            )
+
+    def may_repeat(self, plan: BlockPlan, block: Block) -> bool:
+        """Return whether a contended block may be repeated: not if many were, nor if the budget or the side is slow."""
+        is_impatient = self._n_repeated >= PATIENCE * max(self._n_blocks, 20) or self.now_s() >= self.patient_until_s
+        has_given_up = plan.give_up_ns is not None and block.n_calls <= 1 and block.wall_ns > plan.give_up_ns
+        return not is_impatient and not has_given_up
 
     @property
     def is_mostly_contended(self) -> bool:
@@ -357,13 +356,13 @@ class SteadyCandidate:
     Args:
         runner: Launches it again.
         live: Its first process.
-        executor: What launched it.
+        executor: What launched it; None if it is not launched again.
 
     Attributes:
         is_replaced: Whether its process was replaced. Who reads it may reset it.
     """
 
-    def __init__(self, runner: BlockRunner, live: LiveCandidate, executor: Executor) -> None:
+    def __init__(self, runner: BlockRunner, live: LiveCandidate, executor: Executor | None) -> None:
         self.config = live.config
         self.is_replaced = False
         self._runner = runner
@@ -375,24 +374,64 @@ class SteadyCandidate:
         """Facts about the session of its last process."""
         return self._live.session_info
 
-    def measure(self, plan: BlockPlan) -> Block | Failure:
-        """Measure a block, in a new process if the old one ends."""
-        runner, attempts = self._runner, self._runner.attempts_of(self._executor)
+    def measure(self, plan: BlockPlan, *, counts: bool = True) -> Block | Failure:
+        """Measure a block: again if the host slept or is busy, and in a new process if its own ends.
+
+        Args:
+            plan: How the block is measured.
+            counts: Whether it is one of those that are compared. Others are not repeated because of a busy host.
+
+        Raises:
+            MeasureError: The clocks of the host jump again and again.
+        """
+        runner = self._runner
+        if counts:
+            enter_measuring()
+        n_jumps = n_repeats = 0
         while True:
+            runner.check()
             start_s, lost_s = runner.executor.now_s(), runner._lost_s
             answer = self._live.measure(plan)
-            if not isinstance(answer, Failure):
-                attempts.add_block(self.config)
+            if isinstance(answer, Failure):
+                if failure := self._launch_again(answer, start_s, lost_s):
+                    return failure
+                continue
+            if self._executor:
+                runner.attempts_of(self._executor).add_block(self.config)
+            if answer.clock_jump_s:
+                n_jumps += 1
+                runner.count_jump(n_jumps, answer.clock_jump_s)
+                continue
+            n_jumps = 0
+            if not counts:
                 return answer
-            self._live.close()
-            if not attempts.may_try_again(self.config, answer):
+            runner.count_block(answer)
+            if not answer.contended or n_repeats == MAX_REPEATS or not runner.may_repeat(plan, answer):
                 return answer
-            (again,) = runner.launch([self.config], self._executor)
-            runner._lost_s = lost_s + runner.executor.now_s() - start_s
-            if isinstance(again, Failure):
-                return again
-            assert isinstance(again, SteadyCandidate)
-            self._live, self.is_replaced = again._live, True
+            n_repeats += 1
+            runner.count_repeat()
+
+    def _launch_again(self, failure: Failure, start_s: float, lost_s: float) -> Failure | None:
+        """Replace its process after a failure.
+
+        Args:
+            failure: The failure.
+            start_s: When the block began that failed, on the executor's clock. All time since then is lost.
+            lost_s: Time that was lost before.
+
+        Returns:
+            The failure that counts if the process cannot be replaced.
+        """
+        runner = self._runner
+        self._live.close()
+        if not self._executor or not runner.attempts_of(self._executor).may_try_again(self.config, failure):
+            return failure
+        (again,) = runner.launch([self.config], self._executor)
+        runner._lost_s = lost_s + runner.executor.now_s() - start_s
+        if isinstance(again, Failure):
+            return again
+        self._live, self.is_replaced = again._live, True
+        return None
 
     def close(self) -> None:
         """End its process."""
@@ -423,7 +462,7 @@ class FreshCandidate:
             return live
         self.session_info = live.session_info
         try:
-            return self._runner.measure_block(live, plan)
+            return live.measure(plan)
         finally:
             live.close()
 

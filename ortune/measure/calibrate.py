@@ -7,9 +7,9 @@ import numpy as np
 
 from ortune.knobs.config import CUDA_BASED
 from ortune.measure.block_plan import Pace, is_long, measure_pace, plan_block
-from ortune.measure.block_runner import BASELINE_NAME, BlockRunner, raise_failure
+from ortune.measure.block_runner import BASELINE_NAME, BlockRunner, SteadyCandidate, raise_failure
 from ortune.measure.two_speeds import split_speeds
-from ortune.worker import Block, BlockPlan, Failure, LiveCandidate
+from ortune.worker import Block, BlockPlan, Failure
 from ortune.worker.block import GpuState
 from ortune.workload import Goal
 
@@ -47,7 +47,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
 
 def calibrate(
     runner: BlockRunner,
-    first: LiveCandidate,
+    first: SteadyCandidate,
     goal: Goal,
     *,
     first_launch_s: float,
@@ -83,8 +83,8 @@ def calibrate(
         deadline_s=min(FIRST_DEADLINE_S, 15 + 20 * first_launch_s),
     )
 
-    def measure(live: LiveCandidate, plan: BlockPlan) -> Block:
-        block = runner.measure_undisturbed(live, plan)
+    def measure(live: SteadyCandidate, plan: BlockPlan) -> Block:
+        block = live.measure(plan, counts=False)
         if isinstance(block, Failure):
             raise_failure(BASELINE_NAME, block)
         return block

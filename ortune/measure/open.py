@@ -419,12 +419,12 @@ def start_comparison(
         MeasureError: The baseline fails.
     """
     runner = BlockRunner(executor, np.random.default_rng(seed), check)
-    first = runner.keep_alive(first)
-    runner.sessions.append(first.session_info)
+    steady = runner.keep_alive(first, executor)
+    runner.sessions.append(steady.session_info)
     enter_step("calibrating: measuring the default", is_measured=True)
     calibration = calibrate(
         runner,
-        first,
+        steady,
         goal,
         first_launch_s=first_launch_s,
         n_cases=n_cases,

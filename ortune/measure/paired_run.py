@@ -190,21 +190,28 @@ class PairedRun:
             with runner.memory.expect(sum(loads[position].processes for group in groups for position in group)):
                 for group in groups:
                     self._launch_sides(runner, group, lives)
+            step = 0
             positions: list[int] = []
             gap_ns: float | None = None
-            for step in range(plan.rounds):
-                if runner.now_s() >= (next_round_s if rounds else first_round_s):
-                    break
-                positions = positions[::-1] if step % 2 else order(runner.rng, number, sorted(lives))
-                positions = [each for each in positions if each in lives]
-                block = plan.next_block(gap_ns)
-                measured = runner.measure_in_order(lives, positions, block, loads)
+
+            def next_block(before: Round | None) -> BlockPlan | None:
+                is_late = runner.now_s() >= (next_round_s if rounds else first_round_s)
+                return None if step == plan.rounds or is_late else plan.next_block(gap_ns)
+
+            def next_order(left: list[int]) -> list[int]:
+                nonlocal positions
+                positions = positions[::-1] if step % 2 else order(runner.rng, number, left)
+                positions = [position for position in positions if position in lives]
+                return positions
+
+            for measured in runner.measure_rounds(lives, next_block, next_order=next_order, loads=loads):
                 is_out_of_step = any(has_begun_again(live, plan, step) for live in lives.values())
                 if not is_out_of_step:
                     rounds.append(measured)
                 if last := measured.blocks.get(BASELINE_POSITION):
-                    gap_ns = plan.find_gap_ns(block, last)
-                if step + 1 < plan.rounds:
+                    gap_ns = plan.find_gap_ns(plan.next_block(gap_ns), last)
+                step += 1
+                if step < plan.rounds:
                     on_round()
                 for position, failure in measured.failures.items():
                     self._fail(position, failure)
@@ -259,7 +266,7 @@ class PairedRun:
                         known = self._gaps_ns if step < len(self._gaps_ns) else gaps_ns
                         blocks.append(runner.draw_traffic(plan.next_block(known[step])))
                     starts_s.setdefault(step, runner.now_s())
-                    answer = runner.measure_block(live, blocks[step].under(self.load_of(position)))
+                    answer = live.measure(blocks[step].under(self.load_of(position)))
                     if isinstance(answer, Failure):
                         answers[step][position] = answer
                         self._fail(position, answer)

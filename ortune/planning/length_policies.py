@@ -167,7 +167,7 @@ class _LengthPlanning:
             deadline_s=FIRST_CHECK_S + HANGING_FACTOR * (duration_ns + 2 * calls * expected_ns) / 1e9,
             job=job,
         )
-        block = self.blocks.measure_block(live, plan)
+        block = live.measure(plan)
         if isinstance(block, Failure):
             raise MeasureError(f"{self.deployment.title} fails ({block.title}): {block.message}")
         return block

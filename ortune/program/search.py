@@ -30,10 +30,10 @@ from ortune.record.schema import SCHEMA, Bundle, Record, Search, Tried
 from ortune.record.trials import encode_trials, summarize_trials
 from ortune.steps import enter_step
 from ortune.times import stamp
+from ortune.tuning.job import SearchSettings, run_search
 from ortune.tuning.outcome import Observe, Outcome
 from ortune.tuning.record_outcome import make_trials
 from ortune.tuning.resume import JournaledExecutor, explain_kept, open_journal
-from ortune.tuning.stages import SearchSettings, run_search
 from ortune.worker import Executor, Failure, LiveCandidate, Runtime
 from ortune.worker.background_load import BackgroundLoad
 from ortune.workload import Tolerance, Workload

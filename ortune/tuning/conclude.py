@@ -12,12 +12,12 @@ from ortune.measure.limits import kept_all, worst_excess
 from ortune.measure.paired_run import PairedRun
 from ortune.record.schema import BestSoFar, Closest, Compared, Evidence, OutputCheck, Verdict
 from ortune.record.trials import Trial, TrialSession
+from ortune.tuning.board import Board
 from ortune.tuning.front import judge_front, name_few_calls
 from ortune.tuning.outcome import Outcome
 from ortune.tuning.racing import rank_finalists
 from ortune.tuning.results import CandidateResult
 from ortune.tuning.screening import ALL_PAIRS_TRIED
-from ortune.tuning.state import SearchState
 from ortune.tuning.tried import bound_tried_gain
 from ortune.tuning.verdict import (
     CONFIRMED_ONE,
@@ -51,11 +51,11 @@ class Confirmed:
         self.fitting: tuple[PairedRun, CandidateResult] | None = None
 
 
-def find_compared(state: SearchState, confirmed: Confirmed, *, deterministic: bool) -> Compared:
+def find_compared(board: Board, confirmed: Confirmed, *, deterministic: bool) -> Compared:
     """Return what of the outputs was compared: of the candidates in confirmation, or of any if there was none.
 
     Args:
-        state: The search.
+        board: The search.
         confirmed: Results of confirmation.
         deterministic: Whether the baseline's outputs are the same in each run.
     """
@@ -64,20 +64,18 @@ def find_compared(state: SearchState, confirmed: Confirmed, *, deterministic: bo
     if sessions:
         is_compared = all(session.outputs_compared for session in sessions)
     else:
-        is_rejected = any(result.failure and result.failure.kind == "wrong_output" for result in state.results)
-        is_compared = is_rejected or any(session.outputs_compared for session in state.runner.sessions)
+        is_rejected = any(result.failure and result.failure.kind == "wrong_output" for result in board.results)
+        is_compared = is_rejected or any(session.outputs_compared for session in board.runner.sessions)
     if not is_compared:
         return "nothing"
     return "values" if deterministic else "shapes"
 
 
-def conclude(
-    state: SearchState, confirmed: Confirmed, interrupted: str, *, budget_s: float, compared: Compared
-) -> Outcome:
+def conclude(board: Board, confirmed: Confirmed, interrupted: str, *, budget_s: float, compared: Compared) -> Outcome:
     """Return the outcome. It recommends the baseline unless another config is proven to be better.
 
     Args:
-        state: The search.
+        board: The search.
         confirmed: Results of confirmation.
         interrupted: Why the search was interrupted; empty if it was not.
         budget_s: Its budget.
@@ -85,47 +83,47 @@ def conclude(
     """
     comparison = confirmed.comparison
     contended = comparison is not None and comparison.noise.regime == "contended"
-    verdict, reason = explain_no_confirmation(state)
-    trials = state.results.trials()
+    verdict, reason = explain_no_confirmation(board)
+    trials = board.results.trials()
     evidence = Evidence(
         verdict="inconclusive" if interrupted else verdict,
         reason=interrupted or reason,
-        objective=",".join(state.goal.objectives),
-        best_so_far=find_best_so_far(state) if interrupted else None,
+        objective=",".join(board.goal.objectives),
+        best_so_far=find_best_so_far(board) if interrupted else None,
         output_check=OutputCheck(
             compared=compared,
             n_rejected=sum(1 for trial in trials if trial.failure and trial.failure.kind == "wrong_output"),
         ),
         noise=msgspec.structs.replace(
-            state.runner.describe_noise(contended=contended, drift=confirmed.drift),
+            board.runner.describe_noise(contended=contended, drift=confirmed.drift),
             two_speeds=comparison.noise.two_speeds if comparison else None,
         ),
     )
     outcome = Outcome(
-        config=state.space.base,
+        config=board.space.base,
         evidence=evidence,
         interrupted=bool(interrupted),
         budget_s=budget_s,
         trials=trials,
-        rounds=tuple(state.results.rounds),
+        rounds=tuple(board.results.rounds),
         sessions=list_sessions(comparison) if comparison else (),
-        n_candidates=len(state.candidates),
-        stages=tuple(state.stages),
-        ended_early=state.ended_early,
-        unseen_gain=state.unseen_gain,
+        n_candidates=len(board.candidates),
+        stages=tuple(board.stages),
+        ended_early=board.screened.ended_early,
+        unseen_gain=board.screened.unseen_gain,
     )
     if interrupted or comparison is None:
         return outcome
-    tried_gain = bound_tried_gain(state.results, state.noise, state.luck, state.is_doubtful)
+    tried_gain = bound_tried_gain(board.results, board.noise, board.screened.luck, board.is_doubtful)
     outcome = msgspec.structs.replace(outcome, tried_gain=tried_gain)
     # Where the baseline may exceed a limit, a slower config that stays within all of them is an answer, too.
     must_gain = kept_all(comparison.baseline.limits) == "yes"
     others_left = any(
         result not in confirmed.finalists and not result.excess and ((result.log_ratio or 0.0) < 0 or not must_gain)
-        for result in state.results.rank()
+        for result in board.results.rank()
     )
     if confirmed.run:
-        return conclude_front(outcome, state.goal, confirmed.run, comparison, others_left=others_left)
+        return conclude_front(outcome, board.goal, confirmed.run, comparison, others_left=others_left)
     if comparison.rows[1].failure:
         failed = "the best candidate failed in confirmation"
         return msgspec.structs.replace(
@@ -137,7 +135,7 @@ def conclude(
         return msgspec.structs.replace(
             outcome, evidence=msgspec.structs.replace(evidence, verdict="inconclusive", reason=TOO_FEW_LAUNCHES)
         )
-    return conclude_winner(outcome, state.goal, comparison, others_left=others_left)
+    return conclude_winner(outcome, board.goal, comparison, others_left=others_left)
 
 
 def conclude_winner(outcome: Outcome, goal: Goal, comparison: Comparison, *, others_left: bool) -> Outcome:
@@ -241,16 +239,16 @@ def list_sessions(comparison: Comparison) -> tuple[TrialSession, ...]:
     )
 
 
-def explain_no_confirmation(state: SearchState) -> tuple[Verdict, str]:
+def explain_no_confirmation(board: Board) -> tuple[Verdict, str]:
     """Return verdict and reason for a search without a confirmation that can be judged."""
-    if len(state.candidates) == 1:
+    if len(board.candidates) == 1:
         # It was compared with nothing, so it is not called best.
         return "nothing_found", "there is nothing else to try on this host"
-    others = [result for result in state.results if result is not state.baseline]
+    others = [result for result in board.results if result is not board.baseline]
     tried = [result for result in others if not (result.failure and result.failure.stage == "skipped")]
     if tried and all(result.failure for result in tried):
         failed = "it failed" if len(tried) == 1 else "all of them failed"
-        _, reason = judge_untried(len(tried), len(state.candidates) - 1, None, ruled_out=failed)
+        _, reason = judge_untried(len(tried), len(board.candidates) - 1, None, ruled_out=failed)
         return "nothing_found", reason
     return "inconclusive", "the budget is too small for a confirmation that could prove anything: use a larger one"
 
@@ -261,9 +259,9 @@ def find_closest(goal: Goal, rows: tuple[Row, ...] | list[Row]) -> Closest:
     return Closest(config=row.config, limits=row.limits)
 
 
-def find_best_so_far(state: SearchState) -> BestSoFar | None:
+def find_best_so_far(board: Board) -> BestSoFar | None:
     """Return the best candidate of an interrupted search, or None if nothing was measured yet."""
-    for result in rank_finalists(state):
+    for result in rank_finalists(board):
         if result.log_ratio is not None:
             return BestSoFar(config=result.candidate.config, speedup=round(math.exp(-result.log_ratio), 4))
     return None

@@ -13,8 +13,8 @@ from ortune.measure.evaluate import compute_speedup, evaluate
 from ortune.measure.interval import DEFAULT_CONFIDENCE
 from ortune.measure.limits import kept_all
 from ortune.measure.paired_run import FEWEST_LAUNCHES, PairedRun, Side
+from ortune.tuning.board import Board
 from ortune.tuning.results import CandidateResult
-from ortune.tuning.state import SearchState
 from ortune.tuning.verdict import NEGLIGIBLE_GAIN, judge_gain
 from ortune.workload import Goal
 
@@ -36,7 +36,7 @@ Radiology 44 (1971): strict interim analyses hardly weaken the final one."""
 
 
 def confirm(
-    state: SearchState,
+    board: Board,
     finalist: CandidateResult,
     run: PairedRun | None = None,
     *,
@@ -49,18 +49,18 @@ def confirm(
     one, which would make false claims more likely.
 
     Args:
-        state: The search.
+        board: The search.
         finalist: The candidate.
         run: Launches of the candidate and the baseline that count, too; None without any.
         speedup_confidence: Confidence of the interval of its speedup.
     """
-    goal, plan = state.goal, state.plan.confirmation
+    goal, plan = board.goal, board.plan.confirmation
     if run is None:
-        run = start_run(state, [finalist])
+        run = start_run(board, [finalist])
     else:
         finalist.enter("confirmation")
     n_before = len(run.launches)
-    reports = RoundReports(state, run, plan, finalist, can_end_early=not goal.limits)
+    reports = RoundReports(board, run, plan, finalist, can_end_early=not goal.limits)
 
     is_excluded = False
 
@@ -77,38 +77,38 @@ def confirm(
         # which it ended.
         confidence = max(speedup_confidence, INTERIM_CONFIDENCE) if is_excluded else speedup_confidence
         selected = run.in_one_regime()
-        return evaluate(selected, goal, state.runner, confidence=confidence, limit_confidence=limit_confidence)
+        return evaluate(selected, goal, board.runner, confidence=confidence, limit_confidence=limit_confidence)
 
-    start_s = state.now_s()
+    start_s = board.now_s()
     rest = msgspec.structs.replace(plan, launches=None)
-    with state.time_stage("confirmation"):
+    with board.time_stage("confirmation"):
         reports.report()
-        measure_launches(state, run, [finalist], plan, is_done, reports.report)
+        measure_launches(board, run, [finalist], plan, is_done, reports.report)
         if not plan.rounds:  # there is no time for any
             return judge(DEFAULT_CONFIDENCE)
-        launch_s = (state.now_s() - start_s) / max(len(run.launches) - n_before, 1)
+        launch_s = (board.now_s() - start_s) / max(len(run.launches) - n_before, 1)
         if not is_excluded:
-            add_counted_launches(state, run, finalist, rest, is_done, reports.report, launch_s)
+            add_counted_launches(board, run, finalist, rest, is_done, reports.report, launch_s)
         if not goal.limits:
-            end_s = min(start_s + state.longest_confirmation_s, state.end_s) - launch_s
-            is_open = state.is_unpromising and not excludes_gain(run.in_one_regime(), goal)
-            if is_open and state.now_s() < end_s:
+            end_s = min(start_s + board.longest_confirmation_s, board.end_s) - launch_s
+            is_open = board.is_unpromising and not excludes_gain(run.in_one_regime(), goal)
+            if is_open and board.now_s() < end_s:
                 reports.end_s = end_s + launch_s
-                measure_launches(state, run, [finalist], rest, is_done, reports.report, end_s=end_s)
+                measure_launches(board, run, [finalist], rest, is_done, reports.report, end_s=end_s)
             return judge(DEFAULT_CONFIDENCE)
-        end_s = state.end_s - launch_s
-        if state.now_s() > end_s:
+        end_s = board.end_s - launch_s
+        if board.now_s() > end_s:
             return judge(DEFAULT_CONFIDENCE)
         comparison = judge(INTERIM_CONFIDENCE)
         if not is_undecided(comparison):
             return comparison
         reports.end_s = end_s + launch_s
-        measure_launches(state, run, [finalist], rest, is_done, reports.report, end_s=end_s)
+        measure_launches(board, run, [finalist], rest, is_done, reports.report, end_s=end_s)
         return judge(FINAL_CONFIDENCE)
 
 
 def add_counted_launches(
-    state: SearchState,
+    board: Board,
     run: PairedRun,
     finalist: CandidateResult,
     plan: RunPlan,
@@ -119,7 +119,7 @@ def add_counted_launches(
     """Measure more launches while fewer count than a proof needs, as the host was busy in some, and there is time.
 
     Args:
-        state: The search.
+        board: The search.
         run: The run.
         finalist: Its candidate.
         plan: Size of a launch.
@@ -128,18 +128,18 @@ def add_counted_launches(
         launch_s: Time of a launch with its rounds.
     """
     while (n_missing := MIN_LAUNCHES - len(run.in_one_regime().launches)) > 0 and not finalist.failure:
-        n_fitting = int((find_latest_s(state, run) - state.now_s()) / launch_s)
+        n_fitting = int((find_latest_s(board, run) - board.now_s()) / launch_s)
         if n_fitting < 1 or len(run.launches) >= MOST_LAUNCHES:
             break
         more = msgspec.structs.replace(plan, launches=min(n_missing, n_fitting))
-        measure_launches(state, run, [finalist], more, is_done, on_round)
+        measure_launches(board, run, [finalist], more, is_done, on_round)
 
 
 class RoundReports:
     """Reports the progress of a confirmation between its rounds.
 
     Args:
-        state: The search.
+        board: The search.
         run: The rounds, to which the confirmation adds.
         plan: How many are planned.
         best: The candidate, or the best of several; None if that is not known.
@@ -154,7 +154,7 @@ class RoundReports:
 
     def __init__(
         self,
-        state: SearchState,
+        board: Board,
         run: PairedRun,
         plan: RunPlan,
         best: CandidateResult | None,
@@ -165,13 +165,13 @@ class RoundReports:
         self.best = best
         self.speedup: Speedup | None = None
         self.end_s: float | None = None
-        self._state = state
+        self._state = board
         self._run = run
         self._plan = plan
         self._can_end_early = can_end_early
         self._stage = stage
         self._n_before = run.n_rounds, len(run.launches)
-        self._planned_s = paired_run_s(plan, state.pace, state.plan.launch_s, len(run.sides))
+        self._planned_s = paired_run_s(plan, board.pace, board.plan.launch_s, len(run.sides))
         self._n_done = 0
         self._done_s = 0.0
         self._launch_s = 0.0
@@ -188,28 +188,28 @@ class RoundReports:
         At first, this is the planned time. From half of the rounds on, only their own times count. On a slow host, the
         budget ends the confirmation before all planned launches.
         """
-        state, now_s = self._state, self._state.now_s()
+        board, now_s = self._state, self._state.now_s()
         n_done = self._run.n_rounds - self._n_before[0]
         n_planned = max(self._plan.n_rounds, n_done)
-        spent_s = now_s - state.stage_start_s
+        spent_s = now_s - board.stage_start_s
         if n_done != self._n_done:
             self._n_done, self._done_s = n_done, spent_s
         share = n_done / max(n_planned, 1)
         weight = min(2 * share, 1.0)
         total_s = (1 - weight) * self._planned_s + (weight * self._done_s / share if n_done else 0.0)
         if self._launch_s > 0:
-            n_fitting = int((find_latest_s(state, self._run) - state.stage_start_s) / self._launch_s)
+            n_fitting = int((find_latest_s(board, self._run) - board.stage_start_s) / self._launch_s)
             total_s = min(total_s, max(n_fitting, FEWEST_LAUNCHES) * self._launch_s)
         end_s = now_s + max(total_s - spent_s, 0.0) if self.end_s is None else self.end_s
-        is_doubtful = self.speedup.estimate < 1 + NEGLIGIBLE_GAIN if self.speedup else state.is_unpromising
-        state.report(
+        is_doubtful = self.speedup.estimate < 1 + NEGLIGIBLE_GAIN if self.speedup else board.is_unpromising
+        board.report(
             self._stage,
             n_done,
             n_planned,
             self.best,
             self.speedup,
             end_s=end_s,
-            then_s=max(state.end_s - end_s, 0.0) if self._stage == "fitting" else 0.0,
+            then_s=max(board.end_s - end_s, 0.0) if self._stage == "fitting" else 0.0,
             may_end_early=self.end_s is not None or (self._can_end_early and is_doubtful),
         )
 
@@ -229,37 +229,37 @@ def is_undecided(comparison: Comparison) -> bool:
     return verdict == "faster" or kept_all(baseline.limits) == "no"
 
 
-def start_run(state: SearchState, finalists: Sequence[CandidateResult]) -> PairedRun:
+def start_run(board: Board, finalists: Sequence[CandidateResult]) -> PairedRun:
     """Return a paired run of the baseline and some candidates, which are in confirmation from now on."""
     for result in finalists:
         result.enter("confirmation")
-    return make_run(state, finalists)
+    return make_run(board, finalists)
 
 
-def make_run(state: SearchState, finalists: Sequence[CandidateResult]) -> PairedRun:
+def make_run(board: Board, finalists: Sequence[CandidateResult]) -> PairedRun:
     """Return a paired run of the baseline and some candidates."""
     candidates = [result.candidate for result in finalists]
     return PairedRun(
         [
-            Side(name=BASELINE_NAME, config=state.space.base),
+            Side(name=BASELINE_NAME, config=board.space.base),
             *(Side(name=candidate.label, config=candidate.config) for candidate in candidates),
         ],
-        state.goal.load,
-        seed=state.seed,
+        board.goal.load,
+        seed=board.seed,
     )
 
 
-def find_latest_s(state: SearchState, run: PairedRun) -> float:
+def find_latest_s(board: Board, run: PairedRun) -> float:
     """Return after which time no launch may end that is not necessary, on the runner's clock.
 
     A run that has enough launches for a proof does not exceed the budget.
     """
     has_proof = len(run.launches) >= MIN_LAUNCHES
-    return state.end_s if has_proof else state.end_s + LONGEST_OVERRUN * state.plan.left_s
+    return board.end_s if has_proof else board.end_s + LONGEST_OVERRUN * board.plan.left_s
 
 
 def measure_launches(
-    state: SearchState,
+    board: Board,
     run: PairedRun,
     finalists: Sequence[CandidateResult],
     plan: RunPlan,
@@ -272,7 +272,7 @@ def measure_launches(
     """Measure launches of a paired run, and add their rounds to the results of its candidates.
 
     Args:
-        state: The search.
+        board: The search.
         run: The run.
         finalists: Its candidates.
         plan: How many launches, and of what size.
@@ -282,28 +282,28 @@ def measure_launches(
         stage: The stage that the rounds belong to.
     """
     if end_s is None:
-        end_s = max(state.now_s() + LONGEST_CONFIRMATION * state.plan.confirmation_s, state.end_s)
+        end_s = max(board.now_s() + LONGEST_CONFIRMATION * board.plan.confirmation_s, board.end_s)
 
     n_added = len(run.launches)
 
     def add_rounds() -> bool:
         nonlocal n_added
-        state.n_launches += 1
+        board.n_launches += 1
         for rounds in run.launches[n_added:]:  # none if the launch has no round that counts
             for measured in rounds:
-                state.results.add_round([state.baseline, *finalists], measured, stage, launch=state.n_launches)
+                board.results.add_round([board.baseline, *finalists], measured, stage, launch=board.n_launches)
         n_added = len(run.launches)
         return is_done(run)
 
-    latest_s = find_latest_s(state, run)
-    if not state.plan.can_prove:
+    latest_s = find_latest_s(board, run)
+    if not board.plan.can_prove:
         end_s = min(end_s, latest_s)
     try:
-        run.measure(state.runner, plan, end_s=end_s, latest_s=latest_s, is_done=add_rounds, on_round=on_round)
+        run.measure(board.runner, plan, end_s=end_s, latest_s=latest_s, is_done=add_rounds, on_round=on_round)
     except BaseException:
         # What racing measured stays where the first launch was interrupted.
         for result in finalists:
             result.return_if_empty()
         raise
     for position, failure in run.failures.items():
-        state.reject(finalists[position - 1], failure)
+        board.reject(finalists[position - 1], failure)

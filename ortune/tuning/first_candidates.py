@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Iterator
 
 from ortune.knobs import Candidate, SearchSpace, ids
+from ortune.tuning.board import Board
 from ortune.tuning.results import CandidateResult
-from ortune.tuning.state import SearchState
 
 FAR_BEHIND = math.log(1.5)
 """Knobs of providers that are slower than the fastest one by more than this, as a log-ratio, are tried last."""
@@ -20,24 +20,25 @@ class FirstCandidates:
     multiplies in TF32. Choices of a provider that is far behind another one then come last.
 
     Args:
-        state: The state of the search.
+        board: The board of the search.
         space: Its candidates.
+        n_earlier: How many other hosts began before this one.
 
     Attributes:
         n: Number of candidates, without the baseline.
         now: The baseline and the candidates of the first batches, or all of them if their order is known.
     """
 
-    def __init__(self, state: SearchState, space: SearchSpace) -> None:
-        known = [space.select(selection) for selection in _list_known(state, space)]
-        selections = list(space.one_factor()) if state.strategy not in {"random", "exhaustive"} else []
+    def __init__(self, board: Board, space: SearchSpace, n_earlier: int) -> None:
+        known = [space.select(selection) for selection in _list_known(board, space)]
+        selections = list(space.one_factor()) if board.strategy not in {"random", "exhaustive"} else []
         alone = [space.select(selection) for selection in selections]
         # Two rules, or a rule and a hint, may give the same candidate.
         every = [space.select({}), *known, *alone]
         found = list({each.config.key: each for each in every if each.config.key in space.numbers}.values())
         self.n = len(found) - 1
         # Nodes that start at the same time begin in different places.
-        place = state.exchange.count_earlier() * state.plan.batch % max(self.n, 1)
+        place = n_earlier * board.plan.batch % max(self.n, 1)
         baseline, others = found[0], [*found[1 + place :], *found[1 : 1 + place]]
         plain = {
             each.config.key
@@ -54,7 +55,7 @@ class FirstCandidates:
                 return each.config.key not in plain, each.config.key not in first, each.config.provider != self._own
 
             others.sort(key=order)
-            n_now = len(self._plain) + state.plan.batch
+            n_now = len(self._plain) + board.plan.batch
         self.now = [baseline, *others[:n_now]]
         self._waiting = others[n_now:]
 
@@ -83,15 +84,15 @@ class FirstCandidates:
         return waiting
 
 
-def _list_known(state: SearchState, space: SearchSpace) -> Iterator[dict[str, str]]:
+def _list_known(board: Board, space: SearchSpace) -> Iterator[dict[str, str]]:
     """Yield the labels of candidates that are known to be good elsewhere. Missing labels mean the default.
 
     "adaptive" starts with the best of earlier searches and the advice of the documentation. "random" and "exhaustive"
     have no first candidates but the baseline, to be comparable with other tuners.
     """
-    if state.strategy != "adaptive":
+    if board.strategy != "adaptive":
         return
-    for config in state.hints:
+    for config in board.hints:
         number = space.numbers.get(config.key)
         if number is not None:
             yield dict(space.candidates[number].labels)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 
 import msgspec
 
-from ortune.measure.block_runner import BASELINE_NAME, FreshCandidate, raise_failure
+from ortune.measure.block_runner import BASELINE_NAME, raise_failure
 from ortune.measure.figures import to_cost
 from ortune.measure.stats import robust_sigma
 from ortune.storage import SharedRound
 from ortune.storage.schema import MOST_ROUNDS, limit_log_ratio
-from ortune.tuning.state import SearchState
-from ortune.worker import Failure, LiveCandidate
+from ortune.tuning.board import Board
+from ortune.worker import Failure
 
 N_LAUNCHES = 3
 FEWEST_ROUNDS = 2
@@ -48,37 +49,32 @@ class Fitness(msgspec.Struct, frozen=True, kw_only=True):
     unfit: str
 
 
-def check_fitness(state: SearchState) -> Fitness:
+def check_fitness(board: Board) -> Fitness:
     """Measure the baseline against itself in fresh launches, again if the result is bad.
 
     Raises:
         MeasureError: The baseline fails.
     """
     for _ in range(N_ATTEMPTS):
-        found = judge_fitness([measure_control(state) for _ in range(N_LAUNCHES)])
+        found = judge_fitness([measure_control(board) for _ in range(N_LAUNCHES)])
         if not found.unfit:
             break
     return found
 
 
-def measure_control(state: SearchState) -> list[SharedRound]:
+def measure_control(board: Board) -> list[SharedRound]:
     """Launch the baseline twice, and return the log-ratios of its rounds."""
-    runner, base = state.runner, state.space.base
-    lives: list[LiveCandidate]
-    if runner.one_at_a_time:
-        lives = [FreshCandidate(runner, base), FreshCandidate(runner, base)]
-    else:
-        launched = runner.launch([base, base])
-        lives = [each for each in launched if not isinstance(each, Failure)]
-        for failure in launched:
-            if isinstance(failure, Failure):
-                for live in lives:
-                    live.close()
-                raise_failure(BASELINE_NAME, failure)
+    runner, base = board.runner, board.space.base
+    launched = board.start([base, base])
+    lives = {position: live for position, live in enumerate(launched) if not isinstance(live, Failure)}
     rounds = []
     try:
-        for _ in range(max(FEWEST_ROUNDS, state.plan.screening_rounds)):
-            measured = runner.measure_round(lives, state.plan.block)
+        for failure in launched:
+            if isinstance(failure, Failure):
+                raise_failure(BASELINE_NAME, failure)
+        n_rounds = max(FEWEST_ROUNDS, board.plan.screening_rounds)
+        measuring = runner.measure_rounds(lives, lambda before: board.plan.block)
+        for measured in itertools.islice(measuring, n_rounds):
             for failure in measured.failures.values():
                 raise_failure(BASELINE_NAME, failure)
             rounds.append(
@@ -87,13 +83,13 @@ def measure_control(state: SearchState) -> list[SharedRound]:
                         limit_log_ratio(
                             math.log(to_cost(name, measured.figure(name, 1)) / to_cost(name, measured.figure(name, 0)))
                         )
-                        for name in state.goal.objectives
+                        for name in board.goal.objectives
                     ),
                     contended=measured.contended,
                 )
             )
     finally:
-        for live in lives:
+        for live in lives.values():
             live.close()
     return rounds
 

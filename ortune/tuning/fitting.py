@@ -17,6 +17,7 @@ from ortune.measure.evaluate import compute_speedup, evaluate
 from ortune.measure.interval import format_speedup
 from ortune.measure.paired_run import PairedRun
 from ortune.measure.stats import SMALLEST_ERROR
+from ortune.tuning.board import Board
 from ortune.tuning.confirmation import (
     FINALIST_POSITION,
     LONGEST_CONFIRMATION,
@@ -26,7 +27,6 @@ from ortune.tuning.confirmation import (
 )
 from ortune.tuning.plan import RACING_SHARE, is_simple, shortest_confirmation_s, with_confirmation
 from ortune.tuning.results import CandidateResult
-from ortune.tuning.state import SearchState
 from ortune.tuning.verdict import NEGLIGIBLE_GAIN, SECOND_CONFIDENCE, judge_confirmation
 from ortune.workload import Goal
 
@@ -41,30 +41,30 @@ LARGEST_PROOF_SHARE = 0.75
 time that is left that may be for this. Two are a proof, if the estimate stays the same."""
 
 
-def find_fitting(state: SearchState) -> CandidateResult | None:
+def find_fitting(board: Board) -> CandidateResult | None:
     """Return the thread pool that fits this host and is compared first.
 
     Returns:
-        The pool; None if the default pool fits, and in searches for a Pareto front, on several hosts, or with another
-        strategy, which begin as other tuners do.
+        The pool; None if the default pool fits, and in searches for a Pareto front or with another strategy, which
+        begin as other tuners do.
     """
-    candidate = state.space.fitting
-    if candidate is None or len(state.goal.objectives) > 1 or state.exchange.is_shared:
+    candidate = board.space.fitting
+    if candidate is None or len(board.goal.objectives) > 1:
         return None
-    return state.results.get_or_add(candidate) if state.strategy == "adaptive" else None
+    return board.results.get_or_add(candidate) if board.strategy == "adaptive" else None
 
 
-def find_fitting_s(state: SearchState) -> float:
+def find_fitting_s(board: Board) -> float:
     """Return how long the comparison of the pool takes, in seconds."""
-    return max(FITTING_S, shortest_run_s(state.pace, state.plan.launch_s))
+    return max(FITTING_S, shortest_run_s(board.pace, board.plan.launch_s))
 
 
-def leaves_no_time(state: SearchState) -> bool:
+def leaves_no_time(board: Board) -> bool:
     """Return whether the comparison of the pool leaves no time to find a better candidate."""
-    return find_fitting_s(state) > FITTING_SHARE * state.plan.left_s
+    return find_fitting_s(board) > FITTING_SHARE * board.plan.left_s
 
 
-def compare_fitting(state: SearchState, result: CandidateResult) -> PairedRun | None:
+def compare_fitting(board: Board, result: CandidateResult) -> PairedRun | None:
     """Compare the thread pool that fits this host with the baseline.
 
     This candidate is known before anything is measured, so that the comparison is not biased by a choice.
@@ -72,55 +72,55 @@ def compare_fitting(state: SearchState, result: CandidateResult) -> PairedRun | 
     Returns:
         The run; None if the pool failed, or nothing was measured.
     """
-    goal, plan, time_s = state.goal, state.plan, find_fitting_s(state)
-    run = make_run(state, [result])
-    size = plan_paired_run(time_s, goal, state.pace, plan.launch_s, 2)
-    reports = RoundReports(state, run, size, result, stage="fitting")
+    goal, plan, time_s = board.goal, board.plan, find_fitting_s(board)
+    run = make_run(board, [result])
+    size = plan_paired_run(time_s, goal, board.pace, plan.launch_s, 2)
+    reports = RoundReports(board, run, size, result, stage="fitting")
 
     def is_done(run: PairedRun) -> bool:
         reports.speedup = compute_speedup(run.in_one_regime(), FINALIST_POSITION, goal.objective)
         reports.finish_launch()
         return False
 
-    with state.time_stage("fitting"):
+    with board.time_stage("fitting"):
         reports.report()
-        end_s = state.now_s() + LONGEST_CONFIRMATION * time_s
-        measure_launches(state, run, [result], size, is_done, reports.report, end_s=end_s, stage="fitting")
+        end_s = board.now_s() + LONGEST_CONFIRMATION * time_s
+        measure_launches(board, run, [result], size, is_done, reports.report, end_s=end_s, stage="fitting")
     return run if run.launches and not result.failure else None
 
 
-def report_fitting(state: SearchState, run: PairedRun, result: CandidateResult, *, others_follow: bool) -> None:
+def report_fitting(board: Board, run: PairedRun, result: CandidateResult, *, others_follow: bool) -> None:
     """Report how the pool compares. If it seems to be better, plan as much time as its proof still needs."""
-    speedup = compute_speedup(run.in_one_regime(), FINALIST_POSITION, state.goal.objective)
+    speedup = compute_speedup(run.in_one_regime(), FINALIST_POSITION, board.goal.objective)
     if speedup is None:
         return
     label, ratio = result.candidate.label, format_speedup(speedup)
     others = " Other candidates follow." if others_follow else ""
-    state.add_note(f"{label} against the default: {ratio}.{others}")
+    board.add_note(f"{label} against the default: {ratio}.{others}")
     if speedup.estimate > 1 + NEGLIGIBLE_GAIN:
-        time_s = plan_proof_s(state, speedup)
-        plan = with_confirmation(state.plan, state.goal, state.pace, time_s)
+        time_s = plan_proof_s(board, speedup)
+        plan = with_confirmation(board.plan, board.goal, board.pace, time_s)
         racing_s = min(plan.racing_s, RACING_SHARE * (plan.left_s - time_s))
-        state.replan(msgspec.structs.replace(plan, proof_s=time_s, racing_s=racing_s))
+        board.replan(msgspec.structs.replace(plan, proof_s=time_s, racing_s=racing_s))
 
 
-def plan_proof_s(state: SearchState, speedup: Speedup) -> float:
+def plan_proof_s(board: Board, speedup: Speedup) -> float:
     """Return the time in seconds that the pool still needs to be proven, within what is left.
 
     The width of an interval is inversely proportional to the square root of the time.
 
     Args:
-        state: The search, after the comparison of the pool.
+        board: The search, after the comparison of the pool.
         speedup: What the comparison shows.
     """
-    done_s, plan = state.stages[-1].wall_s, state.plan
-    if not is_simple(state.goal):
+    done_s, plan = board.stages[-1].wall_s, board.plan
+    if not is_simple(board.goal):
         return plan.confirmation_s
     distance = math.log(speedup.estimate) / max(find_standard_error(speedup), SMALLEST_ERROR)
     if distance == 0:  # the interval has no end
         distance = SMALLEST_ERROR
     needed_s = done_s * ((PROOF_ERRORS / distance) ** 2 - 1)
-    least_s, most_s = shortest_confirmation_s(plan, state.goal, state.pace), LARGEST_PROOF_SHARE * plan.left_s
+    least_s, most_s = shortest_confirmation_s(plan, board.goal, board.pace), LARGEST_PROOF_SHARE * plan.left_s
     return max(min(needed_s, most_s), least_s)
 
 
@@ -145,21 +145,21 @@ def put_first(ranked: list[CandidateResult], run: PairedRun, result: CandidateRe
 
 
 def find_better_fitting(
-    state: SearchState, run: PairedRun, result: CandidateResult, confirmed: Comparison | None
+    board: Board, run: PairedRun, result: CandidateResult, confirmed: Comparison | None
 ) -> Comparison | None:
     """Return the comparison of the pool if it is the answer; None if another candidate is, or if it is not proven.
 
     Args:
-        state: The search.
+        board: The search.
         run: The run in which the pool was compared with the baseline.
         result: The pool.
         confirmed: The confirmation of another candidate, or None.
     """
     counted = run.in_one_regime()
-    if result.failure or len(counted.launches) < MIN_LAUNCHES or not state.check_finalist(result):
+    if result.failure or len(counted.launches) < MIN_LAUNCHES or not board.check_finalist(result):
         return None
-    comparison = evaluate(counted, state.goal, state.runner, confidence=SECOND_CONFIDENCE)
-    own, other = (find_proven_speedup(state.goal, each) for each in (comparison, confirmed))
+    comparison = evaluate(counted, board.goal, board.runner, confidence=SECOND_CONFIDENCE)
+    own, other = (find_proven_speedup(board.goal, each) for each in (comparison, confirmed))
     if own is None:
         return None
     return None if other is not None and is_clearly_larger(other, own) else comparison

@@ -15,46 +15,46 @@ from ortune.measure.interval import share_error
 from ortune.measure.limits import is_overloaded, kept_all, may_be_overloaded, name_limits
 from ortune.measure.paired_run import BASELINE_POSITION, PairedRun
 from ortune.record.schema import FrontPoint, Verdict
+from ortune.tuning.board import Board
 from ortune.tuning.confirmation import RoundReports, measure_launches, start_run
 from ortune.tuning.pareto import TIE, find_front, find_knee
 from ortune.tuning.plan import MAX_FRONT_CANDIDATES
 from ortune.tuning.results import CandidateResult
-from ortune.tuning.state import SearchState
 from ortune.tuning.verdict import NEGLIGIBLE_GAIN, TOO_FEW_LAUNCHES
 from ortune.workload import Goal, Objective
 
 
-def confirm_front(state: SearchState, chosen: Sequence[CandidateResult]) -> tuple[PairedRun, Comparison]:
+def confirm_front(board: Board, chosen: Sequence[CandidateResult]) -> tuple[PairedRun, Comparison]:
     """Compare candidates with the baseline."""
-    planned = state.plan.confirmation
+    planned = board.plan.confirmation
     # The plan assumes the maximum number of candidates.
     step = fewest_rounds(planned.block)
     rounds = max(step, planned.rounds * (1 + MAX_FRONT_CANDIDATES) // (len(chosen) + 1) // step * step)
     plan = msgspec.structs.replace(planned, rounds=rounds)
 
-    run = start_run(state, chosen)
-    reports = RoundReports(state, run, plan, None)
+    run = start_run(board, chosen)
+    reports = RoundReports(board, run, plan, None)
 
     def is_done(run: PairedRun) -> bool:
-        reports.best = next((result for result in state.results.rank() if result in chosen), None)
+        reports.best = next((result for result in board.results.rank() if result in chosen), None)
         reports.finish_launch()
         return False
 
-    with state.time_stage("confirmation"):
+    with board.time_stage("confirmation"):
         reports.report()
-        measure_launches(state, run, chosen, plan, is_done, reports.report)
+        measure_launches(board, run, chosen, plan, is_done, reports.report)
     run = run.in_one_regime()
-    return run, evaluate(run, state.goal, state.runner)
+    return run, evaluate(run, board.goal, board.runner)
 
 
-def choose_for_front(state: SearchState, ranked: Sequence[CandidateResult]) -> list[CandidateResult]:
+def choose_for_front(board: Board, ranked: Sequence[CandidateResult]) -> list[CandidateResult]:
     """Return the best candidates, without those whose outputs turn out to be wrong."""
-    n_finalists = min(MAX_FRONT_CANDIDATES, state.plan.max_live - 1)
+    n_finalists = min(MAX_FRONT_CANDIDATES, board.plan.max_live - 1)
     left, checked = list(ranked), set[str]()
     while True:
         chosen = choose_finalists(left, n_finalists)
         new = [result for result in chosen if result.candidate.config.key not in checked]
-        wrong = [result for result in new if not state.check_finalist(result, n_finalists)]
+        wrong = [result for result in new if not board.check_finalist(result, n_finalists)]
         if not wrong:
             return chosen
         checked |= {result.candidate.config.key for result in new}

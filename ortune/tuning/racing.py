@@ -9,15 +9,11 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.errors import MeasureError
 from ortune.measure.block_plan import SHORTEST_WARM_UP_NS, block_wall_s, expect_warm_up_ns, launch_sides_s
 from ortune.measure.figures import is_pooled
-from ortune.storage import SharedRace
-from ortune.tuning.merge import send_launches
+from ortune.tuning.board import Board
 from ortune.tuning.outliers import limit_rounds
 from ortune.tuning.results import CandidateResult
-from ortune.tuning.shared_race import RaceElsewhere
-from ortune.tuning.state import SearchState
 from ortune.tuning.verdict import NEGLIGIBLE_GAIN
 
 MIN_CANDIDATES = 2
@@ -49,23 +45,30 @@ CLEARANCE = 0.03
 """Minimum distance below a limit, as a log-ratio, at which a candidate clearly stays within it."""
 
 
-def run_racing(state: SearchState, racing_s: float) -> None:
-    """Race the best candidates of screening for a time, if there is time for two launches of two candidates."""
-    most = count_affordable(state, racing_s)
-    racing = choose_candidates(state, most) if most >= MIN_CANDIDATES else []
+def race(board: Board, racing_s: float, make_race: MakeRace | None = None) -> bool:
+    """Race the best candidates of screening for a time, if there is time for two launches of two candidates.
+
+    Args:
+        board: The search.
+        racing_s: The time, in seconds.
+        make_race: Makes the race; None for one of this host alone.
+
+    Returns:
+        Whether it showed that no candidate is better than the baseline by more than is negligible.
+    """
+    most = count_affordable(board, racing_s)
+    racing = choose_candidates(board, most) if most >= MIN_CANDIDATES else []
     if len(racing) < MIN_CANDIDATES:
-        return
-    with state.time_stage("racing"):
-        Race(state, racing, racing_s).run()
+        return False
+    with board.time_stage("racing"):
+        return (make_race or Race)(board, racing, racing_s).run()
 
 
 class Race:
     """Launches candidates again and again, until one is left, or the time or the number of launches is used up.
 
-    Launches of other nodes count like own ones, and so does the time that they take.
-
     Args:
-        state: The search.
+        board: The search.
         racing: The candidates.
         racing_s: The time of all launches, in seconds.
 
@@ -74,52 +77,52 @@ class Race:
         best: The best of them, or None.
     """
 
-    def __init__(self, state: SearchState, racing: list[CandidateResult], racing_s: float) -> None:
+    def __init__(self, board: Board, racing: list[CandidateResult], racing_s: float) -> None:
         self.racing = racing
         self.best: CandidateResult | None = None
-        self._state = state
+        self._board = board
         self._racers = racing
-        self._others = RaceElsewhere(state)
-        self._start_s = state.now_s()
+        self._start_s = board.now_s()
         self._end_s = self._start_s + racing_s
         self._n_own = 0
         self._side_s = 0.0
 
     @property
     def n_launches(self) -> int:
-        """Launches so far, on all nodes."""
-        return self._n_own + self._others.n_launches
+        """Launches so far."""
+        return self._n_own
 
     @property
-    def _launch_s(self) -> float:
+    def launch_s(self) -> float:
         """Duration of the next launch, in seconds."""
         return max(self._side_s, SHORTEST_SIDE_S) * (1 + len(self.racing))
 
-    def run(self) -> None:
-        """Race."""
+    def run(self) -> bool:
+        """Race, and return whether no candidate is better than the baseline by more than is negligible."""
         for result in self._racers:
             result.enter("racing")
         self.best = self._find_best()
         self._report()
-        try:
-            while self.racing and (n_missing := self._count_missing()) > 0:
-                self._advance(n_missing)
-                if is_hopeless(self._state, self.racing):
-                    self._state.is_unpromising = True
-                    return
-                self.racing = self._keep_affordable(drop_slower(self._state, self.racing))
-                self.best = self._find_best()
-                self._report()
-        finally:
-            self._others.announce(())
+        while self.racing and (n_missing := self.count_missing()) > 0:
+            self.advance(n_missing)
+            if is_hopeless(self._board, self.racing):
+                return True
+            self.racing = self._keep_affordable(drop_slower(self._board, self.racing))
+            self.best = self._find_best()
+            self._report()
+        return False
 
-    def _count_missing(self) -> int:
+    def count_left_s(self) -> float:
+        """Return how much time is left, in seconds."""
+        return self._end_s - self._board.now_s()
+
+    def count_missing(self) -> int:
         """Return how many more launches there is time for, and at least those that are needed to compare."""
         if not self._n_own:
             return MIN_LAUNCHES
         if self.n_launches >= MIN_LAUNCHES and len(self.racing) == 1:
             return 0
-        affordable = int((self._end_s - self._state.now_s() - self._others.spent_s) / self._launch_s)
+        affordable = int(self.count_left_s() / self.launch_s)
         return min(max(affordable, MIN_LAUNCHES - self.n_launches), MAX_LAUNCHES - self.n_launches)
 
     def _keep_affordable(self, racing: list[CandidateResult]) -> list[CandidateResult]:
@@ -129,99 +132,65 @@ class Race:
         """
         if self.n_launches >= MIN_LAUNCHES:
             return racing
-        n_sides = int((self._end_s - self._state.now_s()) / max(self._side_s, SHORTEST_SIDE_S))
-        ranked = [result for result in self._state.results.rank() if result in racing]
+        n_sides = int((self._end_s - self._board.now_s()) / max(self._side_s, SHORTEST_SIDE_S))
+        ranked = [result for result in self._board.results.rank() if result in racing]
         best = ranked[: max(n_sides - 1, MIN_CANDIDATES)]
         return [result for result in racing if result in best]
 
-    def _advance(self, n_missing: int) -> None:
-        """Wait for launches of other nodes that complete the race, or launch the candidates here."""
-        others = self._others
-        others.announce(self.racing)
-        if self._n_own:
-            n_elsewhere = others.n_launches
-            others.wait(self.racing, n_missing, self._launch_s)
-            if others.n_launches != n_elsewhere or self._count_missing() <= 0:
-                return
-        begin_s, n_begin = self._state.now_s(), len(self.racing)
+    def advance(self, n_missing: int) -> None:
+        """Launch the candidates, of which so many launches are missing."""
+        begin_s, n_begin = self._board.now_s(), len(self.racing)
         try:
-            self.racing = race_launch(self._state, self.racing, self._report)
+            self.racing = race_launch(self._board, self.racing, self._report)
         finally:
             # What screening measured stays where racing was interrupted, or where memory was lacking.
             for result in self._racers:
                 result.return_if_empty()
         self._n_own += 1
-        self._side_s = (self._state.now_s() - begin_s) / (1 + n_begin)
-        others.collect(self.racing)
+        self._side_s = (self._board.now_s() - begin_s) / (1 + n_begin)
 
     def _find_best(self) -> CandidateResult | None:
-        return next((result for result in self._state.results.rank() if result in self.racing), None)
+        return next((result for result in self._board.results.rank() if result in self.racing), None)
 
     def _report(self) -> None:
-        state = self._state
+        board = self._board
         # It ends before a launch that would take longer than planned, and when one candidate is left.
-        latest_s = self._start_s + MAX_LAUNCHES * self._launch_s if self._n_own else self._end_s
-        ends_s = min(self._end_s, latest_s) if len(self.racing) > 1 else state.now_s()
-        then_s = min(max(state.end_s - ends_s, 0.0), state.plan.confirmation_s)
-        state.report("racing", self.n_launches, None, self.best, end_s=ends_s, then_s=then_s)
+        latest_s = self._start_s + MAX_LAUNCHES * self.launch_s if self._n_own else self._end_s
+        ends_s = min(self._end_s, latest_s) if len(self.racing) > 1 else board.now_s()
+        then_s = min(max(board.end_s - ends_s, 0.0), board.plan.confirmation_s)
+        board.report("racing", self.n_launches, None, self.best, end_s=ends_s, then_s=then_s)
 
 
-def race_launch(
-    state: SearchState, racing: list[CandidateResult], on_round: Callable[[], None]
-) -> list[CandidateResult]:
+MakeRace = Callable[[Board, list[CandidateResult], float], Race]
+"""Makes the race of some candidates for a time in seconds."""
+
+
+def race_launch(board: Board, racing: list[CandidateResult], on_round: Callable[[], None]) -> list[CandidateResult]:
     """Launch the candidates, measure their rounds, and return those that work.
 
     Args:
-        state: The search.
+        board: The search.
         racing: The candidates.
         on_round: Called after each round, to report progress.
     """
-    baseline, lives = state.launch(racing)
     try:
-        for _ in range(state.plan.racing_rounds):
-            if lives:
-                lives = state.measure_round(baseline, lives)
+        with board.launch(racing) as live:
+            rounds = board.runner.measure_rounds(live.lives, live.next_block)
+            for measured in itertools.islice(rounds, board.plan.racing_rounds):
+                live.add(measured)
                 on_round()
+            return [result for _, result in live.candidates()]
     finally:
-        baseline.close()
-        for _, live in lives:
-            live.close()
         # In a race, there is no time to measure them alone.
-        state.starved.clear()
-    return [result for result, _ in lives]
+        board.starved.clear()
 
 
-def take_part(state: SearchState, race: SharedRace) -> bool:
-    """Launch the candidates of another node's race once, and send what they showed.
-
-    Returns:
-        False if this node cannot take part, or not again: a candidate was not measured by any node that counts, one
-        failed, they do not fit into memory together, or the baseline failed.
-    """
-    known = [candidate for each in race.configs if (candidate := state.results.find(each.key)) is not None]
-    if not known or len(known) < len(race.configs) or len(known) >= state.plan.max_live:
-        return False
-    # The results of this node stay as they are: its own race may follow.
-    racers = [CandidateResult(each, state.results[each].number, state.goal) for each in known]
-    for racer in racers:
-        racer.enter("racing")
-    begin_s, launch = state.now_s(), state.n_launches + 1
-    state.end_s = begin_s + state.plan.racing_s
-    try:
-        working = race_launch(state, racers, state.exchange.beat)
-    except MeasureError:
-        return False
-    spent_s = (state.now_s() - begin_s) / len(racers)
-    send_launches(state.exchange, racers, launch, spent_s=spent_s, race=race.worker)
-    return len(working) == len(racers)
-
-
-def count_affordable(state: SearchState, racing_s: float) -> int:
+def count_affordable(board: Board, racing_s: float) -> int:
     """Return how many candidates can race in the minimum of launches within this time."""
-    plan = state.plan
-    round_s = plan.racing_rounds * block_wall_s(plan.block, state.pace)
+    plan = board.plan
+    round_s = plan.racing_rounds * block_wall_s(plan.block, board.pace)
 
-    warm_up_s = expect_warm_up_ns(state.pace, SHORTEST_WARM_UP_NS) / 1e9
+    warm_up_s = expect_warm_up_ns(board.pace, SHORTEST_WARM_UP_NS) / 1e9
 
     def takes_s(n: int) -> float:
         launches_s = n * plan.racing_rounds * plan.launch_s if plan.one_at_a_time else launch_sides_s(plan.launch_s, n)
@@ -233,14 +202,14 @@ def count_affordable(state: SearchState, racing_s: float) -> int:
     return most
 
 
-def choose_candidates(state: SearchState, most: int = MAX_CANDIDATES) -> list[CandidateResult]:
+def choose_candidates(board: Board, most: int = MAX_CANDIDATES) -> list[CandidateResult]:
     """Return the best candidates of screening: up to eight, and as many as memory and time allow.
 
     They stay within the limits and are close to the best in at least one objective. If none stays within the limits,
     all candidates may race. Places are given in turn to the candidates that the model expects to be best, to those that
     were measured best, and to those with one setting: the model may be wrong, and so may be the measurements.
     """
-    ranked = state.results.rank()
+    ranked = board.results.rank()
     keeping = [result for result in ranked if not result.excess] or ranked
     vectors = {result.number: result.log_ratios or () for result in keeping}
     # If the baseline was measured while the host was busy, a candidate may seem to be far better than all others.
@@ -251,20 +220,20 @@ def choose_candidates(state: SearchState, most: int = MAX_CANDIDATES) -> list[Ca
         for result in keeping
         if any(value <= best + WORTH_RACING for value, best in zip(vectors[result.number], bests, strict=True))
     ]
-    if state.expected and len(state.goal.objectives) == 1:
+    if board.screened.expected and len(board.goal.objectives) == 1:
         # Part of the best candidate's lead is due to chance, especially if similar candidates are slower.
-        expected = {result.number: state.expected[result.candidate.config.key] for result in worth_racing}
+        expected = {result.number: board.screened.expected[result.candidate.config.key] for result in worth_racing}
         worth_racing = take_turns(
             sorted(worth_racing, key=lambda result: (result.excess, expected[result.number])),
             worth_racing,
-            [result for result in worth_racing if count_changes(state, result) == 1],
+            [result for result in worth_racing if count_changes(board, result) == 1],
         )
-    return worth_racing[: min(MAX_CANDIDATES, most, state.plan.max_live - 1)]
+    return worth_racing[: min(MAX_CANDIDATES, most, board.plan.max_live - 1)]
 
 
-def count_changes(state: SearchState, result: CandidateResult) -> int:
+def count_changes(board: Board, result: CandidateResult) -> int:
     """Return how many settings of a candidate differ from the baseline's."""
-    base = state.space.base.settings
+    base = board.space.base.settings
     return sum(base.get(name) != value for name, value in result.candidate.config.settings.items())
 
 
@@ -274,7 +243,7 @@ def take_turns(*rankings: list[CandidateResult]) -> list[CandidateResult]:
     return list(dict.fromkeys(result for result in turns if result is not None))
 
 
-def drop_slower(state: SearchState, racing: list[CandidateResult]) -> list[CandidateResult]:
+def drop_slower(board: Board, racing: list[CandidateResult]) -> list[CandidateResult]:
     """Return the candidates that may be the best in any objective, given their launches in this race.
 
     All candidates were measured in the same rounds, so whatever affects a whole launch, including the baseline, cancels
@@ -283,7 +252,7 @@ def drop_slower(state: SearchState, racing: list[CandidateResult]) -> list[Candi
     comparable = [result for result in racing if not result.excess]
     if comparable:
         racing = [result for result in racing if not result.excess or result.n_launches < MIN_LAUNCHES]
-    luck = state.luck or USUAL_LUCK
+    luck = board.screened.luck or USUAL_LUCK
     limited, values = list_log_ratios(comparable, luck)
     if values.shape[1] < MIN_LAUNCHES or len(comparable) < 2:
         return racing
@@ -292,11 +261,11 @@ def drop_slower(state: SearchState, racing: list[CandidateResult]) -> list[Candi
     return [result for result in racing if result.number not in dropped]
 
 
-def is_hopeless(state: SearchState, racing: list[CandidateResult]) -> bool:
+def is_hopeless(board: Board, racing: list[CandidateResult]) -> bool:
     """Return whether all candidates are unlikely to be better than the baseline by more than is negligible."""
-    if len(state.goal.objectives) > 1 or state.goal.limits:
+    if len(board.goal.objectives) > 1 or board.goal.limits:
         return False
-    luck = state.luck or USUAL_LUCK
+    luck = board.screened.luck or USUAL_LUCK
     limited, values = list_log_ratios(racing, luck)
     return values.shape[1] >= MIN_LAUNCHES and excludes_relevant_gain(values, luck, limited)
 
@@ -422,16 +391,16 @@ def median_of_chi_square(n_free: int) -> float:
     return (1 - 2 / (9 * n_free)) ** 3
 
 
-def rank_finalists(state: SearchState) -> list[CandidateResult]:
+def rank_finalists(board: Board) -> list[CandidateResult]:
     """Return the candidates in the order in which they are confirmed: those that raced first.
 
     Among candidates that are as good as the best, the one with the fewest settings comes first: a setting without
     effect on this host may be harmful on another.
     """
-    ranked = state.results.rank()
+    ranked = board.results.rank()
     raced = [result for result in ranked if result.stage != "screening"]
     rest = [result for result in ranked if result.stage == "screening"]
-    if len(state.goal.objectives) > 1:
+    if len(board.goal.objectives) > 1:
         return raced or rest
     if not raced:
         return rest
@@ -447,7 +416,7 @@ def rank_finalists(state: SearchState) -> list[CandidateResult]:
         and is_near_limit(result) <= is_near_limit(first)
         and result.n_launches >= first.n_launches
     ]
-    bounds = bound_log_ratios(contenders, state.luck or USUAL_LUCK)
+    bounds = bound_log_ratios(contenders, board.screened.luck or USUAL_LUCK)
     order = {result.number: bound for result, bound in zip(contenders, bounds, strict=True)}
     raced.sort(key=lambda result: order.get(result.number, math.inf))
     alike = [result for result in contenders if order[result.number] <= min(bounds) + AS_GOOD]

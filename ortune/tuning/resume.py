@@ -302,14 +302,24 @@ class JournaledExecutor:
         """Return the time of the last event, in seconds since the begin of the search, without interruptions."""
         return self._time_s
 
-    def _advance(self, at_s: float) -> None:
+    @property
+    def path(self) -> Path:
+        """Path of the journal."""
+        return self._journal.path
+
+    def add(self, event: Measured) -> None:
+        """Add a block to the journal."""
+        self._journal.append(event)
+        self.advance(event.at_s)
+
+    def advance(self, at_s: float) -> None:
         """Set the clock to the time of an event. It never runs backwards, whatever a file says."""
         self._time_s = max(self._time_s, at_s)
 
     def launch(self, configs: Sequence[Config], *, deadline_s: float) -> list[LiveCandidate | Failure]:
         """Launch candidates, or return what the journal says about their launch."""
         number, keys = self._n_launches, tuple(config.key for config in configs)
-        event = self._next(Launched)
+        event = self.next_event(Launched)
         lives: list[LiveCandidate | None] = [None] * len(configs)
         if event is None:
             self._go_live()
@@ -323,13 +333,13 @@ class JournaledExecutor:
                     for answer in launched
                 ),
                 runtime=self._inner.runtime if works else None,
-                at_s=self._read_clock(),
+                at_s=self.read_clock(),
             )
             self._journal.append(event)
         elif event.configs != keys:
             raise _diverged(self._journal.path)
         self._n_launches += 1
-        self._advance(event.at_s)
+        self.advance(event.at_s)
         if event.runtime is not None:
             self.runtime = event.runtime
             self._has_reference = True
@@ -337,32 +347,6 @@ class JournaledExecutor:
             answer.failure or JournaledCandidate(self, config, number, position, answer.session_info, deadline_s, live)  # type: ignore[arg-type]
             for position, (config, answer, live) in enumerate(zip(configs, event.answers, lives, strict=True))
         ]
-
-    def measure(self, candidate: JournaledCandidate, plan: BlockPlan) -> Block | Failure:
-        """Measure a block, or return what is in the journal."""
-        number, position = candidate.launch, candidate.position
-        event = self._next(Measured)
-        if event is None:
-            live = candidate.live or self._launch_again(candidate)
-            answer = live if isinstance(live, Failure) else live.measure(plan)
-            event = Measured(
-                launch=number,
-                position=position,
-                plan=plan,
-                block=None if isinstance(answer, Failure) else pack_block(answer),
-                failure=answer if isinstance(answer, Failure) else None,
-                at_s=self._read_clock(),
-            )
-            self._journal.append(event)
-            self._advance(event.at_s)
-            return answer
-        if (event.launch, event.position, event.plan) != (number, position, plan):
-            raise _diverged(self._journal.path)
-        self._advance(event.at_s)
-        try:
-            return event.unpack()
-        except ValueError as error:
-            raise UsageError(f"{self._journal.path} is damaged: {error}.", "Start over with {restart}.") from None
 
     def check_finalist(
         self, config: Config, left_s: float, check: Callable[[Config, float], Failure | None]
@@ -374,18 +358,18 @@ class JournaledExecutor:
             left_s: Time that this may take.
             check: Does it; see `ortune.measure.open.OpenComparison`.
         """
-        event = self._next(Checked)
+        event = self.next_event(Checked)
         if event is None:
             self._go_live()
             failure = check(config, left_s)
-            event = Checked(config=config.key, failure=failure, at_s=self._read_clock())
+            event = Checked(config=config.key, failure=failure, at_s=self.read_clock())
             self._journal.append(event)
         elif event.config != config.key:
             raise _diverged(self._journal.path)
-        self._advance(event.at_s)
+        self.advance(event.at_s)
         return event.failure
 
-    def _launch_again(self, candidate: JournaledCandidate) -> LiveCandidate | Failure:
+    def launch_again(self, candidate: JournaledCandidate) -> LiveCandidate | Failure:
         """Launch a candidate that was live when the search was interrupted."""
         self._go_live()
         (live,) = self._inner.launch([candidate.config], deadline_s=candidate.deadline_s)
@@ -393,7 +377,7 @@ class JournaledExecutor:
             candidate.live = live
         return live
 
-    def _next(self, kind: type[OneEvent]) -> OneEvent | None:
+    def next_event(self, kind: type[OneEvent]) -> OneEvent | None:
         """Return the next event of the journal; None if there is none left."""
         event = next(self._events, None)
         if event is None:
@@ -416,7 +400,8 @@ class JournaledExecutor:
                 check_identity(self._journal.path, then, now)
         self._offset_s = self._time_s - self._inner.now_s()
 
-    def _read_clock(self) -> float:
+    def read_clock(self) -> float:
+        """Return the time, now that something is measured."""
         assert self._offset_s is not None
         return self._offset_s + self._inner.now_s()
 
@@ -453,7 +438,29 @@ class JournaledCandidate:
 
     def measure(self, plan: BlockPlan) -> Block | Failure:
         """Measure a block, or return what is in the journal."""
-        return self._executor.measure(self, plan)
+        executor = self._executor
+        event = executor.next_event(Measured)
+        if event is None:
+            live = self.live or executor.launch_again(self)
+            answer = live if isinstance(live, Failure) else live.measure(plan)
+            executor.add(
+                Measured(
+                    launch=self.launch,
+                    position=self.position,
+                    plan=plan,
+                    block=None if isinstance(answer, Failure) else pack_block(answer),
+                    failure=answer if isinstance(answer, Failure) else None,
+                    at_s=executor.read_clock(),
+                )
+            )
+            return answer
+        if (event.launch, event.position, event.plan) != (self.launch, self.position, plan):
+            raise _diverged(executor.path)
+        executor.advance(event.at_s)
+        try:
+            return event.unpack()
+        except ValueError as error:
+            raise UsageError(f"{executor.path} is damaged: {error}.", "Start over with {restart}.") from None
 
     def close(self) -> None:
         """End its process."""

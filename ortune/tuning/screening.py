@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
+import msgspec
 import numpy as np
 import optuna
 from numpy.typing import NDArray
 
 from ortune.knobs import Candidate, SearchSpace
 from ortune.measure.block_plan import block_wall_s, launch_sides_s
+from ortune.tuning.board import Board, LiveRound, Screened
 from ortune.tuning.first_candidates import FirstCandidates
-from ortune.tuning.merge import Merger, send_launches
 from ortune.tuning.noise import MEDIAN_VARIANCE
 from ortune.tuning.pairs import list_pairs
 from ortune.tuning.plan import BATCH, LONGEST_RACING, reserve_confirmation, unpromising_confirmation_s
 from ortune.tuning.results import CandidateResult
-from ortune.tuning.sampler import CONFIG, CandidateSampler, Observed, ThompsonSampler
-from ortune.tuning.state import SearchState
+from ortune.tuning.sampler import CONFIG, Observed, ThompsonSampler
 from ortune.tuning.verdict import NEGLIGIBLE_GAIN
 
 ROUNDS_BEFORE_DROPPING = 2
@@ -26,9 +27,6 @@ HOPELESS = 0.2
 HOPELESS_AT_ONCE = 0.7
 """A candidate is dropped early if its log-ratio to the baseline is above this in all rounds: after two rounds, or after
 the first one if it is twice as slow."""
-
-QUEUED = "queued"
-"""Attribute of a trial in Optuna's queue, where other nodes may measure its candidate first."""
 
 STALE_ASKS = 6
 """Consecutive proposals of known candidates after which untried ones are taken at random."""
@@ -72,171 +70,313 @@ in standard errors of one launch, the leaders are launched again until each has 
 launches the best ones again. If their gain is luck, screening then ends."""
 
 
-class Screening:
-    """The screening of one search.
+Proposed = list[tuple[optuna.Trial, CandidateResult]]
+"""New candidates with their trials."""
+
+
+def screen(board: Board, screening: Screening) -> Screened:
+    """Screen candidates until time, trials or candidates run out, or no further gain is expected.
+
+    Args:
+        board: The search.
+        screening: What proposes candidates, and learns from results.
+    """
+    with board.time_stage("screening"):
+        screening.begin()
+        while batch := screening.next_batch():
+            for group in screening.list_groups(batch):
+                with board.launch(group) as live:
+                    rounds = board.runner.measure_rounds(live.lives, live.next_block)
+                    for n_rounds, measured in enumerate(itertools.islice(rounds, screening.choose_rounds()), 1):
+                        live.add(measured)
+                        screening.report()
+                        # A host that became busy makes rounds much longer than planned.
+                        if board.now_s() >= board.end_s:
+                            break
+                        screening.drop_hopeless(live, n_rounds)
+            screening.finish(batch)
+        screening.end()
+    return screening.conclude()
+
+
+class Batch(msgspec.Struct, frozen=True, kw_only=True):
+    """Candidates that are screened together.
 
     Attributes:
-        duplicates: Proposals of candidates of the current batch, which get the same result.
+        proposed: New candidates with their trials.
+        again: Candidates that were measured before.
+        duplicates: Proposals of new candidates of the batch, which get the same results.
+        begin_s: When it was chosen, on the runner's clock.
+        first_launch: Number of its first launch.
+    """
+
+    proposed: Proposed
+    again: list[CandidateResult]
+    duplicates: list[tuple[optuna.Trial, Candidate]]
+    begin_s: float
+    first_launch: int
+
+    @property
+    def results(self) -> list[CandidateResult]:
+        """The results of all its candidates."""
+        return [*(result for _, result in self.proposed), *self.again]
+
+
+class Screening:
+    """Proposes candidates for a search, learns from their results, and decides when it is enough.
+
+    Attributes:
         next_check: Number of screened candidates at which the expected gain is checked next.
-        noise: Noise of the rounds: that of the state.
-        merger: Merges what other nodes measured.
-        postponed: Candidates of the queue that other nodes measure, by the key of their config.
+        noise: Noise of the rounds: that of the board.
         first: Candidates that are screened before the sampler proposes any.
         has_paired: Whether the pairs of the best choices are in the queue.
         n_batches: Batches so far.
         n_done: Candidates of all batches that are complete.
         best: The best of them so far.
+        expected: Log-ratio that each measured candidate is expected to have, by the key of its config.
         expected_best: Gain that is expected of the best of all candidates, as a log-ratio.
+        racing_s: Time that racing needs, as far as is known.
+        confirmation_s: Time that the confirmation needs.
+        ended_early: Why it ended before its time; empty if it did not.
     """
 
-    def __init__(self, state: SearchState, study: optuna.Study) -> None:
-        self.state = state
+    def __init__(self, board: Board, study: optuna.Study) -> None:
+        self.board = board
         self.study = study
-        self.space: SearchSpace = state.space
+        self.space: SearchSpace = board.space
         self.sampler = study.sampler if isinstance(study.sampler, ThompsonSampler) else None
         self.duplicates: list[tuple[optuna.Trial, Candidate]] = []
         self.next_check = 0
-        self.noise = state.noise
-        self.merger = Merger(state.results, state.goal)
-        self.postponed: dict[str, Candidate] = {}
+        self.noise = board.noise
         self.n_batches = 0
         self.n_done = 0
         self.best: CandidateResult | None = None
+        self.expected: dict[str, float] = {}
         self.expected_best = math.inf
-        self.end_s = state.end_s
-        if self.sampler:
-            self.extend(each for config in state.hints if (each := self.space.find(config)))
-        self.first = FirstCandidates(state, self.space)
-        known = [result for result in state.results if result is not state.baseline]
-        self.noise.update(known)
-        for result in known:
-            self.observe(result)
+        self.racing_s = board.plan.racing_s
+        self.confirmation_s = board.plan.confirmation_s
+        self.ended_early = ""
         self.has_paired = False
+        self._batch_s = 0.0
+        if self.sampler:
+            self.extend(candidate for config in board.hints if (candidate := self.space.find(config)))
+        self.first = FirstCandidates(board, self.space, self.count_earlier())
+        self.learn([result for result in board.results if result is not board.baseline])
         for candidate in self.first.now:
             self.enqueue(candidate)
 
+    # What a search on several hosts does in another way; see `ortune.tuning.shared_job`.
+
+    def count_earlier(self) -> int:
+        """Return how many hosts began with the first candidates before this one."""
+        return 0
+
     def enqueue(self, candidate: Candidate) -> None:
         """Put a candidate in Optuna's queue."""
-        queued = {QUEUED: True} if self.state.exchange.is_shared else None
-        self.study.enqueue_trial(self.space.labels_of(candidate), user_attrs=queued)
+        self.study.enqueue_trial(self.space.labels_of(candidate))
 
-    def run(self) -> None:
-        """Screen candidates until time, trials or candidates run out, or no further gain is expected."""
-        with self.state.time_stage("screening"):
-            self.run_batches()
+    def receive(self) -> bool:
+        """Add results that were measured elsewhere, and return whether there were any."""
+        return False
 
-    def run_batches(self) -> None:
-        """Screen batches of candidates."""
-        state = self.state
-        batch_s = 0.0
-        if self.receive():
-            self.update_expected()
-            self.replan()
-        self.report()
-        while (left := self.n_to_screen - self.n_screened) > 0:
-            begin_s = state.now_s()
-            end_s = state.find_screening_end_s()
-            # A batch that would end long after the planned time would shorten racing and confirmation.
-            if begin_s + batch_s / 2 >= end_s or state.exchange.is_screened() or self.is_complete():
-                break
-            if self.n_batches:
-                for candidate in self.first.take_waiting(self.find_known, self.n_screened):
-                    self.enqueue(candidate)
-            n = min(state.plan.batch, state.plan.max_live - 1)
-            again = self.choose_relaunched() if n > 1 else []
-            proposed = self.propose(min(n - len(again), left))
-            if not proposed and not again:
-                break
-            batch = self.lease(proposed)
-            if batch or again:
-                self.measure(batch, again)
-            batch_s = state.now_s() - begin_s
-            self.receive()
-            self.update_expected()
-            self.replan()
-            self.n_done = self.n_screened
-            self.best = next(iter(state.results.rank()), None)
-            self.report()
-        state.exchange.enter("waiting", spent_s=state.now_s() - state.stage_start_s)
-        self.conclude()
+    def is_over(self) -> bool:
+        """Return whether screening has ended elsewhere."""
+        return False
 
-    def complete(self) -> None:
-        """Merge what other nodes measured until they ended screening."""
-        if self.receive():
-            self.update_expected()
-            self.state.is_unpromising = self.state.is_unpromising and self.is_unpromising
-        self.conclude()
-
-    def conclude(self) -> None:
-        """Let the state know what the model expects of untried candidates."""
-        if self.sampler:
-            self.state.unseen_gain = self.sampler.bound_gain(self.study)
-            self.state.luck = self.sampler.luck
-            self.state.sigmas = self.sampler.pair_luck, math.sqrt(self.noise.variance)
-
-    def report(self) -> None:
-        """Report progress: of all candidates of the space, how many were screened."""
-        state = self.state
-        planned_s = state.find_screening_end_s()
-        end_s = planned_s
-        if self.n_done:
-            now_s = state.now_s()
-            n_left = self.n_to_screen - self.n_done
-            end_s = min(end_s, now_s + n_left * (now_s - state.stage_start_s) / self.n_done)
-        # If no candidates are left before the planned time, the other stages get more time than planned.
-        then_s = state.racing_s + state.confirmation_s
-        if end_s < planned_s:
-            # Also those that are not promising then race.
-            then_s = min(state.end_s - end_s, LONGEST_RACING * state.plan.racing_s + state.plan.confirmation_s)
-        state.report("screening", self.n_done, len(state.candidates) - 1, self.best, end_s=end_s, then_s=then_s)
-
-    @property
-    def n_to_screen(self) -> int:
-        """Maximum number of candidates to screen."""
-        n = len(self.state.candidates) - 1
-        return n if self.state.n_trials is None else min(n, self.state.n_trials)
+    def is_known(self, candidate: Candidate) -> bool:
+        """Return whether a candidate was measured, or is about to be."""
+        return candidate in self.board.results
 
     @property
     def n_screened(self) -> int:
         """Number of candidates screened, without the baseline."""
-        return len(self.state.results) - 1 - len(self.merger.emptied)
+        return len(self.board.results) - 1
 
-    def is_known(self, candidate: Candidate) -> bool:
-        """Return whether a candidate was measured, or is about to be."""
-        return candidate in self.state.results and candidate.config.key not in self.merger.emptied
+    def list_untried(self) -> list[Candidate]:
+        """Return the candidates that may still be proposed."""
+        return [candidate for candidate in self.board.candidates if not self.is_known(candidate)]
+
+    def is_left(self, trial: optuna.Trial, candidate: Candidate) -> bool:
+        """Return whether a proposed candidate is left to others."""
+        return False
+
+    def is_queued(self, trial: optuna.Trial) -> bool:
+        """Return whether a proposal comes from a queue that others work on, too."""
+        return False
+
+    def admit(self, candidate: Candidate) -> CandidateResult:
+        """Return the empty result of a candidate that is measured now."""
+        return self.board.results.get_or_add(candidate)
+
+    def take(self, proposed: Proposed) -> Proposed:
+        """Return the candidates that are measured here."""
+        return proposed
+
+    def rank_for_relaunch(self, leaders: list[CandidateResult]) -> list[CandidateResult]:
+        """Return leaders in the order in which they are launched again."""
+        return sorted(leaders, key=lambda result: result.n_launches)
+
+    def end(self) -> None:
+        """Let others know that screening has ended here."""
+
+    # The steps of a batch.
+
+    def begin(self) -> None:
+        """Begin with what is known already."""
+        if self.receive():
+            self.update_expected()
+            self.replan()
+        self.report()
+
+    def next_batch(self) -> Batch | None:
+        """Choose the candidates that are measured next; None if screening ends."""
+        board = self.board
+        while (left := self.n_to_screen - self.n_screened) > 0:
+            begin_s = board.now_s()
+            # A batch that would end long after the planned time would shorten racing and confirmation.
+            if begin_s + self._batch_s / 2 >= self.find_end_s() or self.is_over() or self.is_complete():
+                return None
+            if self.n_batches:
+                for candidate in self.first.take_waiting(self.find_known, self.n_screened):
+                    self.enqueue(candidate)
+            n = min(board.plan.batch, board.plan.max_live - 1)
+            again = self.choose_relaunched() if n > 1 else []
+            proposed = self.propose(min(n - len(again), left))
+            if not proposed and not again:
+                return None
+            proposed = self.take(proposed)
+            batch = Batch(
+                proposed=proposed,
+                again=again,
+                duplicates=self.duplicates,
+                begin_s=begin_s,
+                first_launch=board.n_launches + 1,
+            )
+            if batch.results:
+                self.n_batches += 1
+                return batch
+            self.update(begin_s)
+        return None
+
+    def list_groups(self, batch: Batch) -> Iterator[list[CandidateResult]]:
+        """Yield the candidates that are launched together: the batch, then each that lacked memory, alone."""
+        yield batch.results
+        while self.board.starved:
+            yield [self.board.starved.pop()]
+
+    def drop_hopeless(self, live: LiveRound, n_rounds: int) -> None:
+        """End the candidates that are far behind the baseline after so many rounds of their launch."""
+        hopeless = HOPELESS if n_rounds >= ROUNDS_BEFORE_DROPPING else HOPELESS_AT_ONCE
+        for position, result in live.candidates():
+            if self.is_hopeless(result, hopeless):
+                live.drop(position)
+
+    def finish(self, batch: Batch) -> None:
+        """Report the results of a batch to Optuna, and plan what follows."""
+        self.learn_batch(batch)
+        self.update(batch.begin_s)
+
+    def learn_batch(self, batch: Batch) -> None:
+        """Let the sampler and Optuna know the results of a batch."""
+        self.learn(batch.results)
+        for trial, result in batch.proposed:
+            self.finish_trial(trial, result)
+        for trial, candidate in batch.duplicates:
+            self.finish_trial(trial, self.board.results[candidate])
+
+    def update(self, begin_s: float) -> None:
+        """Plan what follows a batch that began at a time on the runner's clock."""
+        board = self.board
+        self._batch_s = board.now_s() - begin_s
+        self.receive()
+        self.update_expected()
+        self.replan()
+        self.n_done = self.n_screened
+        self.best = next(iter(board.results.rank()), None)
+        self.report()
+
+    def conclude(self) -> Screened:
+        """Return what the model expects of candidates."""
+        found = Screened(
+            expected=self.expected,
+            ended_early=self.ended_early,
+            is_unpromising=self.ended_early == ALL_PAIRS_TRIED,
+            racing_s=self.racing_s,
+            confirmation_s=self.confirmation_s,
+        )
+        if not self.sampler:
+            return found
+        return msgspec.structs.replace(
+            found,
+            unseen_gain=self.sampler.bound_gain(self.study),
+            luck=self.sampler.luck,
+            sigmas=(self.sampler.pair_luck, math.sqrt(self.noise.variance)),
+        )
+
+    def learn(self, results: list[CandidateResult]) -> None:
+        """Let the sampler know what candidates showed."""
+        self.noise.update(results)
+        for result in results:
+            self.observe(result)
+
+    def find_end_s(self) -> float:
+        """Return when screening ends, on the runner's clock: racing and confirmation need the rest of the time."""
+        return self.board.end_s - self.racing_s - self.confirmation_s
+
+    def report(self) -> None:
+        """Report progress: of all candidates of the space, how many were screened."""
+        board = self.board
+        planned_s = self.find_end_s()
+        end_s = planned_s
+        if self.n_done:
+            now_s = board.now_s()
+            n_left = self.n_to_screen - self.n_done
+            end_s = min(end_s, now_s + n_left * (now_s - board.stage_start_s) / self.n_done)
+        # If no candidates are left before the planned time, the other stages get more time than planned.
+        then_s = self.racing_s + self.confirmation_s
+        if end_s < planned_s:
+            # Also those that are not promising then race.
+            then_s = min(board.end_s - end_s, LONGEST_RACING * board.plan.racing_s + board.plan.confirmation_s)
+        board.report("screening", self.n_done, len(board.candidates) - 1, self.best, end_s=end_s, then_s=then_s)
+
+    @property
+    def n_to_screen(self) -> int:
+        """Maximum number of candidates to screen."""
+        n = len(self.board.candidates) - 1
+        return n if self.board.n_trials is None else min(n, self.board.n_trials)
 
     def find_known(self, candidate: Candidate) -> CandidateResult | None:
         """Return what is known of a candidate, or None if it was not measured."""
-        return self.state.results[candidate] if self.is_known(candidate) else None
+        return self.board.results[candidate] if self.is_known(candidate) else None
 
     @property
     def usual_error(self) -> float:
         """Standard error of a log-ratio in one launch due to the noise of its rounds."""
-        return math.sqrt(MEDIAN_VARIANCE * self.noise.variance / self.state.plan.screening_rounds)
+        return math.sqrt(MEDIAN_VARIANCE * self.noise.variance / self.board.plan.screening_rounds)
 
     @property
     def best_gain(self) -> float:
         """Gain that is expected of the best candidate so far, as a log-ratio."""
-        return -min(self.state.expected.values(), default=0.0)
+        return -min(self.expected.values(), default=0.0)
 
     def update_expected(self) -> None:
-        """Let the state know what the model expects, and the sampler which candidates lead."""
-        state = self.state
+        """Find what the model expects, and let the sampler know which candidates lead."""
+        board = self.board
         if not self.sampler:
             return
-        self.sampler.describe_baseline(state.results.spread_baseline(), self.noise.baseline_share)
+        self.sampler.describe_baseline(board.results.spread_baseline(), self.noise.baseline_share)
         expected = self.sampler.expected()
-        state.expected = {
+        self.expected = {
             result.candidate.config.key: float(expected[self.space.numbers[result.candidate.config.key]])
-            for result in state.results
-            if result is not state.baseline
+            for result in board.results
+            if result is not board.baseline
         }
         self.expected_best = -float(expected.min())
         is_beyond_noise = self.expected_best >= max(PROMISING, PROMISING_ERRORS * self.usual_error)
-        self.sampler.is_promising = is_beyond_noise or len(state.goal.objectives) > 1
-        leaders = [result for result in state.results.rank() if not result.excess]
+        self.sampler.is_promising = is_beyond_noise or len(board.goal.objectives) > 1
+        leaders = [result for result in board.results.rank() if not result.excess]
         # Most of the lead of a candidate that was measured while the host was busy is chance.
-        leaders = sorted(leaders, key=state.is_doubtful)[:N_LEADERS]
+        leaders = sorted(leaders, key=board.is_doubtful)[:N_LEADERS]
         self.sampler.leaders = [self.space.numbers[result.candidate.config.key] for result in leaders]
         if self.n_screened >= self.first.n:
             self.refine(expected)
@@ -254,7 +394,7 @@ class Screening:
             expected: The log-ratio to the baseline that each candidate is expected to have.
         """
         assert self.sampler
-        tried = np.array([self.space.numbers[result.candidate.config.key] for result in self.state.results])
+        tried = np.array([self.space.numbers[result.candidate.config.key] for result in self.board.results])
         best = int(tried[np.argmin(expected[tried])])
         adjacent = self.space.refine(best)
         found = [*adjacent, *(each for leader in self.sampler.leaders for each in self.space.refine(leader))]
@@ -269,7 +409,7 @@ class Screening:
         Args:
             expected: The log-ratio to the baseline that each candidate is expected to have.
         """
-        keeping = [each.candidate for each in self.state.results if each.log_ratios is not None and not each.excess]
+        keeping = [each.candidate for each in self.board.results if each.log_ratios is not None and not each.excess]
         gains = [(candidate, -float(expected[self.space.numbers[candidate.config.key]])) for candidate in keeping]
         for candidate in list_pairs(self.space, gains):
             if not self.is_known(candidate):
@@ -280,24 +420,24 @@ class Screening:
         assert self.sampler
         extended = self.space.extend(candidates)
         if len(extended.candidates) > len(self.space.candidates):
-            self.space = self.state.space = extended
+            self.space = self.board.space = extended
             self.sampler.extend(extended)
 
     def replan(self) -> None:
         """Leave only as much time for racing and confirmation as the best candidate so far needs."""
-        state = self.state
-        if not state.expected or len(state.goal.objectives) > 1:
+        board = self.board
+        if not self.expected or len(board.goal.objectives) > 1:
             return
         assert self.sampler
         if self.best_gain < PROMISING:
-            state.racing_s = 0.0
-            state.confirmation_s = unpromising_confirmation_s(state.plan, state.goal, state.pace)
+            self.racing_s = 0.0
+            self.confirmation_s = unpromising_confirmation_s(board.plan, board.goal, board.pace)
             return
-        state.racing_s = state.plan.racing_s
-        state.confirmation_s = reserve_confirmation(
-            state.plan,
-            state.goal,
-            state.pace,
+        self.racing_s = board.plan.racing_s
+        self.confirmation_s = reserve_confirmation(
+            board.plan,
+            board.goal,
+            board.pace,
             gain=self.best_gain,
             launch_sigma=self.sampler.pair_luck,
             round_sigma=math.sqrt(self.noise.variance),
@@ -305,16 +445,14 @@ class Screening:
 
     def is_complete(self) -> bool:
         """Return whether no further gain is expected, and note it."""
-        state = self.state
-        state.ended_early = self.explain_end()
-        if state.ended_early:
-            state.is_unpromising = state.ended_early == ALL_PAIRS_TRIED
-            state.add_note(f"screening ended early: {state.ended_early}")
-        return bool(state.ended_early)
+        self.ended_early = self.explain_end()
+        if self.ended_early:
+            self.board.add_note(f"screening ended early: {self.ended_early}")
+        return bool(self.ended_early)
 
     def explain_end(self) -> str:
         """Return why no further gain is expected, or "" if one may be."""
-        state = self.state
+        board = self.board
         if not self.sampler or self.n_screened < self.first.n:
             return ""
         if self.tried_all_pairs():
@@ -322,9 +460,9 @@ class Screening:
         if self.n_screened < self.next_check:
             return ""
         self.next_check = self.n_screened + CHECK_EVERY
-        self.sampler.baseline_keeps = not state.baseline.excess
+        self.sampler.baseline_keeps = not board.baseline.excess
         expected_gain = self.sampler.expected_gain(self.study)
-        left = len(state.candidates) - len(state.results)
+        left = len(board.candidates) - len(board.results)
         if expected_gain < WORTH_LEARNING:
             return f"the {left} untried candidates are expected to gain less than {WORTH_LEARNING:.2%} more"
         if self.is_futile(expected_gain):
@@ -340,10 +478,10 @@ class Screening:
     def tried_all_pairs(self) -> bool:
         """Return whether all choices and all pairs of them were tried, and nothing is expected to gain anything."""
         assert self.sampler
-        state = self.state
-        if not self.is_unpromising or state.baseline.excess:
+        board = self.board
+        if not self.is_unpromising or board.baseline.excess:
             return False
-        if state.end_s - state.now_s() > (1 - FEWEST_SHARE) * state.planned_s:
+        if board.end_s - board.now_s() > (1 - FEWEST_SHARE) * board.planned_s:
             return False
         return not self.sampler.has_new_pairs(self.study)
 
@@ -351,7 +489,7 @@ class Screening:
         """Return whether nothing that was tried is promising, and nothing else is likely to gain enough to matter."""
         assert self.sampler
         negligible = math.log1p(NEGLIGIBLE_GAIN)
-        if len(self.state.goal.objectives) > 1 or not self.sampler.baseline_keeps or expected_gain > negligible:
+        if len(self.board.goal.objectives) > 1 or not self.sampler.baseline_keeps or expected_gain > negligible:
             return False
         return self.best_gain < PROMISING and self.sampler.bound_gain(self.study) < negligible
 
@@ -359,65 +497,15 @@ class Screening:
         """Return a leader to launch again in the next batch, or none."""
         if not self.sampler or self.n_screened < self.first.n:
             return []
-        leaders = [result for result in self.state.results.rank() if not result.excess and not result.failure]
+        leaders = [result for result in self.board.results.rank() if not result.excess and not result.failure]
         is_clear = self.expected_best >= max(DOUBTFUL, DOUBTFUL_ERRORS * self.usual_error)
-        if not is_clear and len(self.state.goal.objectives) == 1 and not self.sampler.has_new_pairs(self.study):
+        if not is_clear and len(self.board.goal.objectives) == 1 and not self.sampler.has_new_pairs(self.study):
             better = [result for result in leaders if -(result.log_ratio or 0.0) > HOPELESS_GAIN]
             unsure = [result for result in better if result.n_launches < DOUBTFUL_LAUNCHES]
-            return unsure[: min(self.state.plan.batch, self.state.plan.max_live - 1)] or better[:N_DOUBTFUL]
+            return unsure[: min(self.board.plan.batch, self.board.plan.max_live - 1)] or better[:N_DOUBTFUL]
         if self.n_batches % RELAUNCH_EVERY:
             return []
-        # Leaders that only other nodes measured come first, which also shows whether nodes agree.
-        has_own = self.state.exchange.has_own
-        return sorted(
-            leaders[:N_LEADERS], key=lambda result: (has_own(result.candidate.config.key), result.n_launches)
-        )[:1]
-
-    def receive(self) -> bool:
-        """Merge what other nodes measured, and return whether there was anything new.
-
-        Raises:
-            MeasureError: The others do not use the measurements of this node.
-        """
-        state, exchange = self.state, self.state.exchange
-        if not exchange.is_shared:
-            return False
-        exchange.refresh()
-        state.end_s = self.end_s - exchange.spent_elsewhere_s()
-        changed, new = self.merger.merge(exchange.received(), self.space)
-        if self.sampler:
-            self.extend(result.candidate for result in changed)
-        self.noise.update(changed)
-        for result in changed:
-            self.observe(result)
-            key = result.candidate.config.key
-            if key in new:
-                self.add_trial(result)
-            elif key in self.merger.emptied:
-                self.postponed[key] = result.candidate
-        leased = exchange.leased()
-        for key, candidate in list(self.postponed.items()):
-            if key not in leased:
-                del self.postponed[key]
-                if not self.is_known(candidate):
-                    self.enqueue(candidate)
-        return bool(changed)
-
-    def add_trial(self, result: CandidateResult) -> None:
-        """Add a candidate that another node measured to the study of this search."""
-        labels = self.list_labels()
-        params = self.space.labels_of(result.candidate)
-        params = {name: label for name, label in params.items() if label in labels[name]}
-        ratios = None if result.failure else result.log_ratios
-        self.study.add_trial(
-            optuna.trial.create_trial(
-                state=optuna.trial.TrialState.COMPLETE if ratios else optuna.trial.TrialState.FAIL,
-                params=params,
-                distributions={name: optuna.distributions.CategoricalDistribution(labels[name]) for name in params},
-                values=list(ratios) if ratios else None,
-                user_attrs={CONFIG: result.candidate.config.key},
-            )
-        )
+        return self.rank_for_relaunch(leaders[:N_LEADERS])[:1]
 
     def list_labels(self) -> dict[str, list[str]]:
         """Return the choices of each dimension for Optuna."""
@@ -427,35 +515,14 @@ class Screening:
             for each in self.space.dimensions
         }
 
-    def lease(self, batch: list[tuple[optuna.Trial, CandidateResult]]) -> list[tuple[optuna.Trial, CandidateResult]]:
-        """Return the candidates of a batch that no other node began to measure at the same time."""
-        state = self.state
-        if not state.exchange.is_shared:
-            return batch
-        keys = [result.candidate.config.key for _, result in batch]
-        denied = state.exchange.lease(keys, spent_s=state.now_s() - state.stage_start_s)
-        kept = []
-        for trial, result in batch:
-            key = result.candidate.config.key
-            if key in denied:
-                self.study.tell(trial, state=optuna.trial.TrialState.FAIL)
-                self.postponed[key] = self.merger.emptied[key] = result.candidate
-            else:
-                kept.append((trial, result))
-        return kept
-
-    def propose(self, n: int) -> list[tuple[optuna.Trial, CandidateResult]]:
+    def propose(self, n: int) -> Proposed:
         """Return up to `n` new candidates. Optuna gets the known result of a proposal that was measured before."""
-        results = self.state.results
-        leased = self.state.exchange.leased()
-        if isinstance(self.study.sampler, CandidateSampler):
-            self.study.sampler.excluded = leased
-        batch: list[tuple[optuna.Trial, CandidateResult]] = []
+        batch: Proposed = []
         duplicates: list[tuple[optuna.Trial, Candidate]] = []
         n_stale = 0
         labels = self.list_labels()
         while len(batch) < n:
-            if n_stale == STALE_ASKS and not self.enqueue_untried(leased):
+            if n_stale == STALE_ASKS and not self.enqueue_untried():
                 break
             trial = self.study.ask()
             candidate = self.space.draw(
@@ -463,108 +530,52 @@ class Screening:
                     dimension.name, labels[dimension.name]
                 )
             )
-            key = candidate.config.key
-            is_queued = bool(trial.user_attrs.get(QUEUED))
-            if key in leased:
-                self.study.tell(trial, state=optuna.trial.TrialState.FAIL)
-                if is_queued:
-                    self.postponed[key] = candidate
-                else:
-                    n_stale += 1
+            if self.is_left(trial, candidate):
+                n_stale += not self.is_queued(trial)
                 continue
+            key = candidate.config.key
             trial.set_user_attr(CONFIG, key)
             if not self.is_known(candidate):
                 n_stale = 0
-                self.merger.emptied.pop(key, None)
-                batch.append((trial, results.get_or_add(candidate)))
-            elif any(candidate.config.key == result.candidate.config.key for _, result in batch):
+                batch.append((trial, self.admit(candidate)))
+            elif any(key == result.candidate.config.key for _, result in batch):
                 duplicates.append((trial, candidate))
                 n_stale += 1
             else:
-                self.finish_trial(trial, results[candidate])
-                # What other nodes measured of the queue does not count.
-                n_stale += not is_queued
+                self.finish_trial(trial, self.board.results[candidate])
+                n_stale += not self.is_queued(trial)
         self.duplicates = duplicates
         return batch
 
-    def enqueue_untried(self, leased: frozenset[str]) -> bool:
-        """Put a random untried candidate in Optuna's queue, or return False if all have been tried or are leased."""
-        untried = [each for each in self.state.candidates if not self.is_known(each) and each.config.key not in leased]
+    def enqueue_untried(self) -> bool:
+        """Put a random untried candidate in Optuna's queue, or return False if there is none left."""
+        untried = self.list_untried()
         if not untried:
             return False
-        self.enqueue(untried[int(self.state.runner.rng.integers(len(untried)))])
+        self.enqueue(untried[int(self.board.runner.rng.integers(len(untried)))])
         return True
-
-    def measure(self, batch: list[tuple[optuna.Trial, CandidateResult]], again: list[CandidateResult]) -> None:
-        """Measure a batch, and report the results to Optuna. Candidates that lack memory are measured again alone.
-
-        Args:
-            batch: New candidates with their trials.
-            again: Candidates that were measured before.
-        """
-        state = self.state
-        self.n_batches += 1
-        begin_s, first_launch = state.now_s(), state.n_launches + 1
-        results = [*(result for _, result in batch), *again]
-        self.measure_rounds(results)
-        while state.starved:
-            self.measure_rounds([state.starved.pop()])
-        self.noise.update(results)
-        for result in results:
-            self.observe(result)
-        for trial, result in batch:
-            self.finish_trial(trial, result)
-        for trial, candidate in self.duplicates:
-            self.finish_trial(trial, state.results[candidate])
-        if state.exchange.is_shared:
-            spent_s = (state.now_s() - begin_s) / max(len(results), 1)
-            send_launches(state.exchange, results, first_launch, spent_s=spent_s)
-
-    def measure_rounds(self, results: list[CandidateResult]) -> None:
-        """Launch candidates, and measure their rounds with the baseline."""
-        state = self.state
-        baseline, lives = state.launch(results)
-        try:
-            for number in range(self.choose_rounds()):
-                if number:
-                    hopeless = HOPELESS if number >= ROUNDS_BEFORE_DROPPING else HOPELESS_AT_ONCE
-                    for result, live in lives:
-                        if self.is_hopeless(result, hopeless):
-                            live.close()
-                    lives = [(result, live) for result, live in lives if not self.is_hopeless(result, hopeless)]
-                if not lives:
-                    break
-                lives = state.measure_round(baseline, lives)
-                self.report()
-                # A host that became busy makes rounds much longer than planned.
-                if state.now_s() >= state.end_s:
-                    break
-        finally:
-            baseline.close()
-            for _, live in lives:
-                live.close()
 
     def choose_rounds(self) -> int:
         """Return the number of rounds of each launch: more on a noisy host, if there is time for them.
 
         It minimizes the time per information, `(launch + n * round) * (luck**2 + noise**2 / n)`.
         """
-        state = self.state
-        if not self.sampler or state.plan.one_at_a_time:
-            return state.plan.screening_rounds
-        n = state.plan.batch + 1
-        round_s = n * block_wall_s(state.plan.block, state.pace)
+        board = self.board
+        if not self.sampler or board.plan.one_at_a_time:
+            return board.plan.screening_rounds
+        n = board.plan.batch + 1
+        round_s = n * block_wall_s(board.plan.block, board.pace)
         noise = math.sqrt(MEDIAN_VARIANCE * self.noise.variance)
-        best = math.sqrt(launch_sides_s(state.plan.launch_s, n) / round_s) * noise / LEAST_DIFFERENCE
-        fitting = int((state.end_s - state.now_s()) / round_s)
-        return max(state.plan.screening_rounds, min(round(best), MOST_NOISY_ROUNDS, fitting))
+        best = math.sqrt(launch_sides_s(board.plan.launch_s, n) / round_s) * noise / LEAST_DIFFERENCE
+        fitting = int((board.end_s - board.now_s()) / round_s)
+        return max(board.plan.screening_rounds, min(round(best), MOST_NOISY_ROUNDS, fitting))
 
     def is_hopeless(self, result: CandidateResult, hopeless: float) -> bool:
         """Return whether a candidate's log-ratio to the baseline is above `hopeless` in all rounds and objectives."""
-        if self.state.is_doubtful(result):
+        if self.board.is_doubtful(result):
             return False
         ratios = (value for score in result.scores for value in score.log_ratios)
-        return all(value > hopeless for value in ratios) and result.excess >= self.state.baseline.excess
+        return all(value > hopeless for value in ratios) and result.excess >= self.board.baseline.excess
 
     def observe(self, result: CandidateResult) -> None:
         """Let the sampler know what the launches of a candidate showed."""
@@ -576,8 +587,8 @@ class Screening:
             observed.append(Observed(number, None, 0.0, 0.0, False, -1 - number))
         elif result.log_ratios is not None:
             # Relative to the baseline, which is 0 in the model.
-            excess = result.excess - self.state.baseline.excess
-            is_doubtful = self.state.is_doubtful(result)
+            excess = result.excess - self.board.baseline.excess
+            is_doubtful = self.board.is_doubtful(result)
             for launch, log_ratios, variance in self.noise.list_launches(result, is_doubtful=is_doubtful):
                 observed.append(Observed(number, log_ratios, variance, excess, not result.excess, launch))
         self.sampler.observed = observed
@@ -588,11 +599,11 @@ class Screening:
             trial.set_user_attr("failure", result.failure.message)
             self.study.tell(trial, state=optuna.trial.TrialState.FAIL)
             return
-        for limit, excess in zip(self.state.goal.limits, result.excesses, strict=False):
+        for limit, excess in zip(self.board.goal.limits, result.excesses, strict=False):
             trial.set_constraint(limit.text, excess)
         if result.log_ratios is not None:
             self.study.tell(trial, list(result.log_ratios))
-        elif result is self.state.baseline:
-            self.study.tell(trial, [0.0] * len(self.state.goal.objectives))
+        elif result is self.board.baseline:
+            self.study.tell(trial, [0.0] * len(self.board.goal.objectives))
         else:
             self.study.tell(trial, state=optuna.trial.TrialState.FAIL)

@@ -21,13 +21,14 @@ from ortune.record.schema import Record
 from ortune.record.trials import encode_trials
 from ortune.times import stamp
 from ortune.tuning.hints import PastSearch, describe_search, name_shapes, remember
+from ortune.tuning.job import SearchSettings, run_search
 from ortune.tuning.outcome import Observe, Outcome
 from ortune.tuning.plan import USUAL_BUDGET_S
 from ortune.tuning.prepare import PreparedSearch, find_history
 from ortune.tuning.record_outcome import make_record, make_trials
 from ortune.tuning.resume import JournaledExecutor, describe_identity, explain_kept, find_unfinished, open_journal
 from ortune.tuning.share_outcome import open_exchange, share_outcome
-from ortune.tuning.stages import SearchSettings, run_search
+from ortune.tuning.shared_job import run_shared_search
 from ortune.worker import Executor, Runtime
 from ortune.worker.session_log import SessionWarning, collect_warnings
 
@@ -115,9 +116,11 @@ def search(prepared: PreparedSearch, observe: Observe = lambda progress: None) -
             study_path=request.study,
             study_id=journal.begin.id if journal else "",
             replaced_study_id=abandoned.id if abandoned else "",
-            exchange=exchange,
         )
-        outcome = run_search(prepared.space, opened, settings, observe)
+        if exchange:
+            outcome = run_shared_search(prepared.space, opened, settings, exchange, observe)
+        else:
+            outcome = run_search(prepared.space, opened, settings, observe)
         started = journal.begin.started if journal else begun
         n_resumes = journal.n_resumes if journal else 0
         record = make_record(prepared, outcome, opened, started, n_resumes=n_resumes)

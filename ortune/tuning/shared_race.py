@@ -10,30 +10,33 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from ortune.storage import Measurement
+from ortune.tuning.exchange import Exchange
 from ortune.tuning.merge import fits, make_scores
 from ortune.tuning.results import FIRST_SHARED, CandidateResult
-from ortune.tuning.state import SearchState
+from ortune.workload import Goal
 
 
 class RaceElsewhere:
-    """The part of a race that other nodes run. A search on this host only has none.
+    """The part of a race that other nodes run.
 
     A race with limits on absolute figures is not divided, because hosts of a class differ in speed: by how much a
     candidate exceeds a limit on another host says little about this one.
 
     Args:
-        state: The search whose race it is.
+        goal: What the search is for.
+        exchange: Exchanges measurements with other nodes.
 
     Attributes:
         n_launches: Launches of other nodes that count.
         spent_s: What they took, in seconds.
     """
 
-    def __init__(self, state: SearchState) -> None:
+    def __init__(self, goal: Goal, exchange: Exchange) -> None:
         self.n_launches = 0
         self.spent_s = 0.0
-        self._state = state
-        self._is_divided = not state.goal.load.rate_per_s and all(limit.relative for limit in state.goal.limits)
+        self._goal = goal
+        self._exchange = exchange
+        self._is_divided = not goal.load.rate_per_s and all(limit.relative for limit in goal.limits)
         self._numbers: dict[tuple[str, int], int] = {}
         self._announced: list[str] = []
 
@@ -43,7 +46,7 @@ class RaceElsewhere:
         keys = [config.key for config in configs]
         if self._is_divided and keys != self._announced:
             self._announced = keys
-            self._state.exchange.announce_race(configs)
+            self._exchange.announce_race(configs)
 
     def collect(self, racing: Sequence[CandidateResult]) -> None:
         """Put the launches of other nodes in which all candidates worked beside own ones.
@@ -51,11 +54,11 @@ class RaceElsewhere:
         Raises:
             MeasureError: The others do not use the measurements of this node.
         """
-        exchange = self._state.exchange
+        exchange = self._exchange
         exchange.refresh()
         launches: dict[tuple[str, int], dict[str, Measurement]] = defaultdict(dict)
         for each in exchange.received_race():
-            if each.rounds and fits(each, self._state.goal):
+            if each.rounds and fits(each, self._goal):
                 launches[each.worker, each.launch][each.config.key] = each
         keys = [result.candidate.config.key for result in racing]
         complete = [of for of in launches.values() if all(key in of for key in keys)]
@@ -80,7 +83,7 @@ class RaceElsewhere:
         Raises:
             MeasureError: The others do not use the measurements of this node.
         """
-        exchange = self._state.exchange
+        exchange = self._exchange
         if not self._is_divided or exchange.count_racing() < n_wanted:
             return
         n_enough, waited_s = self.n_launches + n_wanted, 0.0

@@ -34,7 +34,7 @@ def _search(path: Path, *, interrupt_at: int) -> None:
     """Search on a simulated host, and go on with the journal if it has any."""
     from ortune.knobs import build_space
     from ortune.record.journal import Begin, Journal, Resume
-    from ortune.tuning.stages import SearchSettings, run_search
+    from ortune.tuning.job import SearchSettings, run_search
     from ortune.worker import Failure
     from tests.simulated import SimulatedExecutor, make_host, make_model, open_with_journal
 

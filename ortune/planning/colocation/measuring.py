@@ -19,7 +19,7 @@ from ortune.planning.deployment import Deployment
 from ortune.planning.measuring import DeploymentRunner
 from ortune.planning.rate_latency import bound_utilization, find_moments, summarize_rate
 from ortune.worker import BlockPlan, Failure, LiveCandidate
-from ortune.worker.colocated import ColocatedBlock, ColocatedCandidates, open_colocated
+from ortune.worker.colocated import ColocatedBlock, open_colocated
 from ortune.workload import Load
 
 ARRIVALS_PER_BLOCK, ARRIVALS_PER_PROCESS = 8, 4
@@ -80,7 +80,7 @@ class OpenHost:
             for each in self._runners[number].screen(deployments)
         ]
 
-    def launch(self, sharing: Sharing, loads: Sequence[Load]) -> ColocatedCandidates | Failure:
+    def launch(self, sharing: Sharing, loads: Sequence[Load]) -> LiveCandidate | Failure:
         """Launch all processes of a sharing, one model after the other."""
         lives: list[LiveCandidate] = []
         for opened, deployment in zip(self.opened, sharing.deployments, strict=True):
@@ -92,7 +92,8 @@ class OpenHost:
                     live.close()
                 return answer
             lives.append(answer)
-        return open_colocated(lives, loads)
+        colocated = open_colocated(lives, loads)
+        return colocated if isinstance(colocated, Failure) else self.runner.keep_alive(colocated, None)
 
 
 class Together(msgspec.Struct, kw_only=True):
@@ -242,7 +243,7 @@ def measure_one(
             lives[place] = live
             target.streams.append([])
         with host.runner.without_repeats():
-            block = host.runner.measure_block(lives[place], plan)
+            block = lives[place].measure(plan)
         if isinstance(block, Failure):
             lives.pop(place).close()
             target.failure = keep_trying(block, target.n_attempts)

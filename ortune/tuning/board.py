@@ -1,4 +1,4 @@
-"""The state of a search, shared by its stages."""
+"""The board of a search: what is searched, the plan, and the results so far. All steps read it, and add results."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ from ortune.measure.open import OpenComparison
 from ortune.measure.paired_run import BASELINE_POSITION
 from ortune.measure.stats import t_interval
 from ortune.requests import StrategyName
-from ortune.tuning.exchange import Exchange
 from ortune.tuning.noise import RoundNoise
 from ortune.tuning.outcome import Observe, Progress
 from ortune.tuning.plan import LIVE_MEMORY_SHARE, Plan
 from ortune.tuning.results import CandidateResult, Results
-from ortune.worker import Failure, LiveCandidate
+from ortune.worker import BlockPlan, Failure, LiveCandidate
 
 MAX_NOTE_LENGTH = 160
 
@@ -29,8 +28,35 @@ CHECK_SHARE = 0.25
 """Share of the time that is left before a confirmation, for checking outputs of finalists that blocks do not show."""
 
 
-class SearchState:
+class Screened(msgspec.Struct, frozen=True, kw_only=True):
+    """What screening found, besides the results of candidates.
+
+    Attributes:
+        expected: Log-ratio to the baseline that each candidate is expected to have, by the key of its config; empty
+            where the strategy has no model.
+        unseen_gain: Bound of the gain of untried candidates, as a log-ratio; None where the strategy has no model.
+        luck: Standard deviation between launches of one config, as a log-ratio; None likewise.
+        sigmas: Standard deviations of a log-ratio due to its two launches, and in one round; None likewise.
+        ended_early: Why screening ended before its time; empty if it did not.
+        is_unpromising: Whether it ended early because nothing is expected to gain enough to matter.
+        racing_s: Time that racing needs.
+        confirmation_s: Time that the confirmation needs, at most the planned time.
+    """
+
+    expected: Mapping[str, float] = {}
+    unseen_gain: float | None = None
+    luck: float | None = None
+    sigmas: tuple[float, float] | None = None
+    ended_early: str = ""
+    is_unpromising: bool = False
+    racing_s: float = 0.0
+    confirmation_s: float = 0.0
+
+
+class Board:
     """A search in progress.
+
+    The job alone writes `plan`, `end_s`, `screened` and `is_unpromising`, with what the steps return.
 
     Attributes:
         runner: Measures blocks.
@@ -39,8 +65,6 @@ class SearchState:
         space: What may be tried. Screening extends it.
         plan: How the budget is split.
         pace: How fast the baseline's calls follow each other.
-        racing_s: Time that racing gets.
-        confirmation_s: Time that confirmation gets, at most the planned time.
         end_s: When the budget ends, on the runner's clock.
         n_trials: Candidates to screen at most, or None.
         strategy: The order in which candidates are screened.
@@ -48,19 +72,13 @@ class SearchState:
         results: Results of all candidates tried.
         baseline: Result of the baseline.
         longest_confirmation_s: The planned time of confirmation.
-        ended_early: Why screening ended early; empty if it did not.
-        is_unpromising: Whether screening ended early because nothing is expected to gain enough to matter.
-        expected: Log-ratio to the baseline that each candidate is expected to have after screening, by the key of its
-            config; empty where the strategy has no model.
-        unseen_gain: Bound of the gain of untried candidates, as a log-ratio; None where the strategy has no model.
-        luck: Standard deviation between launches of one config, as a log-ratio; None where the strategy has no model.
-        sigmas: Standard deviations of a log-ratio due to its two launches, and in one round; None likewise.
+        screened: What screening found.
+        is_unpromising: Whether nothing is expected to gain enough to matter.
         noise: Noise of the rounds.
         stages: Time of each stage that is complete.
         stage_start_s: When the current stage began, on the runner's clock.
         n_launches: Launches of the baseline so far.
         planned_s: Time that the whole search may take from its plan on.
-        exchange: Exchanges measurements with other nodes.
         starved: Candidates that ran out of memory while others were live, and may work alone.
     """
 
@@ -75,7 +93,6 @@ class SearchState:
         n_trials: int | None = None,
         strategy: StrategyName = "adaptive",
         hints: Sequence[Config] = (),
-        exchange: Exchange | None = None,
     ) -> None:
         self.runner = opened.runner
         self.goal = opened.goal
@@ -85,30 +102,25 @@ class SearchState:
         self.replan(plan)
         self.end_s = end_s
         self.planned_s = end_s - opened.runner.now_s()
-        self.exchange = exchange or Exchange()
         self.n_trials = n_trials
         self.strategy = strategy
         self.hints = hints
         self.results = Results(opened.goal, opened.start_s)
         self.baseline = self.results.get_or_add(Candidate(config=space.base))
-        self.ended_early = ""
+        self.screened = Screened()
         self.is_unpromising = False
-        self.expected: Mapping[str, float] = {}
-        self.unseen_gain: float | None = None
-        self.luck: float | None = None
-        self.sigmas: tuple[float, float] | None = None
         self.noise = RoundNoise()
         self.stages: list[StageTime] = []
         self.starved: list[CandidateResult] = []
         self.n_launches = 0
         self.stage_start_s = opened.start_s
-        self._observe = observe
+        self.observe = observe
         self._check_finalist = opened.check_finalist
         self._notes: list[str] = []
 
     @property
     def end_s(self) -> float:
-        """When the budget ends, on the runner's clock. Blocks are not repeated after it because of noise."""
+        """When the budget ends, on the runner's clock. No block is repeated after it because of noise."""
         return self.runner.patient_until_s
 
     @end_s.setter
@@ -123,8 +135,7 @@ class SearchState:
     def replan(self, plan: Plan) -> None:
         """Split the time that is left in another way."""
         self.plan = plan
-        self.racing_s = plan.racing_s
-        self.confirmation_s = self.longest_confirmation_s = plan.confirmation_s
+        self.longest_confirmation_s = plan.confirmation_s
 
     def now_s(self) -> float:
         """Return the time on the runner's clock."""
@@ -133,10 +144,6 @@ class SearchState:
     def is_doubtful(self, result: CandidateResult) -> bool:
         """Return whether a candidate was measured while the host was busy, on a host that is usually quiet."""
         return result.is_contended and not self.runner.is_mostly_contended
-
-    def find_screening_end_s(self) -> float:
-        """Return when screening ends, on the runner's clock: racing and confirmation need the rest of the time."""
-        return self.end_s - self.racing_s - self.confirmation_s
 
     @contextlib.contextmanager
     def time_stage(self, stage: Stage) -> Iterator[None]:
@@ -197,9 +204,7 @@ class SearchState:
             may_end_early: Whether the search may end long before that.
         """
         now_s = self.now_s()
-        self.exchange.beat()
-        self._notes += self.exchange.take_notes()
-        self._observe(
+        self.observe(
             Progress(
                 stage=stage,
                 done=done,
@@ -209,73 +214,104 @@ class SearchState:
                 may_end_early=may_end_early,
                 best=best.candidate if best else None,
                 speedup=speedup or (estimate_speedup(best.round_log_ratios) if best and best.scores else None),
-                n_nodes=self.exchange.count_nodes(),
-                n_shared=self.results.count_shared() if self.exchange.is_shared else 0,
                 notes=tuple(self._notes),
             )
         )
         self._notes.clear()
 
-    def launch(
-        self, results: Sequence[CandidateResult]
-    ) -> tuple[LiveCandidate, list[tuple[CandidateResult, LiveCandidate]]]:
-        """Launch the baseline and candidates. Each launch of the baseline is new, because two launches differ.
+    @contextlib.contextmanager
+    def launch(self, results: Sequence[CandidateResult]) -> Iterator[LiveRound]:
+        """Launch the baseline and candidates, and close them at the end.
 
-        Candidates that fail are rejected, or starved if they run out of memory beside others.
+        Each launch of the baseline is new, because two launches differ. Candidates that fail are rejected, or starved
+        if they run out of memory beside others.
 
         Raises:
             MeasureError: The baseline fails.
         """
-        baseline, *answers = self._launch([self.space.base, *(result.candidate.config for result in results)])
+        answers = self.start([self.space.base, *(result.candidate.config for result in results)])
         self.n_launches += 1
-        lives = []
-        for result, answer in zip(results, answers, strict=True):
-            if not isinstance(answer, Failure):
-                lives.append((result, answer))
-            elif answer.kind == "out_of_memory" and len(results) > 1:
-                self.starved.append(result)
-            else:
-                self.reject(result, answer)
-        if isinstance(baseline, Failure):
-            for _, live in lives:
-                live.close()
-            raise_failure(BASELINE_NAME, baseline)
-        return baseline, lives
+        lives = {position: answer for position, answer in enumerate(answers) if not isinstance(answer, Failure)}
+        live = LiveRound(self, [self.baseline, *results], lives)
+        try:
+            for position, answer in enumerate(answers[1:], 1):
+                if isinstance(answer, Failure):
+                    live.drop(position, answer, n_live=len(results))
+            if isinstance(failure := answers[BASELINE_POSITION], Failure):
+                raise_failure(BASELINE_NAME, failure)
+            yield live
+        finally:
+            for candidate in lives.values():
+                candidate.close()
 
-    def _launch(self, configs: Sequence[Config]) -> Sequence[LiveCandidate | Failure]:
-        """Launch candidates, or prepare to launch them for each block if two do not fit into memory."""
+    def start(self, configs: Sequence[Config]) -> Sequence[LiveCandidate | Failure]:
+        """Return launched candidates, or those that are launched for each block if two do not fit into memory."""
         if self.runner.one_at_a_time:
             return [FreshCandidate(self.runner, config) for config in configs]
         return self.runner.launch(configs)
 
-    def measure_round(
-        self, baseline: LiveCandidate, lives: Sequence[tuple[CandidateResult, LiveCandidate]]
-    ) -> list[tuple[CandidateResult, LiveCandidate]]:
-        """Measure a round of the baseline and live candidates, add it to the results, and return those that work.
-
-        Raises:
-            MeasureError: The baseline fails.
-        """
-        measured = self.runner.measure_round([baseline, *(live for _, live in lives)], self.plan.block)
-        results = [self.baseline, *(result for result, _ in lives)]
-        self.results.add_round(results, measured, results[-1].stage, self.n_launches)
-        self._limit_live(measured)
-        for position, failure in measured.failures.items():
-            result = lives[position - 1][0]
-            if failure.kind == "out_of_memory" and len(lives) > 1 and not self.runner.one_at_a_time:
-                result.failure = None
-                self.starved.append(result)
-            else:
-                self.reject(result, failure)
-        return [(result, live) for result, live in lives if not result.failure and result not in self.starved]
-
-    def _limit_live(self, measured: Round) -> None:
+    def limit_live(self, measured: Round) -> None:
         """Plan fewer live candidates if more of those on a GPU do not fit into its memory."""
         states = {position: block.gpu for position, block in measured.blocks.items() if block.gpu}
         n_fitting = count_on_gpu(list(states.values()), LIVE_MEMORY_SHARE)
         if n_fitting is not None and not self.runner.one_at_a_time:
             max_live = max(n_fitting if BASELINE_POSITION in states else n_fitting + 1, 2)
             self.plan = msgspec.structs.replace(self.plan, max_live=min(self.plan.max_live, max_live))
+
+
+class LiveRound:
+    """The baseline and candidates that are live, and measured in rounds.
+
+    Args:
+        board: The search.
+        results: The results of the baseline and of the candidates, by position.
+        lives: Those that are live, by position.
+    """
+
+    def __init__(self, board: Board, results: list[CandidateResult], lives: dict[int, LiveCandidate]) -> None:
+        self.lives = lives
+        self._board = board
+        self._results = results
+        self._launch = board.n_launches
+
+    def candidates(self) -> list[tuple[int, CandidateResult]]:
+        """Return the position and the result of each candidate that is live."""
+        return [(position, self._results[position]) for position in sorted(self.lives) if position != BASELINE_POSITION]
+
+    def next_block(self, before: Round | None) -> BlockPlan | None:
+        """Return how the blocks of the next round are measured; None if no candidate is left."""
+        return self._board.plan.block if len(self.lives) > 1 else None
+
+    def add(self, measured: Round) -> None:
+        """Add a round to the results.
+
+        Raises:
+            MeasureError: The baseline failed.
+        """
+        board, n_live = self._board, len(self.lives) - 1
+        board.results.add_round(self._results, measured, self._results[-1].stage, self._launch)
+        board.limit_live(measured)
+        for position, failure in measured.failures.items():
+            self.drop(position, failure, n_live=n_live)
+
+    def drop(self, position: int, failure: Failure | None = None, *, n_live: int = 0) -> None:
+        """End a candidate.
+
+        Args:
+            position: Its position.
+            failure: Why it failed; None if it works.
+            n_live: How many candidates shared the memory when it failed.
+        """
+        board, result = self._board, self._results[position]
+        if live := self.lives.pop(position, None):
+            live.close()
+        if failure is None:
+            return
+        if failure.kind == "out_of_memory" and n_live > 1 and not board.runner.one_at_a_time:
+            result.failure = None
+            board.starved.append(result)
+        else:
+            board.reject(result, failure)
 
 
 def shorten(text: str, length: int = MAX_NOTE_LENGTH) -> str:

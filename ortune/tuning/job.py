@@ -1,0 +1,361 @@
+"""A search, from calibration to verdict: the list of its steps.
+
+The steps are in files of their own: `fitting`, `screening`, `racing`, `confirmation` and `conclude`. Searches that
+several hosts share have a list of their own over the same steps; see `ortune.tuning.shared_job`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import optuna
+
+from ortune.errors import MeasureError, OrtuneError, UsageError, explain_lacks
+from ortune.knobs import Config, SearchSpace
+from ortune.knobs.providers import find_provider
+from ortune.measure.comparison import Row
+from ortune.measure.figures import is_pooled
+from ortune.measure.interval import DEFAULT_CONFIDENCE
+from ortune.measure.limits import is_overloaded, kept_all
+from ortune.measure.open import OpenComparison
+from ortune.measure.providers import allow_for_providers
+from ortune.requests import StrategyName
+from ortune.tuning.board import Board
+from ortune.tuning.conclude import Confirmed, conclude, find_compared
+from ortune.tuning.confirmation import confirm
+from ortune.tuning.fitting import (
+    compare_fitting,
+    find_better_fitting,
+    find_fitting,
+    leaves_no_time,
+    put_first,
+    report_fitting,
+)
+from ortune.tuning.front import choose_for_front, confirm_front
+from ortune.tuning.outcome import Observe, Outcome
+from ortune.tuning.plan import (
+    LONGEST_RACING,
+    RACING_SHARE,
+    Plan,
+    is_simple,
+    make_plan,
+    resize_confirmation,
+    shortest_confirmation_s,
+    spread_rounds,
+    usual_budget_s,
+    warn_of_small_budget,
+    with_confirmation,
+)
+from ortune.tuning.racing import MIN_LAUNCHES, STANDARD_ERRORS, USUAL_LUCK, race, rank_finalists
+from ortune.tuning.results import CandidateResult
+from ortune.tuning.sampler import make_sampler
+from ortune.tuning.screening import Screening, screen
+from ortune.tuning.study import open_study
+from ortune.tuning.verdict import NEGLIGIBLE_GAIN, SECOND_CONFIDENCE
+from ortune.workload import FIGURES, Goal
+from ortune.workload.goal import AT_TWO_SPEEDS
+
+QUICK_SHARE = 0.08
+"""Share of the budget for a confirmation that probably shows no gain. It takes longer while it is undecided."""
+
+MIN_CONFIRMATION = 0.5
+"""Share of the planned time that must be left for another confirmation."""
+
+
+class SearchSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of a search.
+
+    Attributes:
+        budget_s: Wall time from start to verdict; None for what the model and the objective need.
+        n_trials: Candidates to screen at most, or None.
+        strategy: The order in which candidates are screened.
+        hints: Configs to screen early: the best of earlier searches, and the suggestion.
+        study_path: File for Optuna's study, or None to keep it in memory.
+        study_id: Identifier of the search, which the study gets.
+        replaced_study_id: Identifier of the search whose study may be replaced; empty if there is none.
+    """
+
+    budget_s: float | None = None
+    n_trials: int | None = None
+    strategy: StrategyName = "adaptive"
+    hints: tuple[Config, ...] = ()
+    study_path: Path | None = None
+    study_id: str = ""
+    replaced_study_id: str = ""
+
+
+def run_search(
+    space: SearchSpace,
+    opened: OpenComparison,
+    settings: SearchSettings,
+    observe: Observe = lambda progress: None,
+) -> Outcome:
+    """Find the best candidate and prove that it is better than the baseline, or find that none is.
+
+    If the user interrupts the search, or it cannot go on, return the results so far.
+
+    Args:
+        space: What may be tried.
+        opened: The comparison, whose baseline is that of the space.
+        settings: Settings of the search.
+        observe: Called with the progress, between blocks.
+
+    Raises:
+        UsageError: The study's file cannot be used.
+    """
+    job = Job(space, opened, settings, observe)
+    board = job.board
+    with job.catch_end():
+        if job.begin_with_fitting():
+            board.screened = screen(board, Screening(board, job.study))
+            board.is_unpromising = board.screened.is_unpromising
+            if job.may_race():
+                board.is_unpromising |= race(board, find_racing_s(board))
+            job.confirm_finalists()
+    return job.conclude()
+
+
+class Job:
+    """A search whose steps are run.
+
+    Args:
+        space: What may be tried.
+        opened: The comparison, whose baseline is that of the space.
+        settings: Settings of the search.
+        observe: Called with the progress, between blocks.
+        seed: Random seed of proposals; None for that of the comparison.
+        is_shared: Whether several hosts search together.
+
+    Attributes:
+        board: What is searched, and the results so far.
+        study: Optuna's study.
+        confirmed: Results of confirmation so far.
+
+    Raises:
+        UsageError: The study's file cannot be used.
+    """
+
+    def __init__(
+        self,
+        space: SearchSpace,
+        opened: OpenComparison,
+        settings: SearchSettings,
+        observe: Observe,
+        *,
+        seed: int | None = None,
+        is_shared: bool = False,
+    ) -> None:
+        self.confirmed = Confirmed()
+        self._settings = settings
+        self._is_shared = is_shared
+        self._opened = opened = allow_for_providers(opened, space.base, space.providers)
+        self._interrupted = ""
+        self._fault: OrtuneError | None = None
+        goal, calibration = opened.goal, opened.calibration
+        self.study = open_study(
+            settings.study_path,
+            make_sampler(settings.strategy, space, opened.seed if seed is None else seed),
+            len(goal.objectives),
+            search_id=settings.study_id,
+            replaced_id=settings.replaced_study_id,
+        )
+        self._budget_s = settings.budget_s or usual_budget_s(goal, calibration.pace, calibration.launch_s)
+        end_s = opened.start_s + self._budget_s
+        plan = self.make_plan(space, end_s)
+        self.board = Board(
+            opened,
+            space=space,
+            plan=plan,
+            end_s=end_s,
+            observe=observe,
+            n_trials=settings.n_trials,
+            strategy=settings.strategy,
+            hints=settings.hints,
+        )
+        if goal.why == AT_TWO_SPEEDS:
+            self.board.add_note(f"goal: {FIGURES[goal.objective].title}: {goal.why}")
+        if warning := warn_of_small_budget(goal, plan, calibration.pace):
+            self.board.add_note(warning)
+
+    def make_plan(self, space: SearchSpace, end_s: float) -> Plan:
+        """Return how the time that is left until `end_s`, on the runner's clock, is split between the stages."""
+        opened, runner = self._opened, self._opened.runner
+        goal, calibration = opened.goal, opened.calibration
+        left_s = end_s - runner.now_s()
+        # On several hosts, all of a large budget but the usual one is for screening, which they share.
+        usual_s = usual_budget_s(goal, calibration.pace, calibration.launch_s) if self._is_shared else left_s
+        plan = make_plan(
+            goal,
+            calibration,
+            left_s=min(left_s, usual_s),
+            free_bytes=opened.free_bytes,
+            one_at_a_time=runner.one_at_a_time,
+        )
+        plan = msgspec.structs.replace(plan, screening_s=plan.screening_s + max(left_s - usual_s, 0.0))
+        if any(find_provider(name).memory_unknown for name in space.providers):
+            plan = msgspec.structs.replace(plan, max_live=2)  # the baseline, and one that may need this memory
+        if self._settings.strategy == "exhaustive":
+            plan = spread_rounds(plan, len(space.candidates) - 1)
+        return plan
+
+    @contextlib.contextmanager
+    def catch_end(self) -> Iterator[None]:
+        """Run the steps. If they are interrupted, or cannot go on, what was measured so far counts."""
+        try:
+            with explain_lacks():
+                yield
+                check_failures(self.board)
+        except KeyboardInterrupt:
+            self._interrupted = "the search was interrupted before anything was proven"
+        except optuna.exceptions.StorageInternalError as error:
+            path = self._settings.study_path
+            self._fault = UsageError(f"{path}: cannot be written: {error}.", option="study")
+            self._interrupted = self._fault.message
+        except OrtuneError as error:
+            self._interrupted, self._fault = error.message, error
+
+    def begin_with_fitting(self) -> bool:
+        """Compare a thread pool that fits the host, if the default pool does not. Return whether the search goes on."""
+        board, confirmed = self.board, self.confirmed
+        fitting = find_fitting(board)
+        if fitting is None:
+            return True
+        if leaves_no_time(board):
+            board.replan(with_confirmation(board.plan, board.goal, board.pace, board.plan.left_s))
+            self.confirm_ranked([fitting])
+            return False
+        run = compare_fitting(board, fitting)
+        if run is None:
+            return True
+        confirmed.fitting = run, fitting
+        board.replan(self.make_plan(board.space, board.end_s))
+        # Launches may take longer than the first one did, above all under a quota.
+        launch_s = board.stages[-1].wall_s / len(run.launches)
+        goes_on = board.now_s() + launch_s <= board.end_s
+        report_fitting(board, run, fitting, others_follow=goes_on)
+        if not goes_on:
+            self.confirm_ranked([fitting])
+        return goes_on
+
+    def may_race(self) -> bool:
+        """Return whether there are candidates that are worth a race."""
+        return len(self.board.results.rank()) > 1 and not self.board.is_unpromising
+
+    def confirm_finalists(self) -> None:
+        """Confirm the best candidates, or the thread pool that fits the host if it is as good."""
+        board, confirmed = self.board, self.confirmed
+        ranked = rank_finalists(board)
+        self.confirm_ranked(put_first(ranked, *confirmed.fitting) if confirmed.fitting else ranked)
+        if confirmed.fitting and confirmed.fitting[1] not in confirmed.finalists:
+            proven = find_better_fitting(board, *confirmed.fitting, confirmed.comparison)
+            if proven:
+                confirmed.comparison, confirmed.drift = proven, None
+                confirmed.finalists.append(confirmed.fitting[1])
+
+    def confirm_ranked(self, ranked: list[CandidateResult]) -> None:
+        """Confirm the best candidate, and the next one if it is rejected, or if racing was wrong about it.
+
+        Args:
+            ranked: The candidates, in the order in which they are confirmed.
+        """
+        board, confirmed = self.board, self.confirmed
+        if len(board.goal.objectives) > 1:
+            if chosen := choose_for_front(board, ranked):
+                confirmed.run, confirmed.comparison = confirm_front(board, chosen)
+                confirmed.finalists = chosen
+            return
+        confidence = DEFAULT_CONFIDENCE
+        for place, finalist in enumerate(ranked):
+            if not board.check_finalist(finalist):
+                continue
+            left_s = QUICK_SHARE * board.plan.left_s if board.is_unpromising else board.end_s - board.now_s()
+            gain = 0.0 if board.is_unpromising or finalist.log_ratio is None else -finalist.log_ratio
+            board.plan = resize_confirmation(
+                board.plan,
+                board.goal,
+                board.pace,
+                left_s,
+                board.screened.sigmas,
+                gain if gain >= math.log1p(NEGLIGIBLE_GAIN) else 0.0,
+            )
+            racing_log_ratio = finalist.log_ratio if finalist.stage == "racing" else None
+            measured = confirmed.fitting[0] if confirmed.fitting and confirmed.fitting[1] is finalist else None
+            comparison = confirm(board, finalist, measured, speedup_confidence=confidence)
+            confirmed.comparison = comparison
+            confirmed.finalists.append(finalist)
+            row = comparison.rows[1]
+            # Racing sees a lower percentile than confirmation, so the two cannot be compared.
+            if row.speedup and racing_log_ratio is not None and not is_pooled(board.goal.objective):
+                confirmed.drift = round(math.exp(-racing_log_ratio) / row.speedup.estimate, 4)
+            is_rejected = row.failure is not None or (row.speedup is not None and kept_all(row.limits) == "no")
+            sides = [each.summary for each in comparison.rows if each.summary]
+            # Where the baseline cannot serve the rate either, it is the rate that is too high.
+            is_rejected = is_rejected or [is_overloaded(each) for each in sides] == [False, True]
+            if board.now_s() + MIN_CONFIRMATION * board.plan.confirmation_s > board.end_s:
+                break
+            if is_rejected:
+                continue
+            is_second = confidence != DEFAULT_CONFIDENCE
+            if is_second or not is_worthless(board.goal, row) or not is_promising(board, ranked[place + 1 : place + 2]):
+                break
+            confidence = SECOND_CONFIDENCE
+
+    def conclude(self) -> Outcome:
+        """Return the outcome."""
+        compared = find_compared(self.board, self.confirmed, deterministic=self._opened.deterministic)
+        outcome = conclude(self.board, self.confirmed, self._interrupted, budget_s=self._budget_s, compared=compared)
+        return msgspec.structs.replace(outcome, fault=self._fault)
+
+
+def is_worthless(goal: Goal, row: Row) -> bool:
+    """Return whether the confirmation of a candidate excluded that it gains more than is negligible."""
+    return not goal.limits and row.speedup is not None and row.speedup.high < 1 + NEGLIGIBLE_GAIN
+
+
+def is_promising(board: Board, results: list[CandidateResult]) -> bool:
+    """Return whether a candidate gained clearly more than is negligible in racing; false for none."""
+    values = np.array([ratios[0] for result in results for _, ratios, _ in result.launch_log_ratios()])
+    if len(values) < MIN_LAUNCHES or results[0].stage != "racing":
+        return False
+    error = max(board.screened.luck or USUAL_LUCK, float(values.std(ddof=1))) / math.sqrt(len(values))
+    return float(values.mean()) + STANDARD_ERRORS * error < -math.log1p(NEGLIGIBLE_GAIN)
+
+
+def check_failures(board: Board) -> None:
+    """Check that not all candidates failed in a way that has nothing to do with their settings.
+
+    One candidate that crashes may be to blame itself.
+
+    Raises:
+        MeasureError: The process of each candidate ended suddenly, and there were several.
+    """
+    failures = [result.failure for result in board.results if result is not board.baseline]
+    if len(failures) > 1 and all(failure and failure.is_sudden for failure in failures):
+        last = failures[-1]
+        assert last
+        raise MeasureError(
+            f"The worker of each of the {len(failures)} candidates ended suddenly, so nothing was compared. The last "
+            f"one ({last.title}): {last.message}",
+            "Check that nothing ends processes on this host, and that enough memory is free.",
+        )
+
+
+def find_racing_s(board: Board) -> float:
+    """Return how long racing may take, in seconds.
+
+    If screening ended early, confirmation gets its planned time again. If it borrowed time, and then found something
+    promising, racing gets a share of what is left, as a simple confirmation can be shortened.
+    """
+    plan, left_s = board.plan, board.end_s - board.now_s()
+    longest_s = LONGEST_RACING * plan.racing_s
+    confirmation_s = min(max(board.screened.confirmation_s, left_s - longest_s), plan.confirmation_s)
+    racing_s = min(left_s - confirmation_s, longest_s)
+    if is_simple(board.goal):
+        shortest_s = max(shortest_confirmation_s(plan, board.goal, board.pace), plan.proof_s)
+        racing_s = max(racing_s, min(board.screened.racing_s, RACING_SHARE * left_s, left_s - shortest_s))
+    return max(racing_s, 0.0)
