@@ -12,13 +12,16 @@ import importlib
 import re
 import subprocess
 import sys
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
-from tests.conftest import ROOT
+import ortune
+from tests.conftest import ROOT, TINY_CNN
+from tests.simulated import SimulatedLive, simulate
 
 PACKAGE = ROOT / "ortune"
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
@@ -259,6 +262,26 @@ def test_a_measurement_passes_at_most_five_types(end: str) -> None:
         paths += [[*path, target] for source, target in arrows if source == path[-1]]
     (found,) = (path for path in paths if path[-1] == end)
     assert len(found) == 5
+
+
+def test_the_stack_of_a_search_is_that_of_the_documentation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the job to the executor; the first and the last row are a command and a worker process."""
+    table = re.findall(r"^\| `(\w+)` \| `(ortune/[\w/]+\.py)` \| ", ARCHITECTURE.read_text(), re.MULTILINE)
+    assert len(table) == 8
+    stacks: set[tuple[tuple[str, str], ...]] = set()
+    measure = SimulatedLive.measure
+
+    def note_stack(live: SimulatedLive, plan: Any) -> Any:
+        frames = traceback.extract_stack()[:-1]
+        stacks.add(tuple((frame.name, frame.filename.removeprefix(f"{ROOT}/")) for frame in frames[-6:]))
+        return measure(live, plan)
+
+    monkeypatch.setattr(SimulatedLive, "measure", note_stack)
+    with simulate():
+        ortune.search(str(TINY_CNN), budget=20.0, output=tmp_path / "c.json")
+    assert tuple(table[1:-1]) in stacks
+    for name, path in (table[0], table[-1]):
+        assert f"def {name}(" in (ROOT / path).read_text()
 
 
 @pytest.mark.parametrize("statement", ["import ortune", "import ortune.cli", "import ortune.requests"])

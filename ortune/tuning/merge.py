@@ -11,8 +11,8 @@ import msgspec
 from ortune.knobs import Candidate, SearchSpace
 from ortune.storage import Measurement, SharedRound
 from ortune.storage.schema import MOST_ROUNDS, limit_log_ratio
-from ortune.tuning.exchange import Exchange
 from ortune.tuning.results import FIRST_SHARED, CandidateResult, Results, Score
+from ortune.tuning.shared import SharedExchange
 from ortune.worker import Failure
 from ortune.workload import Goal
 
@@ -160,7 +160,7 @@ def _shift(rounds: Sequence[tuple[float, ...]], medians: Sequence[float]) -> lis
 
 
 def send_launches(
-    exchange: Exchange, results: Sequence[CandidateResult], first_launch: int, *, spent_s: float, race: str = ""
+    exchange: SharedExchange, results: Sequence[CandidateResult], first_launch: int, *, spent_s: float, race: str = ""
 ) -> None:
     """Send what own launches of candidates showed to other nodes.
 

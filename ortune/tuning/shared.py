@@ -35,7 +35,6 @@ from ortune.storage.outbox import Message, Outbox
 from ortune.storage.schema import Stage, encode
 from ortune.storage.timed import TimedCalls
 from ortune.tuning.agreement import Disagreement, find_disagreements
-from ortune.tuning.exchange import Exchange
 from ortune.worker import Failure
 
 PATIENCE_S = 90.0
@@ -68,7 +67,7 @@ SCREENED: frozenset[Stage] = frozenset({"waiting", "racing", "confirmation", "pr
 T = TypeVar("T")
 
 
-class SharedExchange(Exchange):
+class SharedExchange:
     """The exchange of one worker with a study that it shares with others.
 
     Args:
@@ -96,8 +95,6 @@ class SharedExchange(Exchange):
         UsageError: A driver is not installed, or the outbox cannot be used.
         StorageError: The storage does not answer.
     """
-
-    is_shared = True
 
     def __init__(
         self,

@@ -17,7 +17,6 @@ from ortune.knobs import Candidate, SearchSpace
 from ortune.measure.open import OpenComparison
 from ortune.storage import SharedRace, SharedResult
 from ortune.tuning.board import Board, Screened
-from ortune.tuning.exchange import Exchange
 from ortune.tuning.fitness import check_fitness
 from ortune.tuning.job import Job, SearchSettings, find_racing_s
 from ortune.tuning.merge import Merger, send_launches
@@ -27,6 +26,7 @@ from ortune.tuning.racing import Race, race, race_launch
 from ortune.tuning.results import CandidateResult
 from ortune.tuning.sampler import CONFIG, CandidateSampler
 from ortune.tuning.screening import Batch, Proposed, Screening, screen
+from ortune.tuning.shared import SharedExchange
 from ortune.tuning.shared_race import RaceElsewhere
 
 QUEUED = "queued"
@@ -41,7 +41,7 @@ def run_shared_search(
     space: SearchSpace,
     opened: OpenComparison,
     settings: SearchSettings,
-    exchange: Exchange,
+    exchange: SharedExchange,
     observe: Observe = lambda progress: None,
 ) -> Outcome:
     """Find the best candidate together with other hosts, and prove on this one that it is better than the baseline.
@@ -50,7 +50,7 @@ def run_shared_search(
         space: What may be tried.
         opened: The comparison, whose baseline is that of the space.
         settings: Settings of the search.
-        exchange: Exchanges measurements with other nodes.
+        exchange: SharedExchanges measurements with other nodes.
         observe: Called with the progress, between blocks.
 
     Raises:
@@ -86,7 +86,7 @@ def run_shared_search(
     return job.conclude()
 
 
-def report_shared(board: Board, exchange: Exchange, observe: Observe, progress: Progress) -> None:
+def report_shared(board: Board, exchange: SharedExchange, observe: Observe, progress: Progress) -> None:
     """Show others that this node runs, and report progress with what is known of them."""
     exchange.beat()
     observe(
@@ -99,7 +99,7 @@ def report_shared(board: Board, exchange: Exchange, observe: Observe, progress: 
     )
 
 
-def join(board: Board, exchange: Exchange) -> None:
+def join(board: Board, exchange: SharedExchange) -> None:
     """Take part, if this host is fit to.
 
     Raises:
@@ -129,13 +129,13 @@ class SharedScreening(Screening):
     """The screening of a search that several nodes share.
 
     Attributes:
-        exchange: Exchanges measurements with other nodes.
+        exchange: SharedExchanges measurements with other nodes.
         merger: Merges what other nodes measured.
         postponed: Candidates of the queue that other nodes measure, by the key of their config.
         end_s: When the budget of this node would end without the others, on the runner's clock.
     """
 
-    def __init__(self, board: Board, study: optuna.Study, exchange: Exchange) -> None:
+    def __init__(self, board: Board, study: optuna.Study, exchange: SharedExchange) -> None:
         self.exchange = exchange
         self.merger = Merger(board.results, board.goal)
         self.postponed: dict[str, Candidate] = {}
@@ -286,10 +286,12 @@ class RaceOfSeveral(Race):
         board: The search.
         racing: The candidates.
         racing_s: The time of all launches, in seconds.
-        exchange: Exchanges measurements with other nodes.
+        exchange: SharedExchanges measurements with other nodes.
     """
 
-    def __init__(self, board: Board, racing: list[CandidateResult], racing_s: float, *, exchange: Exchange) -> None:
+    def __init__(
+        self, board: Board, racing: list[CandidateResult], racing_s: float, *, exchange: SharedExchange
+    ) -> None:
         super().__init__(board, racing, racing_s)
         self._others = RaceElsewhere(board.goal, exchange)
 
@@ -322,14 +324,14 @@ class RaceOfSeveral(Race):
         others.collect(self.racing)
 
 
-def help_race(board: Board, screening: SharedScreening, exchange: Exchange, announced: SharedRace) -> bool:
+def help_race(board: Board, screening: SharedScreening, exchange: SharedExchange, announced: SharedRace) -> bool:
     """Take part in another node's race. Return False if this node cannot, or not again."""
     if not all(board.results.find(config.key) for config in announced.configs):
         board.screened = screening.complete(board.screened)  # another node measured them
     return take_part(board, exchange, announced)
 
 
-def take_part(board: Board, exchange: Exchange, announced: SharedRace) -> bool:
+def take_part(board: Board, exchange: SharedExchange, announced: SharedRace) -> bool:
     """Launch the candidates of another node's race once, and send what they showed.
 
     Returns:
@@ -364,7 +366,7 @@ def note_wait(board: Board, note: str) -> None:
     board.report("screening", n, len(board.candidates) - 1, best, end_s=board.now_s(), then_s=then_s)
 
 
-def find_result(board: Board, exchange: Exchange, shared: SharedResult) -> list[CandidateResult]:
+def find_result(board: Board, exchange: SharedExchange, shared: SharedResult) -> list[CandidateResult]:
     """Return the candidates that another node confirmed, to confirm them here. There may be none.
 
     Raises:

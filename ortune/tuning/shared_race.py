@@ -10,9 +10,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from ortune.storage import Measurement
-from ortune.tuning.exchange import Exchange
 from ortune.tuning.merge import fits, make_scores
 from ortune.tuning.results import FIRST_SHARED, CandidateResult
+from ortune.tuning.shared import SharedExchange
 from ortune.workload import Goal
 
 
@@ -24,14 +24,14 @@ class RaceElsewhere:
 
     Args:
         goal: What the search is for.
-        exchange: Exchanges measurements with other nodes.
+        exchange: SharedExchanges measurements with other nodes.
 
     Attributes:
         n_launches: Launches of other nodes that count.
         spent_s: What they took, in seconds.
     """
 
-    def __init__(self, goal: Goal, exchange: Exchange) -> None:
+    def __init__(self, goal: Goal, exchange: SharedExchange) -> None:
         self.n_launches = 0
         self.spent_s = 0.0
         self._goal = goal
