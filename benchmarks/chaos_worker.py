@@ -13,10 +13,10 @@ import struct
 import sys
 import time
 
-from ortune.worker import Failure, SessionInfo
+from ortune.worker import Block, Failure, SessionInfo
 from ortune.worker.candidate_session import CandidateSession
 from ortune.worker.main import main
-from ortune.worker.protocol import BlockReply, MeasureRequest
+from ortune.worker.protocol import MeasureRequest
 
 WAYS = ("segfault", "abort", "hang", "out of memory", "exit", "garbage", "half a message")
 
@@ -51,7 +51,7 @@ class ChaoticSession(CandidateSession):
                 fail(random.choice(WAYS))
         return super().load()
 
-    def measure(self, request: MeasureRequest) -> BlockReply | Failure:
+    def measure(self, request: MeasureRequest) -> Block | Failure:
         """Measure a block, or fail."""
         self.fails_in -= 1
         if self.fails_in == 0:

@@ -290,6 +290,27 @@ Wrap = Callable[[Executor, Launch], Executor]
 
 
 @contextlib.contextmanager
+def begin_measuring(beside: str | None) -> Iterator[BackgroundLoad | None]:
+    """Keep the threads of this process quiet, and run the background load, while something is measured.
+
+    Args:
+        beside: Command of the background load, or None.
+
+    Raises:
+        MeasureError: The background load does not run.
+    """
+    from threadpoolctl import threadpool_limits
+
+    # Idle BLAS threads of NumPy spin for a while, which would count as CPU use by other processes.
+    with threadpool_limits(limits=1, user_api="blas"):
+        if beside is None:
+            yield None
+            return
+        with BackgroundLoad(beside) as background_load:
+            yield background_load
+
+
+@contextlib.contextmanager
 def open_comparison(
     setup: ComparisonSetup, *, wrap: Wrap | None = None, free_bytes: int | None = None
 ) -> Iterator[OpenComparison]:
@@ -306,17 +327,10 @@ def open_comparison(
         UsageError: The config of the baseline does not work.
         MeasureError: The background load does not run.
     """
-    from threadpoolctl import threadpool_limits
-
     host_bytes = setup.host.limits.memory_bytes
     free_bytes = host_bytes if free_bytes is None else free_bytes
     with contextlib.ExitStack() as stack:
-        # Idle BLAS threads of NumPy spin for a while, which would count as CPU use by other processes.
-        stack.enter_context(threadpool_limits(limits=1, user_api="blas"))
-        background_load = BackgroundLoad(setup.beside) if setup.beside is not None else None
-        if background_load:
-            stack.enter_context(background_load)
-
+        background_load = stack.enter_context(begin_measuring(setup.beside))
         load = setup.goal.load
         memory = MemoryPlan(int(MEMORY_SHARE * host_bytes) if host_bytes else None)
 

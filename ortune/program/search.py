@@ -12,7 +12,7 @@ import msgspec
 from ortune.errors import ProgramError, UsageError
 from ortune.host import HostClass
 from ortune.knobs import Config
-from ortune.measure.open import OpenComparison, fit_objective, start_comparison
+from ortune.measure.open import OpenComparison, begin_measuring, fit_objective, start_comparison
 from ortune.program.executor import open_program_executor
 from ortune.program.identity import describe_program_identity
 from ortune.program.launcher import TunedModel
@@ -21,21 +21,18 @@ from ortune.program.prepare import PreparedProgram
 from ortune.program.runner import FIRST_DEADLINE_S, Cpus
 from ortune.program.space import ProgramModel, resolve
 from ortune.program.task import ProgramTask
-from ortune.record.files import follow_link, list_records, path_of_trials
+from ortune.record.files import list_records
 from ortune.record.journal import Journal
-from ortune.record.leftovers import remove_leftovers
-from ortune.record.rescue import Saved, save_record
 from ortune.record.rounding import round_record
 from ortune.record.schema import SCHEMA, Bundle, Record, Search, Tried
-from ortune.record.trials import encode_trials, summarize_trials
+from ortune.record.trials import summarize_trials
 from ortune.steps import enter_step
 from ortune.times import stamp
 from ortune.tuning.job import SearchSettings, run_search
 from ortune.tuning.outcome import Observe, Outcome
-from ortune.tuning.record_outcome import make_trials
-from ortune.tuning.resume import JournaledExecutor, explain_kept, open_journal
+from ortune.tuning.record_outcome import make_trials, save_outcome
+from ortune.tuning.resume import JournaledExecutor, open_journal, raise_fault
 from ortune.worker import Executor, Failure, LiveCandidate, Runtime
-from ortune.worker.background_load import BackgroundLoad
 from ortune.workload import Tolerance, Workload
 from ortune.workload.workload import BackgroundProgram, InputData
 
@@ -104,18 +101,9 @@ def search_program(prepared: PreparedProgram, observe: Observe = lambda progress
         started = journal.begin.started if journal else begun
         records = make_records(prepared, outcome, started, n_resumes=journal.n_resumes if journal else 0)
         document = records[0] if len(records) == 1 else Bundle(schema=SCHEMA, records=records)
-        saved: Saved[Record | Bundle] = Saved(record=document)
-        if request.output is not None:
-            trials = encode_trials(make_trials(records[0], outcome, prepared.goal, prepared.host))
-            saved = save_record(document, request.output, trials)
-        if journal and request.output is not None and saved.fault is None:
-            for path in (request.output, path_of_trials(request.output)):
-                remove_leftovers(follow_link(path))
-            if not outcome.interrupted:
-                journal.remove()
-    if outcome.fault:
-        explain_kept(outcome.fault, journal, saved.fault)
-        raise outcome.fault
+        trials = make_trials(records[0], outcome, prepared.goal, prepared.host)
+        saved = save_outcome(document, trials, request.output, journal, is_complete=not outcome.interrupted)
+    raise_fault(outcome.fault, journal, saved.fault)
     return ProgramResult(
         document=saved.record,
         outcome=outcome,
@@ -154,13 +142,9 @@ def open_program(
         ProgramError: The program does not work.
         MeasureError: The background load does not run.
     """
-    from threadpoolctl import threadpool_limits
-
     request, host = prepared.request, prepared.host
     with contextlib.ExitStack() as stack:
-        # Idle BLAS threads of NumPy spin for a while, which would count as CPU use by other processes.
-        stack.enter_context(threadpool_limits(limits=1, user_api="blas"))
-        load = stack.enter_context(BackgroundLoad(request.beside)) if request.beside is not None else None
+        load = stack.enter_context(begin_measuring(request.beside))
         inner = open_program_executor(
             prepared.task,
             [

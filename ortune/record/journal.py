@@ -151,14 +151,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=
             return self.failure
         if self.block is None:
             raise ValueError("a block without content")
-        reply = self.block
-        block = msgspec.structs.replace(
-            reply,
-            samples=_expand(reply.samples),
-            cases=None if reply.cases is None else _expand(reply.cases),
-            processes=None if reply.processes is None else _expand(reply.processes),
-            creations=None if reply.creations is None else _expand(reply.creations),
-        ).to_block()
+        block = self.block.map_arrays(_expand).to_block()
         _check_block(block)
         return block
 
@@ -179,14 +172,7 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="
 
 def pack_block(block: Block) -> BlockReply:
     """Return a block as a journal holds it. Compressed, a call takes about two bytes."""
-    reply = BlockReply.of(block)
-    return msgspec.structs.replace(
-        reply,
-        samples=zlib.compress(reply.samples, 1),
-        cases=None if reply.cases is None else zlib.compress(reply.cases, 1),
-        processes=None if reply.processes is None else zlib.compress(reply.processes, 1),
-        creations=None if reply.creations is None else zlib.compress(reply.creations, 1),
-    )
+    return BlockReply.of(block).map_arrays(lambda data: zlib.compress(data, 1))
 
 
 def _expand(data: bytes) -> bytes:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 
 from ortune.host import Host, HostClass
 from ortune.measure.open import OpenComparison
+from ortune.record.files import Kind, follow_link, path_of_trials
+from ortune.record.journal import Journal
+from ortune.record.leftovers import remove_leftovers
+from ortune.record.rescue import Saved, save_record
 from ortune.record.rounding import round_record, significant
 from ortune.record.schema import SCHEMA, Record, Search
-from ortune.record.trials import Header, TrialRound, Trials, summarize_trials
+from ortune.record.trials import Header, TrialRound, Trials, encode_trials, summarize_trials
 from ortune.tuning.outcome import Outcome
 from ortune.tuning.prepare import PreparedSearch
 from ortune.worker.compiled_models import find_cache_options
@@ -87,3 +93,26 @@ def make_trials(record: Record, outcome: Outcome, goal: Goal, host: Host) -> Tri
         rounds=tuple(map(_round_values, outcome.rounds)),
         sessions=outcome.sessions,
     )
+
+
+def save_outcome(
+    document: Kind, trials: Trials, output: Path | None, journal: Journal | None, *, is_complete: bool
+) -> Saved[Kind]:
+    """Write what a search found, and remove what is not needed after that.
+
+    Args:
+        document: The record, or the bundle of those of a program.
+        trials: Its trials.
+        output: Where it goes; None to write nothing.
+        journal: The journal of the search, or None. It stays if the search can go on.
+        is_complete: Whether the search is complete.
+    """
+    if output is None:
+        return Saved(record=document)
+    saved = save_record(document, output, encode_trials(trials))
+    if journal and saved.fault is None:
+        for path in (output, path_of_trials(output)):
+            remove_leftovers(follow_link(path))
+        if is_complete:
+            journal.remove()
+    return saved

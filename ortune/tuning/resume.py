@@ -255,19 +255,25 @@ def check_identity(path: Path, then: Mapping[str, str], now: Mapping[str, str]) 
         )
 
 
-def explain_kept(cause: OrtuneError, journal: Journal | None, fault: UsageError | None) -> None:
-    """Add to the error that ended a search how to go on with it.
+def raise_fault(cause: OrtuneError | None, journal: Journal | None, unwritten: UsageError | None) -> None:
+    """Raise the error that ended a search, if one did, with how to go on.
 
     Args:
-        cause: The error.
+        cause: The error, or None.
         journal: What was measured, if it is kept.
-        fault: Why the record could not be written either, and where it is instead; None if it was written.
+        unwritten: Why the record could not be written either, and where it is instead; None if it was written.
+
+    Raises:
+        OrtuneError: The error.
     """
-    if fault:
-        cause.details = (*cause.details, fault.message, fault.hint, *fault.details)
+    if cause is None:
+        return
+    if unwritten:
+        cause.details = (*cause.details, unwritten.message, unwritten.hint, *unwritten.details)
     if journal and journal.is_there:
         cause.details = (*cause.details, f"What was measured is kept in {journal.path}.")
         cause.hint = f"{cause.hint} To go on, repeat the command with {{resume}}.".strip()
+    raise cause
 
 
 class JournaledExecutor:

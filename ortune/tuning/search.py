@@ -13,20 +13,17 @@ from ortune.host import HostClass
 from ortune.knobs import Config
 from ortune.measure.limits import is_overloaded
 from ortune.measure.open import Launch, OpenComparison, fit_objective, open_comparison
-from ortune.record.files import encode_record, follow_link, path_of_trials
+from ortune.record.files import encode_record
 from ortune.record.journal import Journal
-from ortune.record.leftovers import remove_leftovers
-from ortune.record.rescue import Saved, save_record
 from ortune.record.schema import Record
-from ortune.record.trials import encode_trials
 from ortune.times import stamp
 from ortune.tuning.hints import PastSearch, describe_search, name_shapes, remember
 from ortune.tuning.job import SearchSettings, run_search
 from ortune.tuning.outcome import Observe, Outcome
 from ortune.tuning.plan import USUAL_BUDGET_S
 from ortune.tuning.prepare import PreparedSearch, find_history
-from ortune.tuning.record_outcome import make_record, make_trials
-from ortune.tuning.resume import JournaledExecutor, describe_identity, explain_kept, find_unfinished, open_journal
+from ortune.tuning.record_outcome import make_record, make_trials, save_outcome
+from ortune.tuning.resume import JournaledExecutor, describe_identity, find_unfinished, open_journal, raise_fault
 from ortune.tuning.share_outcome import open_exchange, share_outcome
 from ortune.tuning.shared_job import run_shared_search
 from ortune.worker import Executor, Runtime
@@ -124,11 +121,8 @@ def search(prepared: PreparedSearch, observe: Observe = lambda progress: None) -
         started = journal.begin.started if journal else begun
         n_resumes = journal.n_resumes if journal else 0
         record = make_record(prepared, outcome, opened, started, n_resumes=n_resumes)
-        saved = Saved(record=record)
-        if request.output is not None:
-            saved = save_record(
-                record, request.output, encode_trials(make_trials(record, outcome, prepared.goal, prepared.host))
-            )
+        trials = make_trials(record, outcome, prepared.goal, prepared.host)
+        saved = save_outcome(record, trials, request.output, journal, is_complete=not outcome.interrupted)
         # Only after the record was written: the storage may not answer.
         if exchange and not outcome.interrupted:
             share_outcome(
@@ -142,14 +136,7 @@ def search(prepared: PreparedSearch, observe: Observe = lambda progress: None) -
             is_complete = True
         if (history := find_history(request)) and (best := best_configs(outcome, prepared.base)):
             remember(history, describe_result(prepared, outcome, best))
-        if journal and request.output is not None and saved.fault is None:
-            for path in (request.output, path_of_trials(request.output)):
-                remove_leftovers(follow_link(path))
-            if not outcome.interrupted:
-                journal.remove()
-    if outcome.fault:
-        explain_kept(outcome.fault, journal, saved.fault)
-        raise outcome.fault
+    raise_fault(outcome.fault, journal, saved.fault)
     unfinished = journal.path if journal and journal.is_there else None
     sessions = opened.runner.sessions
     return Result(

@@ -132,13 +132,10 @@ class CpuPlace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     calls_ns: Difference
 
 
-class Block(msgspec.Struct, frozen=True, kw_only=True):
-    """Consecutive calls of one candidate.
+class BlockFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of the calls of a block together.
 
     Attributes:
-        samples_ns: Latency of each call: its duration, or the time since its arrival where requests arrive at a rate.
-        cases: Case that each call belongs to; None if there is only one case.
-        processes: Process of the group that served each call, counted from 0; None for a single process.
         n_calls: Amount of work done in `wall_ns`, in calls. Where calls overlap the ends of the window, they count
             in part.
         n_untimed: Calls among them whose durations are not measured: the first one of each run of a program.
@@ -150,7 +147,6 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
         service_sd_ns: Standard deviation of these durations; 0 unless requests arrive at a rate.
         cpu_ns: CPU time of the worker in `wall_ns`, summed over all threads, and over all processes of a group.
         cpu_between_ns: CPU time spent while no call was running, per call; None unless requests arrive at a rate.
-        creations_ns: Durations of the session creations after the calls; None if the plan has none.
         memory: Memory after the calls.
         foreign_share: Fraction of the usable CPUs' time that other processes used, steal time included. About 0 to 1:
             in one block it may be off by one tick of the kernel's clock in either direction. None if unknown.
@@ -165,9 +161,6 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
         places: CPU time on each CPU since the block before; empty if unknown. All processes of a group count.
     """
 
-    samples_ns: NDArray[np.int64]
-    cases: NDArray[np.int64] | None = None
-    processes: NDArray[np.int64] | None = None
     n_calls: float
     n_untimed: int = 0
     batch: int = 1
@@ -177,7 +170,6 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
     service_sd_ns: float = 0.0
     cpu_ns: int
     cpu_between_ns: float | None = None
-    creations_ns: NDArray[np.int64] | None = None
     memory: Memory
     foreign_share: float | None
     contended: bool
@@ -192,3 +184,19 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
     def n_items(self) -> float:
         """Amount of work done in `wall_ns`, in items."""
         return self.n_calls * self.batch
+
+
+class Block(BlockFigures, frozen=True, kw_only=True):
+    """Consecutive calls of one candidate.
+
+    Attributes:
+        samples_ns: Latency of each call: its duration, or the time since its arrival where requests arrive at a rate.
+        cases: Case that each call belongs to; None if there is only one case.
+        processes: Process of the group that served each call, counted from 0; None for a single process.
+        creations_ns: Durations of the session creations after the calls; None if the plan has none.
+    """
+
+    samples_ns: NDArray[np.int64]
+    cases: NDArray[np.int64] | None = None
+    processes: NDArray[np.int64] | None = None
+    creations_ns: NDArray[np.int64] | None = None

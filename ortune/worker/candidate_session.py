@@ -13,7 +13,7 @@ import msgspec
 from ortune.knobs.config import CPU, CUDA_BASED, Config
 from ortune.worker import cpu, protocol
 from ortune.worker.barrier import Exchange
-from ortune.worker.block import BlockPlan, Job, Memory
+from ortune.worker.block import Block, BlockPlan, Job, Memory
 from ortune.worker.failure import Failure
 from ortune.worker.gpu import GpuReader, find_number
 from ortune.worker.places import PlaceReader
@@ -342,7 +342,7 @@ class CandidateSession:
             threads=cpu.read_thread_times(group or None) if self.request.check_waiting else {},
         )
 
-    def measure(self, request: protocol.MeasureRequest) -> protocol.BlockReply | Failure:
+    def measure(self, request: protocol.MeasureRequest) -> Block | Failure:
         """Measure one block, after its lead-in.
 
         In a group, each process measures its own calls, and the first one measures how much CPU time all of them and
@@ -395,11 +395,11 @@ class CandidateSession:
         if plan.creations_ns:
             # The memory of these extra sessions must not count as the candidate's in later blocks.
             self.memory = memory
-            creations = np.asarray(self.time_creations(plan.creations_ns), dtype="<i8").tobytes()
+            creations = np.asarray(self.time_creations(plan.creations_ns), dtype=np.int64)
         has_one_case = len(set(self.cases)) == 1
-        return protocol.BlockReply(
-            samples=window.latencies_ns.astype("<i8").tobytes(),
-            cases=None if has_one_case or job else np.asarray(self.cases, dtype="<i8")[window.positions].tobytes(),
+        return Block(
+            samples_ns=window.latencies_ns,
+            cases=None if has_one_case or job else np.asarray(self.cases, dtype=np.int64)[window.positions],
             n_calls=window.n_calls,
             batch=plan.job.n_items if plan.job else self.request.config.batch,
             wall_ns=window.wall_ns,
@@ -408,7 +408,7 @@ class CandidateSession:
             service_sd_ns=window.service_sd_ns,
             cpu_ns=window.cpu_ns,
             cpu_between_ns=window.cpu_between_ns,
-            creations=creations,
+            creations_ns=creations,
             memory=memory,
             foreign_share=share,
             contended=contended,

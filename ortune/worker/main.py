@@ -80,7 +80,10 @@ def serve(connection: Any, make: Callable[[protocol.LoadRequest], CandidateSessi
                 if candidate is None or not isinstance(request, protocol.MeasureRequest):
                     raise RuntimeError("a block was requested before the session was loaded")
                 measured = candidate.measure(request)
-                reply = protocol.FailureReply(measured) if isinstance(measured, Failure) else measured
+                if isinstance(measured, Failure):
+                    reply = protocol.FailureReply(measured)
+                else:
+                    reply = protocol.BlockReply.of(measured)
         except (Exception, SystemExit) as error:  # noqa: BLE001  (any error is a failure of the candidate)
             reply = protocol.FailureReply(make_failure(error, stage))
         connection.send_bytes(protocol.encode_reply(reply, stage))

@@ -10,14 +10,14 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection, Pipe, wait
 from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
 
 from ortune.knobs.config import Config
-from ortune.worker.block import Block, BlockPlan, CpuPlace, GpuState, Memory
+from ortune.worker.block import Block, BlockFigures, BlockPlan
 from ortune.worker.failure import Failure, make_failure
 from ortune.worker.session_info import Runtime, SessionInfo
 from ortune.workload import Tolerance
@@ -108,59 +108,27 @@ class LoadedReply(msgspec.Struct, frozen=True, tag=True):
     runtime: Runtime
 
 
-class BlockReply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """A block was measured. The fields are those of `Block`, with arrays as little-endian 64-bit integers."""
+class BlockReply(BlockFigures, frozen=True, kw_only=True, tag=True):
+    """A block was measured. It is a `Block` whose arrays are bytes: 64-bit integers, little-endian."""
 
-    samples: bytes
-    cases: bytes | None
+    samples_ns: bytes
+    cases: bytes | None = None
     processes: bytes | None = None
-    n_calls: float
-    n_untimed: int = 0
-    batch: int = 1
-    wall_ns: int
-    lead_in_ns: int
-    service_ns: float
-    service_sd_ns: float = 0.0
-    cpu_ns: int
-    cpu_between_ns: float | None
-    creations: bytes | None
-    memory: Memory
-    foreign_share: float | None
-    contended: bool
-    gpu: GpuState | None = None
-    clock_jump_s: float = 0.0
-    metric: float | None = None
-    output_error: float | None = None
-    output_fault: str = ""
-    places: tuple[CpuPlace, ...] = ()
+    creations_ns: bytes | None = None
 
     @classmethod
     def of(cls, block: Block) -> BlockReply:
         """Return the message that holds a block."""
-        return cls(
-            samples=_bytes(block.samples_ns),
-            cases=None if block.cases is None else _bytes(block.cases),
-            processes=None if block.processes is None else _bytes(block.processes),
-            n_calls=block.n_calls,
-            n_untimed=block.n_untimed,
-            batch=block.batch,
-            wall_ns=block.wall_ns,
-            lead_in_ns=block.lead_in_ns,
-            service_ns=block.service_ns,
-            service_sd_ns=block.service_sd_ns,
-            cpu_ns=block.cpu_ns,
-            cpu_between_ns=block.cpu_between_ns,
-            creations=None if block.creations_ns is None else _bytes(block.creations_ns),
-            memory=block.memory,
-            foreign_share=block.foreign_share,
-            contended=block.contended,
-            gpu=block.gpu,
-            clock_jump_s=block.clock_jump_s,
-            metric=block.metric,
-            output_error=block.output_error,
-            output_fault=block.output_fault,
-            places=block.places,
-        )
+        fields = msgspec.structs.asdict(block)
+        for name in ARRAYS:
+            fields[name] = None if fields[name] is None else _bytes(fields[name])
+        return cls(**{name: fields[name] for name in cls.__struct_fields__})
+
+    def map_arrays(self, change: Callable[[bytes], bytes]) -> BlockReply:
+        """Return the message with other bytes for each array."""
+        arrays = {name: getattr(self, name) for name in ARRAYS}
+        changed = {name: change(data) for name, data in arrays.items() if data is not None}
+        return msgspec.structs.replace(self, **changed)
 
     def to_block(self) -> Block:
         """Return the block.
@@ -168,30 +136,14 @@ class BlockReply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
         Raises:
             ValueError: It is not one that a worker sends.
         """
-        return Block(
-            samples_ns=_integers(self.samples),
-            cases=None if self.cases is None else _integers(self.cases),
-            processes=None if self.processes is None else _integers(self.processes),
-            n_calls=self.n_calls,
-            n_untimed=self.n_untimed,
-            batch=self.batch,
-            wall_ns=self.wall_ns,
-            lead_in_ns=self.lead_in_ns,
-            service_ns=self.service_ns,
-            service_sd_ns=self.service_sd_ns,
-            cpu_ns=self.cpu_ns,
-            cpu_between_ns=self.cpu_between_ns,
-            creations_ns=None if self.creations is None else _integers(self.creations),
-            memory=self.memory,
-            foreign_share=self.foreign_share,
-            contended=self.contended,
-            gpu=self.gpu,
-            clock_jump_s=self.clock_jump_s,
-            metric=self.metric,
-            output_error=self.output_error,
-            output_fault=self.output_fault,
-            places=self.places,
-        )
+        fields = msgspec.structs.asdict(self)
+        for name in ARRAYS:
+            fields[name] = None if fields[name] is None else _integers(fields[name])
+        return Block(**fields)
+
+
+ARRAYS = ("samples_ns", "cases", "processes", "creations_ns")
+"""The fields of a block that are arrays."""
 
 
 def _bytes(values: NDArray[np.int64]) -> bytes:
