@@ -14,7 +14,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
@@ -82,30 +81,17 @@ def test_all_statements_are_listed() -> None:
     }
 
 
-class ModuleFacts(NamedTuple):
-    """What a module imports anywhere in its code, and how many lines of code it has."""
-
-    imports: frozenset[str]
-    n_code_lines: int
+@functools.cache
+def parse(module: str) -> ast.Module:
+    """Return the syntax tree of a module."""
+    return ast.parse(MODULES[module].read_text())
 
 
 @functools.cache
-def read_facts(module: str) -> ModuleFacts:
-    """Parse a module."""
-    text = MODULES[module].read_text()
-    tree = ast.parse(text)
-    return ModuleFacts(find_imports(module, tree), count_code_lines(text, tree))
-
-
 def imports_of(module: str) -> frozenset[str]:
     """Return the modules that a module imports anywhere in its code; for names of a package, the package."""
-    return read_facts(module).imports
-
-
-def find_imports(module: str, tree: ast.Module) -> frozenset[str]:
-    """Return the modules that a parsed module imports."""
     found: set[str] = set()
-    for node in list_statements(tree):
+    for node in list_statements(parse(module)):
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -277,29 +263,6 @@ def test_help_is_light() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip().splitlines()[-1] == "[]"
-
-
-DECLARATIONS = {"ortune.requests"}
-"""Modules that hold data, one declaration for each option."""
-
-MAX_CODE_LINES = 450
-
-
-def count_code_lines(text: str, tree: ast.Module) -> int:
-    """Return the number of lines with code: no blank lines, comments or docstrings."""
-    documentation = {
-        line
-        for node in list_statements(tree)
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
-        for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
-    }
-    lines = enumerate(text.splitlines(), 1)
-    return sum(1 for n, line in lines if line.strip() and not line.strip().startswith("#") and n not in documentation)
-
-
-def test_modules_are_short() -> None:
-    lengths = {module: read_facts(module).n_code_lines for module in MODULES.keys() - DECLARATIONS}
-    assert not {module: length for module, length in lengths.items() if length > MAX_CODE_LINES}
 
 
 MOST_DEEP_IMPORTS = 2650
