@@ -302,7 +302,11 @@ class TestPrograms:
         log = tmp_path / "log.jsonl"
         log.write_text("")
         done = run(
-            *(sys.executable, "-W", "ignore", "-c", head + textwrap.dedent(code)),
+            sys.executable,
+            "-W",
+            "ignore",
+            "-c",
+            head + textwrap.dedent(code),
             record=write(record, tmp_path / "r.json"),
             options=("--explain", "--explain-json", str(log), *options),
         )

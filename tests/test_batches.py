@@ -285,7 +285,8 @@ class TestWorkers:
         first = helper.make_node("Constant", [], ["zero"], value_ints=[0, 0])
         model = save_model(
             tmp_path / "m.onnx",
-            *(times, first),
+            times,
+            first,
             helper.make_node("Shape", ["x"], ["s"]),
             helper.make_node("Tile", ["x", "k"], ["t"]),
             helper.make_node("Slice", ["t", "zero", "s"], ["y"]),

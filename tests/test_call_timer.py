@@ -168,7 +168,9 @@ class TestFunctions:
         (tmp_path / "library.py").write_text("")
         done = run_observed(
             tmp_path,
-            *(sys.executable, "-c", "import library, onnxruntime"),
+            sys.executable,
+            "-c",
+            "import library, onnxruntime",
             plan={"call": "library:work"},
             environment={"PYTHONPATH": str(tmp_path)},
         )
@@ -194,7 +196,9 @@ class TestFunctions:
         (tmp_path / "appmodule.py").write_text("def work(): pass\nwork()\nwork()\n")
         run_observed(
             tmp_path,
-            *(sys.executable, "-m", "appmodule"),
+            sys.executable,
+            "-m",
+            "appmodule",
             plan={"call": "appmodule:work"},
             environment={"PYTHONPATH": str(tmp_path)},
         )

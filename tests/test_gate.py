@@ -396,8 +396,23 @@ class TestWorkers:
     def test_the_command(self, tmp_path: Path) -> None:
         """On a simulated host. Head exceeds its limit, which decides the gate when there are enough launches."""
         done = run_ortune(
-            *("gate", TINY_CNN, TINY_CNN, "--budget", "60s", "--busy", "--max-slowdown", "300%", "--limit", "p50<1us"),
-            *("--json", "--junit", "junit.xml", "--markdown", "page.md", "--history", "h.jsonl"),
+            "gate",
+            TINY_CNN,
+            TINY_CNN,
+            "--budget",
+            "60s",
+            "--busy",
+            "--max-slowdown",
+            "300%",
+            "--limit",
+            "p50<1us",
+            "--json",
+            "--junit",
+            "junit.xml",
+            "--markdown",
+            "page.md",
+            "--history",
+            "h.jsonl",
             cwd=tmp_path,
             simulate=True,
         )

@@ -12,7 +12,7 @@ import importlib
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -263,6 +263,23 @@ def test_help_is_light() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip().splitlines()[-1] == "[]"
+
+
+def name_lines(found: Callable[[ast.AST], bool]) -> list[str]:
+    """Return the places in the package, as module and line, of the nodes for which `found` is true."""
+    return [
+        f"{module}:{getattr(node, 'lineno', 0)}"
+        for module in MODULES
+        for node in ast.walk(parse(module))
+        if found(node)
+    ]
+
+
+def test_lists_are_not_packed_by_stars() -> None:
+    """The formatter puts a long list one item a line, where a diff shows what changed."""
+    assert not name_lines(
+        lambda node: isinstance(node, ast.Starred) and isinstance(node.value, ast.List | ast.Set | ast.Tuple)
+    )
 
 
 MOST_DEEP_IMPORTS = 2650

@@ -536,8 +536,16 @@ class TestCommand:
         command = [sys.executable, str(PROGRAM), str(TINY_CNN), "rate", "20"]
         only = [each for name in ONE_THREAD_ONLY for each in ("--only", name)]
         done = run_ortune(
-            *("search", "--budget", "6s", "--call", "__main__:work", *only),
-            *("--ignore-outputs", "-o", path, "--"),
+            "search",
+            "--budget",
+            "6s",
+            "--call",
+            "__main__:work",
+            *only,
+            "--ignore-outputs",
+            "-o",
+            path,
+            "--",
             *command,
             cwd=tmp_path,
         )
@@ -555,7 +563,7 @@ class TestCommand:
     def test_json(self, tmp_path: Path) -> None:
         command = [sys.executable, str(PROGRAM), str(TINY_CNN), "run", "3"]
         done = run_ortune(
-            *("search", "--budget", "6s", "--only", "intra_op_num_threads", "-o", "-", "--"), *command, cwd=tmp_path
+            "search", "--budget", "6s", "--only", "intra_op_num_threads", "-o", "-", "--", *command, cwd=tmp_path
         )
         assert done.returncode in {0, 3}, done.stderr
         assert json.loads(done.stdout)["workload"]["program"]["program"] == Path(sys.executable).name

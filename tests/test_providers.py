@@ -1009,7 +1009,9 @@ print(json.dumps({{
 """
         log = tmp_path / "log.jsonl"
         done = run_program(
-            *(sys.executable, "-c", code),
+            sys.executable,
+            "-c",
+            code,
             record=write(record, tmp_path / "r.json"),
             options=("--explain-json", str(log), *options),
         )

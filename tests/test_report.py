@@ -765,7 +765,13 @@ class TestCommand:
     def test_a_search_with_a_report(self, tmp_path: Path) -> None:
         environment = {"BROWSER": "true"}
         done = run_ortune(
-            *("search", TINY_CNN, "-o", "r.json", "--open", "--budget", "20s"),
+            "search",
+            TINY_CNN,
+            "-o",
+            "r.json",
+            "--open",
+            "--budget",
+            "20s",
             cwd=tmp_path,
             simulate=True,
             environment=environment,

@@ -441,7 +441,17 @@ class TestMarkdown:
         assert all(each == "\n" or each.isprintable() for each in page)
         html = read_html(show_markdown(page))
         assert {each.tag for each in html.iter()} == {
-            *("page", "h3", "table", "thead", "tbody", "tr", "th", "td", "ul", "li", "strong"),
+            "page",
+            "h3",
+            "table",
+            "thead",
+            "tbody",
+            "tr",
+            "th",
+            "td",
+            "ul",
+            "li",
+            "strong",
         }
         assert [len(row) for row in html.iter("tr")] == [6, 6, 6]
 

@@ -55,24 +55,42 @@ TENSORRT_PARAMETERS: Mapping[str, tuple[str, re.Pattern[str]]] = {
     **{
         f"trt_{name}": (f"trt_{name}", INTEGER)
         for name in (
-            *("max_partition_iterations", "min_subgraph_size", "dla_core", "builder_optimization_level"),
-            *("auxiliary_streams", "ep_context_embed_mode"),
+            "max_partition_iterations",
+            "min_subgraph_size",
+            "dla_core",
+            "builder_optimization_level",
+            "auxiliary_streams",
+            "ep_context_embed_mode",
         )
     },
     **{
         f"trt_{name}": (f"trt_{name}", BOOLEAN)
         for name in (
-            *("dla_enable", "engine_cache_enable", "dump_subgraphs", "force_sequential_engine_build"),
-            *("context_memory_sharing_enable", "layer_norm_fp32_fallback", "timing_cache_enable", "force_timing_cache"),
-            *("detailed_build_log", "build_heuristics_enable", "sparsity_enable"),
+            "dla_enable",
+            "engine_cache_enable",
+            "dump_subgraphs",
+            "force_sequential_engine_build",
+            "context_memory_sharing_enable",
+            "layer_norm_fp32_fallback",
+            "timing_cache_enable",
+            "force_timing_cache",
+            "detailed_build_log",
+            "build_heuristics_enable",
+            "sparsity_enable",
             "dump_ep_context_model",
         )
     },
     **{
         f"trt_{name}": (f"trt_{name}", TEXT)
         for name in (
-            *("engine_cache_path", "engine_cache_prefix", "timing_cache_path", "tactic_sources"),
-            *("extra_plugin_lib_paths", "profile_min_shapes", "profile_max_shapes", "profile_opt_shapes"),
+            "engine_cache_path",
+            "engine_cache_prefix",
+            "timing_cache_path",
+            "tactic_sources",
+            "extra_plugin_lib_paths",
+            "profile_min_shapes",
+            "profile_max_shapes",
+            "profile_opt_shapes",
             "ep_context_file_path",
         )
     },

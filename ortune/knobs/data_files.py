@@ -19,8 +19,19 @@ FOLDER = Path(__file__).with_name("data")
 
 FILES = ("session_options", "session_config", "run_options", "run_config", "dynamic_options", "environment", "usage")
 PROVIDER_FILES = (
-    *("cpu", "cuda", "tensorrt", "nv_tensorrt_rtx", "openvino", "webgpu", "migraphx", "rocm", "dml", "qnn", "coreml"),
-    *("vitisai", "xnnpack"),
+    "cpu",
+    "cuda",
+    "tensorrt",
+    "nv_tensorrt_rtx",
+    "openvino",
+    "webgpu",
+    "migraphx",
+    "rocm",
+    "dml",
+    "qnn",
+    "coreml",
+    "vitisai",
+    "xnnpack",
 )
 
 

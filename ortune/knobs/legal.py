@@ -21,8 +21,18 @@ from ortune.knobs.knob import Knob, Value, Where
 FILE = Path(__file__).with_name("data") / "legal.json"
 
 FIELDS = (
-    *("name", "where", "provider", "alias", "kind", "values", "low", "high", "pattern"),
-    *("unsafe", "threads", "instead"),
+    "name",
+    "where",
+    "provider",
+    "alias",
+    "kind",
+    "values",
+    "low",
+    "high",
+    "pattern",
+    "unsafe",
+    "threads",
+    "instead",
 )
 """Fields of knobs that the check needs, and the number of threads that the host allows."""
 

@@ -209,7 +209,11 @@ def _check_block(block: Block) -> None:
     arrays = [each for each in (block.samples_ns, block.creations_ns) if each is not None]
     durations = (block.n_calls, block.batch, block.wall_ns, block.service_ns)
     others = (
-        *(block.lead_in_ns, block.service_sd_ns, block.cpu_ns, block.cpu_between_ns or 0.0, block.metric or 0.0),
+        block.lead_in_ns,
+        block.service_sd_ns,
+        block.cpu_ns,
+        block.cpu_between_ns or 0.0,
+        block.metric or 0.0,
         *(getattr(block.memory, name) or 0 for name in block.memory.__struct_fields__),
         *(getattr(place, name) for place in block.places for name in place.__struct_fields__),
     )

@@ -26,8 +26,22 @@ OFF = "off"
 HOOK = "hook"
 
 PARTS = (
-    *("options_log", "providers", "plugins", "settings", "explain", "calls", "processes", "fit", HOOK),
-    *("gate", "returned", "call_timer", "samples", "endings", "observer", "canary"),
+    "options_log",
+    "providers",
+    "plugins",
+    "settings",
+    "explain",
+    "calls",
+    "processes",
+    "fit",
+    HOOK,
+    "gate",
+    "returned",
+    "call_timer",
+    "samples",
+    "endings",
+    "observer",
+    "canary",
 )
 """Modules of this folder. Each imports only modules that come before it. Those after the hook are for programs that are
 measured or observed, and for canaries."""
