@@ -151,7 +151,11 @@ class Surface(msgspec.Struct, frozen=True, kw_only=True):
             sizes = (self.node_size, self.domain_size)
             at_home = (max(Counter(cpu // size for cpu in own).values()) for size in sizes)
             shares = [max(threads - each, 0) / threads for each in at_home]
-            looseness = 1.0 if sharing == 1 else 0.25 if len(own) == self.node_size else 0.5
+            looseness = 0.5
+            if sharing == 1:
+                looseness = 1.0
+            elif len(own) == self.node_size:
+                looseness = 0.25
             call = self._find_call(threads, *shares) * (1 + self.rigid * looseness)
             calls[own] = call * self._find_slowdown(sharing * threads / len(own))
         return [calls[own] for own in cpus]

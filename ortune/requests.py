@@ -112,7 +112,12 @@ def parse_batches(value: Any) -> tuple[int, ...]:
 
     if value == "auto":
         return USUAL_BATCHES
-    given = parse_names(value) if isinstance(value, str) else value if isinstance(value, Sequence) else [value]
+    if isinstance(value, str):
+        given: Sequence[Any] = parse_names(value)
+    elif isinstance(value, Sequence):
+        given = value
+    else:
+        given = [value]
     batches = tuple(map(parse_count(1, MOST_ITEMS), given))
     if not batches or len(set(batches)) < len(batches) or len(batches) > MOST_BATCHES:
         raise UsageError(

@@ -381,7 +381,9 @@ def find_postgres() -> Path | None:
     on_path = shutil.which("initdb")
     folders = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda folder: float(folder.parent.name))
     found = [folder for folder in folders if (folder / "postgres").exists()]
-    return found[-1] if found else Path(on_path).resolve().parent if on_path else None
+    if found:
+        return found[-1]
+    return Path(on_path).resolve().parent if on_path else None
 
 
 def find_mariadb() -> str | None:

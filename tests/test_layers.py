@@ -282,6 +282,26 @@ def test_lists_are_not_packed_by_stars() -> None:
     )
 
 
+WITH_NESTED_CONDITIONALS = {
+    "ortune.measure.block_plan",
+    "ortune.measure.block_runner",
+    "ortune.measure.evaluate",
+    "ortune.measure.limits",
+}
+"""Modules that still have them."""
+
+
+def test_conditional_expressions_are_not_nested() -> None:
+    """Two of them in one expression are read twice. Write if statements, a dictionary or a function."""
+
+    def is_nested(node: ast.AST) -> bool:
+        if not isinstance(node, ast.IfExp):
+            return False
+        return any(isinstance(inside, ast.IfExp) for inside in ast.walk(node) if inside is not node)
+
+    assert {place.partition(":")[0] for place in name_lines(is_nested)} == WITH_NESTED_CONDITIONALS
+
+
 MOST_DEEP_IMPORTS = 2650
 """Names that files of tests import from modules of the package, in all. Tests go through what users see, so this only
 falls: lower it when you move tests to the public interface, the command line or `tests/simulated`."""

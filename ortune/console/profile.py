@@ -150,7 +150,12 @@ def _make_last_cell(shares: list[TimeShare | None]) -> Text:
     if first is None or second is None or not first.ns or not second.ns:
         return Text()
     value = first.ns / second.ns
-    style = "green" if value > 1.05 else "yellow" if value < 0.95 else "dim"
+    if value > 1.05:
+        style = "green"
+    elif value < 0.95:
+        style = "yellow"
+    else:
+        style = "dim"
     return Text(format_ratio(value), style)
 
 

@@ -178,7 +178,9 @@ def format_number(value: float) -> str:
     """Return a number with three digits."""
     if value < 1:
         return format_digits(value)
-    return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"
+    if value < 10:
+        return f"{value:.2f}"
+    return f"{value:.1f}" if value < 100 else f"{value:.0f}"
 
 
 def format_cpus(cpus: Iterable[int]) -> str:

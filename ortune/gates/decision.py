@@ -163,7 +163,9 @@ def is_biased(self_check: Interval, allowed: float) -> bool:
 def combine_decisions(findings: Sequence[Finding]) -> Decision:
     """Return the decision on all objectives: one failure fails the gate, and all must pass for it to pass."""
     decisions = {finding.decision for finding in findings}
-    return "fail" if "fail" in decisions else "inconclusive" if "inconclusive" in decisions else "pass"
+    if "fail" in decisions:
+        return "fail"
+    return "inconclusive" if "inconclusive" in decisions else "pass"
 
 
 def holm(p_values: Mapping[Claim, float], alpha: float = ALPHA) -> frozenset[Claim]:

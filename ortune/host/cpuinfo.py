@@ -92,9 +92,10 @@ def _list_types(cpuinfo: str, usable: set[int]) -> list[str]:
             found[rest.strip()] = None
             if "vendor_id" in rest or len(found) == MOST_TYPES:
                 break
+    if any(_read_type(block) for block in found):
+        return list(found)
     # Old kernels on ARM describe all CPUs once, at the end.
-    is_described = any(_read_type(block) for block in found)
-    return list(found) if is_described else [cpuinfo[-(1 << 14) :]] if cpuinfo else []
+    return [cpuinfo[-(1 << 14) :]] if cpuinfo else []
 
 
 def _find(block: str, name: str) -> str:

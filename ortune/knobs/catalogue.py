@@ -83,7 +83,12 @@ def find_knob(text: str, providers: Collection[str] = ()) -> Knob:
     if is_option and PROVIDER_NAME.fullmatch(full):
         return knob_of(f"{full}.{option}")
     near = _find_near(f"{short}{dot}{option}")
-    hint = f"{_suggest(near)} {LIST_ALL}" if near else f"{LIST_ALL} {NAME_PROVIDER}" if is_option else LIST_ALL
+    if near:
+        hint = f"{_suggest(near)} {LIST_ALL}"
+    elif is_option:
+        hint = f"{LIST_ALL} {NAME_PROVIDER}"
+    else:
+        hint = LIST_ALL
     raise UsageError(f"{name}: there is no such knob.", hint)
 
 

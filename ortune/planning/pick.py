@@ -150,7 +150,11 @@ def make_record(plan: Plan, place: int) -> Record:
     config = row.deployment.config
     tried = [each.deployment.config for each in plan.rows]
     tried += [each.deployment.config for each in plan.screened]
-    verdict: Verdict = "faster" if row.is_proven else "default_is_best" if config == base else "inconclusive"
+    verdict: Verdict = "inconclusive"
+    if row.is_proven:
+        verdict = "faster"
+    elif config == base:
+        verdict = "default_is_best"
     reason = plan.reason if place == plan.recommended else "the plan recommends another deployment"
     return Record(
         schema=SCHEMA,

@@ -23,6 +23,7 @@ from ortune.report.shared import (
     show_distributions,
     tabulate_figures,
     tabulate_limits,
+    tone_of,
     workload_options,
 )
 from ortune.workload import FIGURES
@@ -119,7 +120,11 @@ def tabulate_rows(result: BenchResult) -> Table:
     rows = []
     for number, row in enumerate(result.rows, 1):
         text, tone = describe_row(row)
-        key = row.speedup.estimate if row.speedup else 1.0 if number == 1 else -1.0
+        key = -1.0
+        if row.speedup:
+            key = row.speedup.estimate
+        elif number == 1:
+            key = 1.0
         rows.append(
             (
                 Cell(str(number), key=number),
@@ -139,7 +144,7 @@ def describe_row(row: Row) -> tuple[str, Tone]:
         return f"{row.failure.title}: {row.failure.message}", "bad"
     if row.speedup is None:
         return "", "plain"
-    return format_speedup(row.speedup), "good" if row.speedup.low > 1 else "bad" if row.speedup.high < 1 else "plain"
+    return format_speedup(row.speedup), tone_of(row.speedup)
 
 
 def show_figures(result: BenchResult) -> tuple[Block, ...]:

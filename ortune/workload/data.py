@@ -237,8 +237,10 @@ def check_fit(info: InputInfo, shape: Sequence[int], dtype: DType) -> DType | No
             option="inputs",
         )
     if info.dtype == "string":
-        # NumPy has four bytes for each character.
-        return np.dtype(f"U{dtype.itemsize}") if dtype.kind == "S" else dtype if dtype.kind == "U" else np.dtype("U32")
+        if dtype.kind == "S":
+            # NumPy has four bytes for each character.
+            return np.dtype(f"U{dtype.itemsize}")
+        return dtype if dtype.kind == "U" else np.dtype("U32")
     wanted = np.dtype(info.dtype) if info.dtype in FLOATS | INTEGERS | {"bool"} else None
     if wanted is not None and dtype != wanted and not np.can_cast(dtype, wanted, casting="same_kind"):
         raise InputsError(f"{info.name} has type {dtype}; the model has {info.dtype}.", option="inputs")

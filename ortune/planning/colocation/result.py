@@ -117,7 +117,9 @@ class PlannedSharing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     def verdict(self) -> Verdict:
         """Whether all targets are kept."""
         verdicts = {each.verdict for each in self.models}
-        return "broken" if "broken" in verdicts else "unclear" if "unclear" in verdicts else "kept"
+        if "broken" in verdicts:
+            return "broken"
+        return "unclear" if "unclear" in verdicts else "kept"
 
 
 class RejectedSharing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
