@@ -32,7 +32,7 @@ from ortune.planning.deployment import Deployment
 from ortune.planning.measured_capacity import HIGHEST_SHARE, LEAST_S, LOWEST_SHARE, MOST_MEASUREMENTS
 from ortune.planning.measuring import BLOCKS_PER_RATE
 from ortune.queueing.live_capacity import RELAXATIONS, find_live_capacity
-from ortune.queueing.rate_model import Observation, find_factors
+from ortune.queueing.rate_model import RateMeasurement, find_factors
 from ortune.workload import parse_limit
 from ortune.workload.objectives import FIGURES
 
@@ -202,7 +202,7 @@ def search(case: Case, seed: int, time_s: float) -> tuple[float, float, float, f
         least_ns = max(RELAXATIONS * model.find_relaxation_ns(rate_per_s, slowdown), LEAST_S * 1e9)
         return max(n_calls * 1e9 / rate_per_s, least_ns)
 
-    def measure(rate_per_s: float, slowdown: float) -> Observation | None:
+    def measure(rate_per_s: float, slowdown: float) -> RateMeasurement | None:
         duration_ns = find_duration_ns(rate_per_s, slowdown)
         if host.now_ns + LAUNCH_NS + WARM_UP_NS + duration_ns > end_ns:
             return None

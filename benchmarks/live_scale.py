@@ -36,7 +36,7 @@ from ortune.planning.colocation.sharing import Demand, Kind, Sharing
 from ortune.planning.colocation.timings import Timing
 from ortune.planning.deployment import Deployment
 from ortune.queueing.live_capacity import find_joint_capacity
-from ortune.queueing.rate_model import Observation
+from ortune.queueing.rate_model import RateMeasurement
 from ortune.queueing.services import resample
 from ortune.queueing.shared_cores import SharedLatencies, SharedService, simulate_shared_cores
 from ortune.workload import parse_limit
@@ -172,7 +172,7 @@ def search(case: Case, seed: int, time_s: float) -> tuple[float, float, float, f
     highest = HIGHEST_SHARE * find_highest(case) * case.slowdown
     spent_s = 0.0
 
-    def measure(scale: float, slowdowns: Sequence[float]) -> list[Observation] | None:
+    def measure(scale: float, slowdowns: Sequence[float]) -> list[RateMeasurement] | None:
         nonlocal spent_s
         duration_s = find_duration_s(models, demands, scale, slowdowns)
         if spent_s + LAUNCH_S + duration_s > time_s:

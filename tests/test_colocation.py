@@ -60,9 +60,9 @@ from ortune.planning.colocation.result import (
     PlannedModel,
     PlannedSharing,
     RejectedSharing,
-    Verdict,
+    TargetVerdict,
 )
-from ortune.planning.colocation.run import DOES_NOT_FIT, Outcome, judge, run_stages
+from ortune.planning.colocation.run import DOES_NOT_FIT, ColocationOutcome, judge, run_stages
 from ortune.planning.colocation.scale_models import find_core_queue, make_scale_models
 from ortune.planning.colocation.search import SharingSearch
 from ortune.planning.colocation.sharing import Demand, Kind, Sharing
@@ -231,7 +231,7 @@ def plan_simulated(
     n_nodes: int = 1,
     observe: Callable[[SimulatedHost, str, int], None] = lambda host, stage, done: None,
     **options: Any,
-) -> tuple[Outcome, SimulatedHost]:
+) -> tuple[ColocationOutcome, SimulatedHost]:
     host = make_host(n_cores, n_nodes=n_nodes)
     shared = SimulatedHost(behaviors, host, fails=fails, ends_once=ends_once)
     prepared = PreparedHostPlan(
@@ -254,7 +254,7 @@ def plan_simulated(
     return outcome, shared
 
 
-def find_row(outcome: Outcome, kind: Kind) -> PlannedSharing:
+def find_row(outcome: ColocationOutcome, kind: Kind) -> PlannedSharing:
     return next(row for row in outcome.rows if row.kind == kind)
 
 
@@ -567,7 +567,7 @@ class TestStages:
     def test_what_was_measured_is_kept_if_lower_rates_cannot_be(
         self, error: BaseException, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(run._Planning, "choose_scale", lambda self, proposals: 1.0)
+        monkeypatch.setattr(run._HostPlanning, "choose_scale", lambda self, proposals: 1.0)
         reports: list[tuple[str, int]] = []
 
         def end_the_second(host: SimulatedHost, stage: str, done: int) -> None:
@@ -619,7 +619,7 @@ class TestStages:
             found = make_estimate(1.01 * scale if len(measured) == 1 else 1.5 * scale)
             return msgspec.structs.replace(row, scale=found, predicted_scale=row.scale)
 
-        monkeypatch.setattr("ortune.planning.colocation.run._Planning.measure_scale", measure_scale)
+        monkeypatch.setattr("ortune.planning.colocation.run._HostPlanning.measure_scale", measure_scale)
         outcome, _ = plan_simulated([self.FAST, self.SLOW], [(100, "p99<25ms"), (20, "p99<200ms")])
         assert outcome.recommended is not None
         chosen = outcome.rows[outcome.recommended]
@@ -673,7 +673,7 @@ def make_estimate(value: float, **fields: Any) -> Estimate:
     return Estimate(**{**values, **fields})
 
 
-def make_result(deployment: Deployment, verdict: Verdict = "kept", **fields: Any) -> ModelResult:
+def make_result(deployment: Deployment, verdict: TargetVerdict = "kept", **fields: Any) -> ModelResult:
     values: dict[str, Any] = {
         "figure": "p99",
         "served_per_s": 50.0,
@@ -685,7 +685,7 @@ def make_result(deployment: Deployment, verdict: Verdict = "kept", **fields: Any
     return ModelResult(deployment=deployment, latency_ns=make_estimate(20e6), verdict=verdict, **{**values, **fields})
 
 
-def make_row(kind: Kind = "default", verdict: Verdict = "kept", **fields: Any) -> PlannedSharing:
+def make_row(kind: Kind = "default", verdict: TargetVerdict = "kept", **fields: Any) -> PlannedSharing:
     deployment = Deployment()
     if kind == "divided":
         placement = ProcessPlacement(unit="cores", cpus=((0,),))

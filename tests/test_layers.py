@@ -265,6 +265,19 @@ def test_help_is_light() -> None:
     assert done.stdout.strip().splitlines()[-1] == "[]"
 
 
+CLASSES_OF_SEVERAL_MODULES = {"Observation", "Plan"}
+"""Names of classes that still stand for two things. They are those of the Python interface, and of `tuning/`."""
+
+
+def test_a_class_has_a_name_of_its_own() -> None:
+    homes: dict[str, list[str]] = {}
+    for module in MODULES:
+        for node in list_statements(parse(module)):
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name, []).append(module)
+    assert {name for name, modules in homes.items() if len(modules) > 1} == CLASSES_OF_SEVERAL_MODULES
+
+
 def name_lines(found: Callable[[ast.AST], bool]) -> list[str]:
     """Return the places in the package, as module and line, of the nodes for which `found` is true."""
     return [

@@ -29,7 +29,7 @@ from ortune.program.candidates import are_replaced
 from ortune.program.executor import ProgramExecutor
 from ortune.program.http_load import find_free_port
 from ortune.program.identity import describe_program_identity
-from ortune.program.launcher import Run
+from ortune.program.launcher import LaunchedProgram
 from ortune.program.metric import parse_metric
 from ortune.program.prepare import PreparedProgram, explain_endless, make_server, make_task, prepare_program
 from ortune.program.process import Ended, ProgramProcess
@@ -290,7 +290,7 @@ class TestFailures:
     ) -> None:
         """It is not started again if memory has run out."""
         monkeypatch.setattr("ortune.program.launcher.count_oom_kills", lambda: 3)
-        run = Run(cast("Any", None), tmp_path, 0)
+        run = LaunchedProgram(cast("Any", None), tmp_path, 0)
         monkeypatch.setattr("ortune.worker.exit_status.count_oom_kills", lambda: n_kills)
         failure = run.explain_end(Ended(status=-9, wall_ns=1, cpu_ns=1, peak_bytes=1), "measure")
         assert failure.kind == kind
@@ -390,7 +390,7 @@ class TestMissingFiles:
         with contextlib.closing(start_executor("import sys; sys.stdin.read(); print(1)")) as executor:
             process = executor._process = ProgramProcess()
             run = executor.launcher.start(process, Config())
-            assert isinstance(run, Run)
+            assert isinstance(run, LaunchedProgram)
             ended = process.wait(60)
             assert ended
             run.stdout.unlink()

@@ -43,13 +43,13 @@ from ortune.record.json_schema import json_schema
 from ortune.record.layout import encode
 from ortune.record.rounding import ratio, round_record, significant
 from ortune.record.schema import SCHEMA, Bundle, FrontPoint, TrialsFile, Tried
-from ortune.record.select import Choice
+from ortune.record.select import SelectedRecord
 from ortune.record.trials import (
-    Header,
     Trial,
     TrialRound,
     Trials,
     TrialSession,
+    TrialsHeader,
     decode_trials,
     encode_trials,
     is_trials_file,
@@ -243,13 +243,13 @@ class TestReading:
 
         A seed may be any number. It is only shown, and passed to random generators.
         """
-        kinds = inspect.multi_type_info([Record, Header, Trial, TrialRound, TrialSession])
+        kinds = inspect.multi_type_info([Record, TrialsHeader, Trial, TrialRound, TrialSession])
         seen: set[type] = set()
         found = {path for kind in kinds for path in find_unbounded(kind, "", seen)}
         checked = ("Config.", "ModelSettings.", "ThreadPool.", "Load.", "Workload.batches", "SessionInfo.settings")
         assert {path for path in found if not path.startswith(checked)} == {
             "Record.schema",
-            "Header.schema",
+            "TrialsHeader.schema",
             "Search.seed",
         }
 
@@ -283,7 +283,7 @@ class TestWhatIsKnown:
     def test_settings_that_were_only_fixed_are_not_applied(self) -> None:
         record = interrupted_with_fixed_settings()
         assert not record.is_proven
-        assert not Choice(record=record, source="", fits=True, why="").applies
+        assert not SelectedRecord(record=record, source="", fits=True, why="").applies
 
     def test_the_gain_is_that_of_the_config(self) -> None:
         record = example()
@@ -536,7 +536,7 @@ class TestWriting:
 
 def trials(seed: int) -> Trials:
     return Trials(
-        header=Header(
+        header=TrialsHeader(
             schema=SCHEMA,
             model="sha256:0",
             started="2026-01-01",

@@ -14,7 +14,7 @@ from ortune.errors import UsageError
 from ortune.host import HostClass, read_host
 from ortune.options import options_of
 from ortune.program_options import LoadOptions, ProgramRequest
-from ortune.record.select import Choice, Sourced
+from ortune.record.select import SelectedRecord, Sourced
 from ortune.sanitize import printable
 
 ID_LENGTH = 12
@@ -24,7 +24,7 @@ DECIDING = (*options_of(LoadOptions), "any_host", "any_model", "keep_explicit")
 
 
 def plan_canary(
-    records: Sequence[Sourced], choices: Sequence[Choice], options: ProgramRequest
+    records: Sequence[Sourced], choices: Sequence[SelectedRecord], options: ProgramRequest
 ) -> dict[str, Any] | None:
     """Return `canary` of the plan; None if all processes use the config, or no record is for this host.
 

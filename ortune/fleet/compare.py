@@ -20,7 +20,7 @@ from ortune.fleet.mixed_model import Unit, estimate_effect
 from ortune.measure.interval import DEFAULT_CONFIDENCE, Interval
 
 Metric = Literal["p50", "p99", "mean", "cpu"]
-Verdict = Literal["better", "not_worse", "worse", "inconclusive"]
+RolloutVerdict = Literal["better", "not_worse", "worse", "inconclusive"]
 
 LATENCIES: tuple[Metric, ...] = ("p50", "p99", "mean")
 QUANTILES = {"p50": 0.5, "p99": 0.99}
@@ -94,7 +94,7 @@ class FleetComparison(msgspec.Struct, frozen=True, kw_only=True):
         warnings: What may spoil the comparison, each as a sentence.
     """
 
-    verdict: Verdict
+    verdict: RolloutVerdict
     reason: str
     metric: Metric
     config: str
@@ -217,7 +217,7 @@ def find_models(processes: Iterable[_Process]) -> dict[str, str]:
     return {key_of(model): model.name for process in processes for part in process.parts for model in part.models}
 
 
-def judge(speedup: Interval | None, max_slowdown: float) -> Verdict:
+def judge(speedup: Interval | None, max_slowdown: float) -> RolloutVerdict:
     """Return whether the canary is better."""
     if speedup is None:
         return "inconclusive"
@@ -228,7 +228,7 @@ def judge(speedup: Interval | None, max_slowdown: float) -> Verdict:
     return "not_worse" if speedup.low >= 1 / (1 + max_slowdown) else "inconclusive"
 
 
-def _explain(row: ComparisonRow, verdict: Verdict, max_slowdown: float) -> str:
+def _explain(row: ComparisonRow, verdict: RolloutVerdict, max_slowdown: float) -> str:
     if verdict == "better":
         return "the whole interval lies above 1"
     if verdict == "worse":

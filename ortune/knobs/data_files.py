@@ -117,7 +117,7 @@ class ExecutionProvider(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         return tuple(name for name, value in self.cache.items() if value == CACHE_FOLDER)
 
 
-class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _KnobFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A data file.
 
     Attributes:
@@ -157,7 +157,7 @@ def read_file(name: str) -> Data:
 
 def parse_file(text: str) -> Data:
     """Return the content of a data file; raises as `read_file` does."""
-    file = msgspec.toml.decode(text, type=_File)
+    file = msgspec.toml.decode(text, type=_KnobFile)
     common: dict[str, Any] = {"where": file.where, "source": file.source}
     provider = None
     if file.provider is not None:

@@ -48,7 +48,7 @@ class FoundModels(msgspec.Struct, frozen=True, kw_only=True):
     is_complete: bool = True
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class ModelPlace(msgspec.Struct, frozen=True, kw_only=True):
     """Where the models of a package may be.
 
     Attributes:
@@ -173,7 +173,7 @@ class Walk:
             self.found.setdefault((status.st_dev, status.st_ino), found)
 
 
-def find_place(name: str) -> Place | None:
+def find_place(name: str) -> ModelPlace | None:
     """Return where the models of an installed Python package or distribution may be; None if there is none.
 
     The environment is that of the Python that runs ortune. The package is not imported.
@@ -193,13 +193,13 @@ def find_place(name: str) -> Place | None:
         if spec is not None and spec.submodule_search_locations is not None:
             folders = tuple(Path(each).joinpath(*rest) for each in spec.submodule_search_locations)
             if folders := tuple(each for each in folders if each.is_dir()):
-                return Place(kind="package", folders=folders)
+                return ModelPlace(kind="package", folders=folders)
         elif spec is not None and not rest:
-            return _find_distribution(name) or Place(kind="module")
+            return _find_distribution(name) or ModelPlace(kind="module")
     return _find_distribution(name)
 
 
-def _find_distribution(name: str) -> Place | None:
+def _find_distribution(name: str) -> ModelPlace | None:
     import importlib.metadata
     import importlib.util
 
@@ -215,4 +215,4 @@ def _find_distribution(name: str) -> Place | None:
     for each in names if not files else ():
         place = find_place(each) if each.isidentifier() and each != name else None
         folders += place.folders if place else ()
-    return Place(kind="distribution", folders=tuple(folders), files=files)
+    return ModelPlace(kind="distribution", folders=tuple(folders), files=files)

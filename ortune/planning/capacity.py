@@ -22,7 +22,7 @@ from ortune.queueing.capacity import Capacity, simulate_capacity
 from ortune.queueing.limited_figures import limit_figure
 from ortune.queueing.queue_model import Dispatch, Queue
 from ortune.queueing.rate_model import RateModel
-from ortune.queueing.replications import Latencies
+from ortune.queueing.replications import SimulatedLatencies
 from ortune.queueing.services import resample
 from ortune.queueing.simulation import HIGHEST_UTILIZATION, simulate
 from ortune.queueing.tails import simulate_tail
@@ -192,7 +192,9 @@ def predict_latency(
     return describe_predicted(found, rate_per_s, utilization, figure)
 
 
-def describe_predicted(found: Latencies, rate_per_s: float, utilization: float, figure: Objective | None) -> AtRate:
+def describe_predicted(
+    found: SimulatedLatencies, rate_per_s: float, utilization: float, figure: Objective | None
+) -> AtRate:
     """Return simulated latencies as they are recorded."""
     target = None
     if figure:

@@ -24,7 +24,7 @@ from ortune.planning.result import Estimate, LengthPlan, LengthPolicy, describe_
 from ortune.queueing.interpolation import CallTimes
 from ortune.queueing.length_batches import Grouping, evaluate_policies
 from ortune.worker import Block, BlockPlan, Failure, LiveCandidate
-from ortune.worker.block import ItemGroup, Job, Memory
+from ortune.worker.block import ItemGroup, ItemsJob, Memory
 from ortune.workload import Limit
 from ortune.workload.length_feed import Axes
 
@@ -151,7 +151,7 @@ class _LengthPlanning:
         return live
 
     def measure_block(
-        self, live: LiveCandidate, job: Job, duration_ns: int, expected_ns: float, calls: int = 1
+        self, live: LiveCandidate, job: ItemsJob, duration_ns: int, expected_ns: float, calls: int = 1
     ) -> Block:
         """Measure a block in which each caller makes all calls of a job again and again.
 
@@ -185,7 +185,7 @@ class _LengthPlanning:
         def measure(size: int, length: int) -> float:
             fitting = [item for item in by_length if lengths[item] <= length]
             items = tuple(fitting[number % len(fitting)] for number in range(-size, 0))
-            job = Job(groups=(ItemGroup(items=items, length=length),), axes=self.sample.axes)
+            job = ItemsJob(groups=(ItemGroup(items=items, length=length),), axes=self.sample.axes)
             expected_ns = size * max(length, 1) * self.token_ns
             block = self.measure_block(live, job, POINT_NS, expected_ns, POINT_CALLS)
             self.n_points += 1
@@ -219,10 +219,10 @@ class _LengthPlanning:
         kept = [each for each in found if np.diff(each.ends_ns, prepend=0.0).max() <= self.slo.bound]
         return kept or [each for each in found if each.policy == "one at a time"]
 
-    def make_job(self, grouping: Grouping) -> Job:
+    def make_job(self, grouping: Grouping) -> ItemsJob:
         """Return the calls of a policy."""
         groups = tuple(ItemGroup(items=group.items, length=group.length) for group in grouping.groups)
-        return Job(groups=groups, axes=self.sample.axes, is_checked=True)
+        return ItemsJob(groups=groups, axes=self.sample.axes, is_checked=True)
 
     def measure(self, chosen: Sequence[Grouping]) -> list[list[list[float]]]:
         """Return the items per second of each policy in each round of each launch, as logarithms."""

@@ -13,7 +13,7 @@ from ortune.planning.measuring import DeploymentRunner
 from ortune.planning.result import Estimate, PlannedDeployment
 from ortune.queueing.capacity import Capacity
 from ortune.queueing.live_capacity import RELAXATIONS, find_live_capacity
-from ortune.queueing.rate_model import Observation, RateModel, find_factors
+from ortune.queueing.rate_model import RateMeasurement, RateModel, find_factors
 from ortune.worker.group import merge_services
 from ortune.worker.open_loop import RELAXATIONS as WARM_UP_RELAXATIONS
 from ortune.workload import Limit
@@ -113,7 +113,7 @@ class CapacityMeasurement:
         )
         return describe_measured(found, self._predicted)
 
-    def measure(self, rate_per_s: float, slowdown: float) -> Observation:
+    def measure(self, rate_per_s: float, slowdown: float) -> RateMeasurement:
         """Return how many requests exceed the limit, or the mean latency, in a fresh launch."""
         relaxation_s = self.model.find_relaxation_ns(rate_per_s, slowdown) / 1e9
         least_s = self._find_least_s(relaxation_s)

@@ -19,7 +19,7 @@ from ortune.measure.interval import DEFAULT_CONFIDENCE, share_error
 from ortune.measure.open import OpenComparison, open_comparison
 from ortune.measure.paired_run import PairedRun
 from ortune.measure.stats import t_interval
-from ortune.planning.attempts import Attempts
+from ortune.planning.attempts import OptionalMeasurements
 from ortune.planning.capacity import (
     estimate_log_utilization,
     find_launch_error,
@@ -80,7 +80,7 @@ Observe = Callable[[str, int, int], None]
 """Called with the stage and how much of it is done and planned, never while a block is measured."""
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class PlanOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """What the stages found.
 
     Attributes:
@@ -116,7 +116,7 @@ def make_plan(prepared: PreparedPlan, observe: Observe = lambda stage, done, tot
     with open_comparison(setup) as opened:
         outcome = run_stages(prepared.space, opened, options, observe)
         time_s = options.time_s + outcome.extension_s
-        lengths, attempts = None, Attempts()
+        lengths, attempts = None, OptionalMeasurements()
         if options.lengths and not outcome.interrupted:
             # If this fails, the deployments were measured with calls of a single item, which work.
             with attempts.measure():
@@ -160,7 +160,7 @@ def run_stages(
     opened: OpenComparison,
     options: PlanOptions,
     observe: Observe = lambda stage, done, total: None,
-) -> Outcome:
+) -> PlanOutcome:
     """Screen deployments, confirm the best, and find their capacity.
 
     Raises:
@@ -185,10 +185,10 @@ class _Planning:
         self.beyond_default: set[str] = set()
         self.models: dict[str, RateModel] = {}
         self.extension_s = 0.0
-        self.attempts = Attempts()
+        self.attempts = OptionalMeasurements()
         self.dropped: dict[str, ScreenedDeployment] = {}
 
-    def run(self) -> Outcome:
+    def run(self) -> PlanOutcome:
         """Run the stages. After an interrupt or an error in the last one, what was confirmed counts."""
         self.check_budget()
         screen_deployments(self.space, self.score, has_time=lambda: self.runner.now_s() < self.end_of(SCREENING_SHARE))
@@ -209,7 +209,7 @@ class _Planning:
             with self.attempts.measure():
                 self.measure_recommended(rows)
         recommended = rank_rows(rows)[0]
-        return Outcome(
+        return PlanOutcome(
             rows=tuple(rows),
             recommended=recommended,
             reason=explain_choice(rows, recommended, has_target=self.options.slo is not None),

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ortune.errors import HostError
 from ortune.knobs import Config
 from ortune.program.gate import CallLog
-from ortune.program.launcher import RETURNED_CALLS, Run
+from ortune.program.launcher import RETURNED_CALLS, LaunchedProgram
 from ortune.program.process import ProgramProcess
 from ortune.program.runner import ProgramRunner, RunResult
 from ortune.program.server import Server
@@ -124,7 +124,7 @@ class CallCandidate:
         self.config = config
         self._runner = runner
         self._process = process
-        self._run: Run | None = None
+        self._run: LaunchedProgram | None = None
         self._log: CallLog | None = None
         self._start_deadline_s = 0.0
         self._n_compared = 0
@@ -331,7 +331,7 @@ class ServerCandidate:
         self._runner = runner
         self._process = process
         self._server = server
-        self._run: Run | None = None
+        self._run: LaunchedProgram | None = None
         self._workers: set[int] = set()
 
     @property

@@ -36,7 +36,7 @@ LATEST_NS = 1 << 59
 """Time that no monotonic clock reaches: 18 years."""
 
 
-class Gate:
+class GateControl:
     """The parent's side of a gate. It is open at first.
 
     Args:

@@ -379,7 +379,7 @@ class ServerClock(RealClock):
         return self._tree.refresh_ns() if threading.get_ident() == self._thread else self._tree.read_ns()
 
 
-class ServerLoad:
+class RequestSender:
     """The requests to one server.
 
     Args:
@@ -490,7 +490,7 @@ def read_samples(request: OpenRequest) -> Sequence[Sample]:
 
 def serve(connection: Any) -> None:
     """Answer messages until the pipe is closed."""
-    load: ServerLoad | None = None
+    load: RequestSender | None = None
     while True:
         try:
             request = decode_request(connection.recv_bytes())
@@ -502,7 +502,7 @@ def serve(connection: Any) -> None:
             if isinstance(request, OpenRequest):
                 if load is not None:
                     load.close()
-                load = ServerLoad(request)
+                load = RequestSender(request)
                 reply = load.fetch(0)
                 disable_garbage_collection()
             elif load is None:

@@ -20,7 +20,7 @@ from ortune.errors import ProgramError
 from ortune.interrupts import name_signal
 from ortune.limited import TooLargeError, read_limited
 from ortune.prctl import request_death_signal
-from ortune.program.launcher import RETURNED_CALLS, Run
+from ortune.program.launcher import RETURNED_CALLS, LaunchedProgram
 from ortune.program.metric import mask_metric
 from ortune.program.task import ProgramTask
 from ortune.program.text import NOTHING, Ignored, compare_text, find_unstable, has_stable_words
@@ -147,7 +147,7 @@ class OutputReference:
         references = (self._printed, *self._parts.values()) if is_baseline else self._compared.get(key, ())
         return any(reference.is_comparable for reference in references)
 
-    def compare_run(self, run: Run, key: str, *, is_baseline: bool) -> Failure | None:
+    def compare_run(self, run: LaunchedProgram, key: str, *, is_baseline: bool) -> Failure | None:
         """Return how the output of a complete run differs from that of the program as it is; None if it does not.
 
         A check of the user that does not run says nothing about the output: this is a failure of another kind.
@@ -165,7 +165,7 @@ class OutputReference:
         difference = None if self._task.ignore_outputs else self._compare_printed(run, key, is_baseline=is_baseline)
         return Failure(kind="wrong_output", stage="check", message=difference) if difference else None
 
-    def _check(self, run: Run, key: str) -> Failure | None:
+    def _check(self, run: LaunchedProgram, key: str) -> Failure | None:
         timeout_s = (
             max(LEAST_CHECK_TIMEOUT_S, CHECK_TIMEOUT_FACTOR * self.check_s) if self._checked else CHECK_TIMEOUT_S
         )
@@ -177,7 +177,7 @@ class OutputReference:
             self._checked.add(key)
         return failure
 
-    def _compare_printed(self, run: Run, key: str, *, is_baseline: bool) -> str | None:
+    def _compare_printed(self, run: LaunchedProgram, key: str, *, is_baseline: bool) -> str | None:
         output = run.read_output()
         if output is None:
             if is_baseline:
@@ -241,7 +241,7 @@ class OutputReference:
         return reference.compare(text)
 
 
-def check_output(command: str, run: Run, *, timeout_s: float) -> Failure | None:
+def check_output(command: str, run: LaunchedProgram, *, timeout_s: float) -> Failure | None:
     """Return how the user's command judges the output of a run; None if it accepts it.
 
     Args:

@@ -34,7 +34,7 @@ from ortune.model.identity import ModelIdentity
 from ortune.model.info import ModelFile
 from ortune.program.gate import CallLog
 from ortune.program.http_load import check_url, is_port_only
-from ortune.program.launcher import Launcher, Run
+from ortune.program.launcher import LaunchedProgram, Launcher
 from ortune.program.metric import parse_metric
 from ortune.program.observation import (
     ObservedModel,
@@ -46,7 +46,7 @@ from ortune.program.observation import (
 )
 from ortune.program.process import SUPERVISOR_ENDED, ProgramProcess
 from ortune.program.runner import FEW_CALLS, FIRST_DEADLINE_S, SHORTEST_STAY_NS
-from ortune.program.server import Server, ServerLoad
+from ortune.program.server import LoadGenerator, Server
 from ortune.program.space import NOT_OFFERED, OF_SESSIONS, ProgramModel, ProgramSpace, build_program_space, is_default
 from ortune.program.task import ProgramTask, can_encode, parse_call
 from ortune.record.files import check_record_writable
@@ -547,12 +547,12 @@ def can_measure_inside(calls: NDArray[np.int64], *, has_ended: bool) -> bool:
     return len(calls) >= FEW_CALLS and not (has_ended and calls[:, 1].max() - calls[:, 0].min() < SHORTEST_STAY_NS)
 
 
-def has_calls(run: Run) -> bool:
+def has_calls(run: LaunchedProgram) -> bool:
     """Return whether a process has written that it called a session."""
     return any(each.n_calls for process in read_processes(run.folder).processes for each in process.sessions)
 
 
-def has_report(run: Run, seen_s: float) -> bool:
+def has_report(run: LaunchedProgram, seen_s: float) -> bool:
     """Return whether a process has written what it did until a time, or has had enough time for that.
 
     A process that is ended from outside writes nothing more.
@@ -568,7 +568,7 @@ def has_report(run: Run, seen_s: float) -> bool:
     return max(times_s) > seen_s or time.time() > seen_s + REPORT_S
 
 
-def _wait_for_calls(process: ProgramProcess, run: Run, task: ProgramTask, observe_s: float) -> None:
+def _wait_for_calls(process: ProgramProcess, run: LaunchedProgram, task: ProgramTask, observe_s: float) -> None:
     """Wait until the program has ended, or has made enough calls of the function to be measured while it is alive.
 
     Then it goes on for some time, as it may load models later, or call them with other shapes.
@@ -593,7 +593,7 @@ def _wait_for_calls(process: ProgramProcess, run: Run, task: ProgramTask, observ
 
 
 def _request_some(
-    process: ProgramProcess, run: Run, server: Server, port: int, folder: OwnedFolder, observe_s: float
+    process: ProgramProcess, run: LaunchedProgram, server: Server, port: int, folder: OwnedFolder, observe_s: float
 ) -> None:
     """Wait until the server is up, and make requests with all bodies in turn for some time.
 
@@ -603,7 +603,7 @@ def _request_some(
     n_bodies = max(len(server.bodies), 1)
     failure = server.wait_until_up(port, run.find_early_end, FIRST_DEADLINE_S)
     if failure is None:
-        with closing(ServerLoad(server, folder.path / "requests.log", (), 0, None)) as load:
+        with closing(LoadGenerator(server, folder.path / "requests.log", (), 0, None)) as load:
             n_requests, is_settled, start_s, seen_s = 0, False, 0.0, math.inf
             while failure is None:
                 answer = load.fetch(n_requests % n_bodies) if n_requests else load.open(port, process.supervisor_pid)

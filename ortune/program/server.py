@@ -72,7 +72,7 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
         return "POST" if self.bodies else "GET"
 
 
-class ServerLoad:
+class LoadGenerator:
     """Makes the requests, in a process of its own.
 
     Args:

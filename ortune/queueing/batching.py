@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ortune.queueing.interpolation import fit_increasing
-from ortune.queueing.replications import Latencies
+from ortune.queueing.replications import SimulatedLatencies
 from ortune.queueing.simulation import HIGHEST_UTILIZATION, WARM_UP
 from ortune.workload.load import Arrivals, relaxation_services
 
@@ -150,7 +150,7 @@ class BatchedFigures(msgspec.Struct, frozen=True, kw_only=True):
         mean_batch: Mean number of requests in a batch.
     """
 
-    latencies: Latencies
+    latencies: SimulatedLatencies
     throughput_per_s: float
     utilization: float
     mean_batch: float
@@ -194,7 +194,7 @@ def simulate_batches(queue: BatchedQueue, rate_per_s: float, *, n_kept: int = N_
     span_ns = float((end - begin).sum())
     busy_ns = float((schedule.ends_ns - schedule.starts_ns)[inside].sum())
     return BatchedFigures(
-        latencies=Latencies(latencies),
+        latencies=SimulatedLatencies(latencies),
         throughput_per_s=1e9 * float(schedule.sizes[inside].sum()) / span_ns,
         utilization=busy_ns / (span_ns * queue.n_servers),
         mean_batch=float(schedule.sizes[inside].mean()) if inside.any() else math.nan,

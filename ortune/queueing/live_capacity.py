@@ -17,7 +17,7 @@ import msgspec
 
 from ortune.measure.interval import DEFAULT_CONFIDENCE, Interval, share_error
 from ortune.queueing.capacity import Bound, Capacity
-from ortune.queueing.rate_model import Fit, Observation, RateModel, choose_near
+from ortune.queueing.rate_model import Fit, RateMeasurement, RateModel, choose_near
 
 RELAXATIONS = 10.0
 """How long a measurement lasts, as a multiple of the relaxation time of the queue."""
@@ -41,7 +41,7 @@ not."""
 
 
 def find_live_capacity(
-    measure: Callable[[float, float], Observation | None],
+    measure: Callable[[float, float], RateMeasurement | None],
     model: RateModel,
     *,
     lowest_per_s: float,
@@ -66,7 +66,7 @@ def find_live_capacity(
         ValueError: There is no measurement.
     """
 
-    def measure_all(rate_per_s: float, slowdowns: Sequence[float]) -> tuple[Observation] | None:
+    def measure_all(rate_per_s: float, slowdowns: Sequence[float]) -> tuple[RateMeasurement] | None:
         found = measure(rate_per_s, slowdowns[0])
         return (found,) if found else None
 
@@ -81,7 +81,7 @@ def find_live_capacity(
 
 
 def find_joint_capacity(
-    measure: Callable[[float, Sequence[float]], Sequence[Observation] | None],
+    measure: Callable[[float, Sequence[float]], Sequence[RateMeasurement] | None],
     models: Sequence[RateModel],
     *,
     lowest_per_s: float,
@@ -144,9 +144,9 @@ class _Search:
         self.lowest_per_s = lowest_per_s
         self.highest_per_s = highest_per_s
         self.confidence = confidence
-        self.observed: list[Observation] = []
+        self.observed: list[RateMeasurement] = []
 
-    def add(self, found: Observation) -> None:
+    def add(self, found: RateMeasurement) -> None:
         """Add a measurement."""
         self.observed.append(found)
         self.fit = self.model.fit(self.observed, self.confidence)
@@ -241,7 +241,7 @@ class _Parts:
         """The part that misses its limit first when the rate rises, as far as is known."""
         return min(self.searches, key=lambda each: each.wanted_per_s)
 
-    def add(self, found: Sequence[Observation]) -> None:
+    def add(self, found: Sequence[RateMeasurement]) -> None:
         """Add a measurement of all parts."""
         for search, each in zip(self.searches, found, strict=True):
             search.add(each)

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ortune.queueing.queue_model import Queue
-from ortune.queueing.replications import Latencies
+from ortune.queueing.replications import SimulatedLatencies
 from ortune.queueing.single_server import find_single_server_waits
 from ortune.workload.load import relaxation_services
 
@@ -77,7 +77,7 @@ def simulate(
     relative_error: float = 0.01,
     seed: int = 0,
     only_waits: bool = False,
-) -> Latencies:
+) -> SimulatedLatencies:
     """Return latencies in the steady state, from arrival to end.
 
     Control variates make them precise: the mean gap, the mean service time, and how long the same requests would wait
@@ -140,7 +140,7 @@ def simulate(
     means = [queue.n_queues, queue.services.mean_ns / queue.servers_of_queue]
     if known:
         means += [known.mean_ns, *(share for _, share in thresholds)]
-    return Latencies(kept, controls[: len(means)] - np.array(means)[:, None], LATTICE_ERROR)
+    return SimulatedLatencies(kept, controls[: len(means)] - np.array(means)[:, None], LATTICE_ERROR)
 
 
 def draw_chunks(queue: Queue, n: int, seed: int) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:

@@ -99,7 +99,7 @@ class Resume(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="r
     n_void: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class LaunchResult(msgspec.Struct, frozen=True, kw_only=True):
     """What launching one candidate gave: facts about its session, or why it failed."""
 
     session_info: SessionInfo | None = None
@@ -117,7 +117,7 @@ class Launched(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=
     """
 
     configs: tuple[str, ...]
-    answers: tuple[Answer, ...]
+    answers: tuple[LaunchResult, ...]
     runtime: Runtime | None = None
     at_s: float
 

@@ -48,7 +48,7 @@ class Sourced(msgspec.Struct, frozen=True, kw_only=True):
 AnySourced = TypeVar("AnySourced", bound=Sourced)
 
 
-class Choice(Sourced, frozen=True, kw_only=True):
+class SelectedRecord(Sourced, frozen=True, kw_only=True):
     """The record that was selected for a model: where none fits this host, the one that comes closest.
 
     Attributes:
@@ -123,7 +123,7 @@ def decode_sourced(data: bytes, name: str, *, trust: bool = False) -> list[Sourc
     ]
 
 
-def select_record(records: Sequence[Sourced], wanted: Wanted, model: str | Path | None = None) -> Choice:
+def select_record(records: Sequence[Sourced], wanted: Wanted, model: str | Path | None = None) -> SelectedRecord:
     """Select one record. All commands and the Python API use this function.
 
     Args:
@@ -145,7 +145,9 @@ def select_record(records: Sequence[Sourced], wanted: Wanted, model: str | Path 
     return limit_to_host(choice, read_host(memory=False))
 
 
-def select_per_model(records: Sequence[Sourced], wanted: Wanted, *, one_model: bool = False) -> tuple[Choice, ...]:
+def select_per_model(
+    records: Sequence[Sourced], wanted: Wanted, *, one_model: bool = False
+) -> tuple[SelectedRecord, ...]:
     """Select a record for each model that there are records for.
 
     Args:
@@ -278,7 +280,7 @@ def choose(
     *,
     any_host: bool = False,
     pick: int | str | None = None,
-) -> Choice:
+) -> SelectedRecord:
     """Select among records for the same model.
 
     Records for this class of host come first; of these, those for this GPU, if they need one; of these, those for the
@@ -305,7 +307,7 @@ def choose(
     best = min(left, key=lambda each: load_distance(each.record.workload.load, wanted))
     record = _find_point(best, pick)
     gpus = find_gpu_difference(record)
-    return Choice(
+    return SelectedRecord(
         record=record,
         source=best.source,
         path=best.path,

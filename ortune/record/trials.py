@@ -33,7 +33,9 @@ GZIP_MAGIC = b"\x1f\x8b"
 T = TypeVar("T")
 
 
-class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="header"):
+class TrialsHeader(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="header"
+):
     """The first line of the file.
 
     Attributes:
@@ -127,7 +129,7 @@ class Trials(msgspec.Struct, frozen=True, kw_only=True):
         sessions: Sessions of the baseline and of those that were compared with it.
     """
 
-    header: Header
+    header: TrialsHeader
     trials: tuple[Trial, ...]
     rounds: tuple[TrialRound, ...] = ()
     sessions: tuple[TrialSession, ...] = ()
@@ -194,7 +196,7 @@ def decode_trials(data: bytes) -> Trials:
     Raises:
         ValueError: It is not a trials file that this version reads.
     """
-    decoder = msgspec.json.Decoder(Header | Trial | TrialRound | TrialSession)
+    decoder = msgspec.json.Decoder(TrialsHeader | Trial | TrialRound | TrialSession)
     found = []
     for number, line in enumerate(_unpack(data).splitlines() or [b""], 1):
         try:
@@ -202,7 +204,7 @@ def decode_trials(data: bytes) -> Trials:
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise ValueError(f"line {number}: {error}") from None
     header, *lines = found
-    if not isinstance(header, Header):
+    if not isinstance(header, TrialsHeader):
         raise ValueError("it does not begin with a header")
     if header.schema != SCHEMA:
         raise ValueError(f"it has schema {header.schema}, and this version of ortune reads schema {SCHEMA}")

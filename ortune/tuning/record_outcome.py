@@ -8,7 +8,7 @@ from ortune.host import Host, HostClass
 from ortune.measure.open import OpenComparison
 from ortune.record.rounding import round_record, significant
 from ortune.record.schema import SCHEMA, Record, Search
-from ortune.record.trials import Header, TrialRound, Trials, summarize_trials
+from ortune.record.trials import TrialRound, Trials, TrialsHeader, summarize_trials
 from ortune.tuning.outcome import Outcome
 from ortune.tuning.prepare import PreparedSearch
 from ortune.worker.compiled_models import find_cache_options
@@ -74,7 +74,7 @@ def _round_values(measured: TrialRound) -> TrialRound:
 def make_trials(record: Record, outcome: Outcome, goal: Goal, host: Host) -> Trials:
     """Return the content of the trials file that belongs to a record."""
     return Trials(
-        header=Header(
+        header=TrialsHeader(
             schema=record.schema,
             model=record.model.digest,
             started=record.search.started,

@@ -12,7 +12,7 @@ from ortune.errors import InputsError
 from ortune.file_kinds import name_special
 from ortune.limited import explain_no_access, read_limited
 from ortune.model import Dim, InputInfo
-from ortune.workload.npz import MOST_AXES, Header, read_npz
+from ortune.workload.npz import MOST_AXES, ArrayHeader, read_npz
 from ortune.workload.size import check_size
 from ortune.workload.synthesis import FLOATS, INTEGERS
 from ortune.workload.workload import MOST_SAMPLES
@@ -118,7 +118,7 @@ def _natural(path: Path) -> list[tuple[int, str]]:
 def _load_npz(path: Path, inputs: tuple[InputInfo, ...], loaded_bytes: int = 0) -> list[dict[str, Array]]:
     """Read one sample, or many samples stacked along an additional first axis."""
 
-    def check(headers: Mapping[str, Header]) -> None:
+    def check(headers: Mapping[str, ArrayHeader]) -> None:
         _check_headers(path, headers, inputs, loaded_bytes)
 
     arrays = read_npz(path, check, loaded_bytes=loaded_bytes)
@@ -137,7 +137,9 @@ def _ranks_of(inputs: tuple[InputInfo, ...]) -> dict[str, int]:
     return {info.name: len(info.shape) for info in inputs if info.shape is not None}
 
 
-def _check_headers(path: Path, headers: Mapping[str, Header], inputs: tuple[InputInfo, ...], loaded_bytes: int) -> None:
+def _check_headers(
+    path: Path, headers: Mapping[str, ArrayHeader], inputs: tuple[InputInfo, ...], loaded_bytes: int
+) -> None:
     """Check the arrays of an archive before their values are read.
 
     Raises:

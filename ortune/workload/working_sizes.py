@@ -38,7 +38,7 @@ Slot = tuple[str, int]
 """An open dimension: a symbol and -1, or an input and its axis."""
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class RunAttempt(msgspec.Struct, frozen=True):
     """What a run of the model showed.
 
     Attributes:
@@ -50,7 +50,7 @@ class Outcome(msgspec.Struct, frozen=True):
     depth: int = -1
 
 
-Try = Callable[[InputOptions], Outcome | None]
+Try = Callable[[InputOptions], RunAttempt | None]
 """Runs the model on inputs, or returns None when there is no time left."""
 
 
@@ -122,9 +122,9 @@ def find_working_sizes(model: ModelInfo, options: InputOptions, run: Try) -> Wor
     if not slots:
         return None
     n_tries = 0
-    known: dict[frozenset[tuple[Slot, int]], Outcome | None] = {}
+    known: dict[frozenset[tuple[Slot, int]], RunAttempt | None] = {}
 
-    def attempt(changed: Mapping[Slot, int]) -> Outcome | None:
+    def attempt(changed: Mapping[Slot, int]) -> RunAttempt | None:
         nonlocal n_tries
         key = frozenset(changed.items())
         if key not in known:
@@ -132,7 +132,7 @@ def find_working_sizes(model: ModelInfo, options: InputOptions, run: Try) -> Wor
             try:
                 known[key] = run(apply_sizes(model, options, changed)) if n_tries <= MOST_TRIES else None
             except InputsError as error:  # too large
-                known[key] = Outcome(error.message)
+                known[key] = RunAttempt(error.message)
         return known[key]
 
     best: dict[Slot, int] = {}

@@ -116,11 +116,11 @@ def _show(folder: Path) -> None:
     from ortune.console.inspect import show_observation
     from ortune.console.safe_console import SafeConsole
     from ortune.program.inspect import explain_lack, summarize
-    from ortune.program.run import Run
+    from ortune.program.run import EndedRun
     from ortune.requests import InspectRequest
 
     observation = summarize(
-        folder, Run(status=0, wall_ns=1, interrupted=False), InspectRequest(command=("python", "app.py"))
+        folder, EndedRun(status=0, wall_ns=1, interrupted=False), InspectRequest(command=("python", "app.py"))
     )
     show_observation(SafeConsole(file=io.StringIO(), width=100), observation, explain_lack(observation))
     encode_json(observation)

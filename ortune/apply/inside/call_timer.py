@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from ortune.apply.inside.explain import write_stderr
-from ortune.apply.inside.gate import Gate, open_gate
+from ortune.apply.inside.gate import CallGate, open_gate
 from ortune.apply.inside.returned import describe_returned
 
 MAIN = "__main__"
@@ -64,7 +64,7 @@ class CallTimer:
         self._path = path.split(".")
         self._folder = Path(plan["log"])
         self._observer = observer
-        self._gate: Gate | None = open_gate(plan.get("gate"))
+        self._gate: CallGate | None = open_gate(plan.get("gate"))
         self._most_returned = int(plan.get("returned") or 0)
         self._lock = threading.RLock()
         self._file: int | None = None

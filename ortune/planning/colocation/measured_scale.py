@@ -15,7 +15,7 @@ from ortune.planning.colocation.sharing import Demand, Sharing
 from ortune.planning.measured_capacity import FEWEST_MEASUREMENTS, describe_measured, measure_in_time
 from ortune.planning.result import Estimate
 from ortune.queueing.live_capacity import RELAXATIONS, find_joint_capacity
-from ortune.queueing.rate_model import Observation, RateModel
+from ortune.queueing.rate_model import RateMeasurement, RateModel
 from ortune.worker import BlockPlan, LiveCandidate
 from ortune.worker.group import merge_services
 from ortune.worker.open_loop import RELAXATIONS as WARM_UP_RELAXATIONS
@@ -115,7 +115,7 @@ class ScaleMeasurement:
         )
         return describe_measured(found, self._predicted)
 
-    def _measure(self, scale: float, slowdowns: Sequence[float]) -> list[Observation]:
+    def _measure(self, scale: float, slowdowns: Sequence[float]) -> list[RateMeasurement]:
         """Return what is seen of each model in a fresh launch.
 
         Raises:

@@ -24,7 +24,7 @@ MOST_MODELS = 64
 MOST_SHARINGS = 1000
 """Models and sharings that a document holds at most."""
 
-Verdict = Literal["kept", "unclear", "broken"]
+TargetVerdict = Literal["kept", "unclear", "broken"]
 """Whether a target is kept: the interval of the latency lies below it, contains it, or lies above it. It is also broken
 if requests arrive faster than they are served. Without a target, the interval of the utilization is compared with 1."""
 
@@ -62,7 +62,7 @@ class ModelResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     deployment: Deployment
     figure: Objective
     latency_ns: Estimate | None
-    verdict: Verdict
+    verdict: TargetVerdict
     is_above_target: bool = False
     served_per_s: float
     utilization: float
@@ -114,7 +114,7 @@ class PlannedSharing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         return self.verdict != "broken" and not any(each.is_above_target for each in self.models)
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> TargetVerdict:
         """Whether all targets are kept."""
         verdicts = {each.verdict for each in self.models}
         if "broken" in verdicts:

@@ -25,7 +25,7 @@ from ortune.planning.colocation.result import (
     PlannedModel,
     PlannedSharing,
     RejectedSharing,
-    Verdict,
+    TargetVerdict,
 )
 from ortune.planning.colocation.scale_models import make_scale_models
 from ortune.planning.colocation.search import Proposal, SharingSearch
@@ -55,7 +55,7 @@ Observe = Callable[[str, int, int], None]
 """Called with the stage and how much of it is done and planned, never while a block is measured."""
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class ColocationOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """What the stages found.
 
     Attributes:
@@ -127,7 +127,7 @@ def run_stages(
     free_bytes: int | None,
     start_s: float,
     observe: Observe = lambda stage, done, total: None,
-) -> Outcome:
+) -> ColocationOutcome:
     """Measure the models alone, find sharings that are worth it, and measure all models together.
 
     Args:
@@ -141,10 +141,10 @@ def run_stages(
         UsageError: The budget is too small.
         MeasureError: Nothing works.
     """
-    return _Planning(prepared.spaces, prepared.demands, prepared.options, host, free_bytes, start_s, observe).run()
+    return _HostPlanning(prepared.spaces, prepared.demands, prepared.options, host, free_bytes, start_s, observe).run()
 
 
-class _Planning:
+class _HostPlanning:
     def __init__(
         self,
         spaces: Sequence[DeploymentSpace],
@@ -176,7 +176,7 @@ class _Planning:
             seed=options.seed,
         )
 
-    def run(self) -> Outcome:
+    def run(self) -> ColocationOutcome:
         """Run the stages. Once all models were measured together, an interrupt or an error costs no measurement."""
         defaults = [self.measure_default(number) for number in range(len(self.spaces))]
         default, found = self.search.run(defaults)
@@ -224,7 +224,7 @@ class _Planning:
             recommended, reason = choose_sharing(rows, scale)
         rows = [self.add_cost(row) for row in correct_predictions(rows, scale)]
         recommended, reason = choose_sharing(rows, scale)
-        return Outcome(
+        return ColocationOutcome(
             rows=tuple(rows),
             recommended=recommended,
             reason=reason,
@@ -455,7 +455,7 @@ def correct_scale(predicted: Estimate, row: PlannedSharing, measured: float) -> 
     return msgspec.structs.replace(predicted, estimate=scale)
 
 
-def judge(latency: Interval, utilization: Interval, demand: Demand) -> Verdict:
+def judge(latency: Interval, utilization: Interval, demand: Demand) -> TargetVerdict:
     """Return whether a target is kept; without one, whether requests are served as they arrive.
 
     Args:
