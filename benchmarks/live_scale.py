@@ -25,12 +25,12 @@ from numpy.typing import NDArray
 
 from benchmarks.live_capacity import read_arguments, summarize
 from ortune.planning.colocation.measured_scale import (
-    HIGHEST_SHARE,
-    LOWEST_SHARE,
-    MOST_MEASUREMENTS,
+    HIGHEST_SCALE_SHARE,
+    LOWEST_SCALE_SHARE,
+    MOST_SCALE_MEASUREMENTS,
     find_duration_s,
 )
-from ortune.planning.colocation.predict import MANY_REQUESTS, NEAR, Predictor
+from ortune.planning.colocation.predict import MANY_REQUESTS, NEAR_SCALE, Predictor
 from ortune.planning.colocation.scale_models import find_limited_figure, make_scale_models
 from ortune.planning.colocation.sharing import Demand, Kind, Sharing
 from ortune.planning.colocation.timings import Timing
@@ -167,9 +167,9 @@ def search(case: Case, seed: int, time_s: float) -> tuple[float, float, float, f
     ]
     sharing = Sharing(kind=case.kind, deployments=tuple(Deployment(processes=each) for each in case.processes))
     predictor = Predictor(demands=demands, n_cores=N_CORES)
-    predicted = predictor.find_scale(sharing, timings, step=NEAR, n_requests=MANY_REQUESTS)
+    predicted = predictor.find_scale(sharing, timings, step=NEAR_SCALE, n_requests=MANY_REQUESTS)
     models = make_scale_models(predictor, sharing, timings)
-    highest = HIGHEST_SHARE * find_highest(case) * case.slowdown
+    highest = HIGHEST_SCALE_SHARE * find_highest(case) * case.slowdown
     spent_s = 0.0
 
     def measure(scale: float, slowdowns: Sequence[float]) -> list[RateMeasurement] | None:
@@ -190,10 +190,10 @@ def search(case: Case, seed: int, time_s: float) -> tuple[float, float, float, f
     capacity = find_joint_capacity(
         measure,
         models,
-        lowest_per_s=LOWEST_SHARE * predicted,
+        lowest_per_s=LOWEST_SCALE_SHARE * predicted,
         highest_per_s=highest,
         start_per_s=predicted,
-        most_measurements=MOST_MEASUREMENTS,
+        most_measurements=MOST_SCALE_MEASUREMENTS,
     )
     rate = capacity.rate_per_s
     return predicted, rate.estimate, rate.low, rate.high, capacity.n_measurements

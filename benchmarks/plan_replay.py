@@ -42,6 +42,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
+from ortune.bounds import MOST_PROCESSES
 from ortune.host import Cpus, Host, place_processes
 from ortune.host.placement import list_units
 from ortune.knobs import DEFAULT, Config, ids
@@ -52,7 +53,6 @@ from ortune.planning.run import run_stages
 from ortune.planning.space import MOST_THREADS_PER_CORE, make_deployment_space
 from ortune.worker import Block, BlockPlan, Failure, LiveCandidate
 from ortune.workload import Goal, Load
-from ortune.workload.load import MOST_PROCESSES
 from tests.simulated import SimulatedExecutor, make_host
 
 CORES = (16, 24, 32, 48, 64, 96)

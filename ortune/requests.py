@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
+from ortune.bounds import MOST_ITEMS, MOST_MODELS, MOST_PROCESSES, MOST_TOLERANCE
 from ortune.errors import UsageError
 from ortune.fleet_options import FleetCompareRequest, FleetDeployRequest, FleetSendRequest, Storage
 from ortune.options import (
@@ -76,9 +77,6 @@ StrategyName = Literal["adaptive", "tpe", "random", "exhaustive"]
 
 PATH = "str | PathLike[str]"
 
-MOST_TOLERANCE = 0.1
-"""Largest tolerance of outputs; see `ortune.workload`."""
-
 MOST_BATCHES = 32
 """Largest number of batch sizes to choose from: each multiplies the number of candidates."""
 
@@ -108,8 +106,6 @@ def parse_limits(value: Any) -> tuple[Limit, ...]:
 
 def parse_batches(value: Any) -> tuple[int, ...]:
     """Parse `8`, `"1,2,4"`, `[1, 2, 4]` or `"auto"`: different numbers of items in a call."""
-    from ortune.knobs.config import MOST_ITEMS
-
     if value == "auto":
         return USUAL_BATCHES
     if isinstance(value, str):
@@ -198,10 +194,6 @@ def parse_slos(value: Any) -> tuple[tuple[str, Limit], ...]:
     return tuple(found)
 
 
-MOST_MODELS = 64
-"""Models of a plan at most."""
-
-
 def parse_model_rates(value: Any) -> tuple[tuple[str, float], ...]:
     """Parse models with their rates: `a.onnx=50/s`, several of these texts, or a mapping.
 
@@ -248,8 +240,6 @@ def parse_model_rates(value: Any) -> tuple[tuple[str, float], ...]:
 
 def parse_process_counts(value: Any) -> tuple[int, ...]:
     """Parse numbers of processes: `4`, `"1,2,4"` or `[1, 2, 4]`."""
-    from ortune.workload.load import MOST_PROCESSES
-
     given = value if isinstance(value, (list, tuple)) else [value]
     parts = [part for each in given for part in (each.split(",") if isinstance(each, str) else [each])]
     if not parts:

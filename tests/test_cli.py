@@ -22,7 +22,7 @@ from onnx import TensorProto, helper
 import ortune
 from ortune import Config, Record, RecordError, read_record
 from ortune.record.files import encode_record, read_trials
-from ortune.record.schema import SCHEMA
+from ortune.record.schema import RECORD_SCHEMA
 from ortune.workload.workload import BackgroundProgram
 from tests.conftest import TINY_CNN, TINY_ENCODER, long_params, run_ortune, run_program
 from tests.records import ONE_THREAD, make_local_record, make_record, write
@@ -158,7 +158,7 @@ def test_json_goes_to_stdout_and_other_output_to_stderr(tmp_path: Path) -> None:
     done = run_ortune("search", TINY_CNN, "--json", "--beside", "sleep 600", *SHORT, cwd=tmp_path, simulate=True)
     assert done.returncode in {0, 3}, done.stderr
     record = json.loads(done.stdout)
-    assert record["schema"] == SCHEMA
+    assert record["schema"] == RECORD_SCHEMA
     assert "tiny_cnn.onnx" in done.stderr
     path = tmp_path / "tiny_cnn.ortune.json"
     assert path.read_text() == done.stdout

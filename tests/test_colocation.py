@@ -55,20 +55,20 @@ from ortune.planning.colocation.prepare import (
     name_models,
 )
 from ortune.planning.colocation.result import (
-    SCHEMA,
+    HOST_PLAN_SCHEMA,
     ModelResult,
     PlannedModel,
     PlannedSharing,
     RejectedSharing,
     TargetVerdict,
 )
-from ortune.planning.colocation.run import DOES_NOT_FIT, ColocationOutcome, judge, run_stages
+from ortune.planning.colocation.run import ColocationOutcome, judge, run_stages
 from ortune.planning.colocation.scale_models import find_core_queue, make_scale_models
 from ortune.planning.colocation.search import SharingSearch
 from ortune.planning.colocation.sharing import Demand, Kind, Sharing
 from ortune.planning.colocation.timings import ModelTimings, Size, Timing, divide_cores, list_first_sizes
 from ortune.planning.files import encode_plan
-from ortune.planning.result import Estimate
+from ortune.planning.result import DOES_NOT_FIT, Estimate
 from ortune.planning.space import make_deployment_space
 from ortune.queueing.queue_model import Queue
 from ortune.queueing.rate_model import RateModel
@@ -837,7 +837,7 @@ class TestDocument:
         path = tmp_path / "plan.json"
         path.write_bytes(encode_plan(plan))
         assert ortune.read_host_plan(path) == plan
-        assert json.loads(path.read_text())["schema"] == SCHEMA
+        assert json.loads(path.read_text())["schema"] == HOST_PLAN_SCHEMA
         assert plan.choice
         assert plan.choice.models[0].deployment.cpus == ((0,),)
         with pytest.raises(RecordError, match="is not a plan"):
@@ -848,8 +848,8 @@ class TestDocument:
         [
             (
                 ("schema",),
-                SCHEMA + 1,
-                f"has schema {SCHEMA + 1}, and this version of ortune reads schema {SCHEMA}",
+                HOST_PLAN_SCHEMA + 1,
+                f"has schema {HOST_PLAN_SCHEMA + 1}, and this version of ortune reads schema {HOST_PLAN_SCHEMA}",
             ),
             (("schema",), 0, "plan.json has schema 0, and this"),
             (("schema",), None, "has no number as its schema"),
@@ -1071,10 +1071,10 @@ def test_what_is_not_a_worker_cannot_be_measured_together() -> None:
 def test_two_real_models_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Real workers of both models serve their requests at the same time, in interleaved blocks of several sharings."""
     # The budget is never used up, however busy the host is.
-    for name, value in {"FEWEST_ROUNDS": 2, "MOST_ROUNDS": 2}.items():
+    for name, value in {"FEWEST_COLOCATED_ROUNDS": 2, "MOST_COLOCATED_ROUNDS": 2}.items():
         monkeypatch.setattr(measuring, name, value)
     monkeypatch.setattr(run, "N_FINALISTS", 1)
-    for name, value in {"FEWEST_MEASUREMENTS": 2, "MOST_MEASUREMENTS": 2, "MOST_BLOCKS": 2}.items():
+    for name, value in {"FEWEST_RATE_MEASUREMENTS": 2, "MOST_SCALE_MEASUREMENTS": 2, "MOST_SCALE_BLOCKS": 2}.items():
         monkeypatch.setattr(measured_scale, name, value)
     stages = []
     plan = ortune.plan_host(

@@ -28,7 +28,7 @@ from hypothesis import strategies as st
 from ortune import UsageError
 from ortune.cli.node_command import FORMS, read_node_command
 from ortune.fleet.deploy import WRITERS, Task, write_task
-from ortune.fleet.deploy.labels import PREFIX, find_labels
+from ortune.fleet.deploy.labels import CPU_MODEL_LABEL, find_labels
 from ortune.fleet.deploy.shell import RUN_IN_CONTAINER
 from ortune.fleet_options import RUNS, TARGETS, has_password, parse_labels, parse_volumes
 from ortune.host import HostClass
@@ -450,7 +450,7 @@ class TestLabels:
     )
     def test_x86(self, name: str, model: tuple[str, str, str]) -> None:
         found = find_labels(describe(name))
-        values = tuple(found.labels[f"{PREFIX}.{key}"] for key in ("vendor_id", "family", "id"))
+        values = tuple(found.labels[f"{CPU_MODEL_LABEL}.{key}"] for key in ("vendor_id", "family", "id"))
         assert values == model
         assert found.labels["kubernetes.io/arch"] == "amd64"
         assert any("Cascade Lake" in note for note in found.notes) == (name == "cascadelake")
@@ -476,9 +476,9 @@ class TestLabels:
 
     def test_given_labels_win(self, tmp_path: Path) -> None:
         options = [*CASES["job"]]
-        options[options.index("node.kubernetes.io/instance-type=c7i.4xlarge")] = f"{PREFIX}.id=18"
+        options[options.index("node.kubernetes.io/instance-type=c7i.4xlarge")] = f"{CPU_MODEL_LABEL}.id=18"
         spec = yaml.safe_load(deploy(*options, cwd=tmp_path).stdout)["spec"]["template"]["spec"]
-        assert spec["nodeSelector"][f"{PREFIX}.id"] == "18"
+        assert spec["nodeSelector"][f"{CPU_MODEL_LABEL}.id"] == "18"
 
 
 class TestCredentials:

@@ -278,6 +278,75 @@ def test_a_class_has_a_name_of_its_own() -> None:
     assert {name for name, modules in homes.items() if len(modules) > 1} == CLASSES_OF_SEVERAL_MODULES
 
 
+CONSTANTS_OF_SEVERAL_MODULES = {
+    "BATCH",
+    "FEWEST_ROUNDS",
+    "LONGEST_PAUSE_S",
+    "MAX_LAUNCHES",
+    "MIN_LAUNCHES",
+    "MOST_BYTES",
+    "PATIENCE",
+    "STANDARD_ERRORS",
+    "USUAL_BUDGET_S",
+    "USUAL_LUCK",
+    "WORST",
+}
+"""Names of constants that still stand for several things in `measure/`, `tuning/` and `storage/`."""
+
+STAND_IN = "ortune.apply.distribution.ortune_apply.naming"
+"""The module that takes the place of `ortune.naming` in the distribution ortune-apply, so it has the same names."""
+
+
+def is_number_or_text(value: ast.expr) -> bool:
+    """Return whether an expression is a number or a text, or is computed from one."""
+    match value:
+        case ast.Constant():
+            return isinstance(value.value, int | float | str | bytes)
+        case ast.UnaryOp():
+            return is_number_or_text(value.operand)
+        case ast.BinOp():
+            return is_number_or_text(value.left) or is_number_or_text(value.right)
+    return isinstance(value, ast.JoinedStr)
+
+
+def list_assignments(module: str) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Yield the targets and values of the assignments of a module, outside of its functions and classes."""
+    for node in parse(module).body:
+        match node:
+            case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)):
+                yield from zip(targets, values, strict=True)
+            case ast.Assign(targets=targets, value=value):
+                yield from ((target, value) for target in targets)
+            case ast.AnnAssign(target=target, value=ast.expr() as value):
+                yield target, value
+
+
+def list_constants(module: str) -> Iterator[tuple[str, ast.expr]]:
+    """Yield the public constants of a module that are numbers or texts, with their values."""
+    for target, value in list_assignments(module):
+        is_public = isinstance(target, ast.Name) and re.fullmatch(r"[A-Z][A-Z0-9_]*", target.id)
+        if is_public and is_number_or_text(value):
+            yield ast.unparse(target), value
+
+
+def test_a_constant_has_a_name_of_its_own() -> None:
+    """Equal constants are one constant, which other modules import.
+
+    Code inside programs imports nothing else of ortune, so it may repeat a constant, with the same value.
+    """
+    homes: dict[str, dict[str, str]] = {}
+    for module in MODULES.keys() - {STAND_IN}:
+        for name, value in list_constants(module):
+            homes.setdefault(name, {})[module] = ast.dump(value)
+    found = set()
+    for name, values in homes.items():
+        is_inside = {f"{module}.".startswith(f"{INSIDE}.") for module in values}
+        is_copy = len(values) == len(is_inside) == 2 and len(set(values.values())) == 1
+        if len(values) > 1 and not is_copy:
+            found.add(name)
+    assert found == CONSTANTS_OF_SEVERAL_MODULES
+
+
 def name_lines(found: Callable[[ast.AST], bool]) -> list[str]:
     """Return the places in the package, as module and line, of the nodes for which `found` is true."""
     return [

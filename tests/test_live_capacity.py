@@ -21,8 +21,8 @@ from ortune.queueing.capacity import Capacity
 from ortune.queueing.limited_figures import Utilization, limit_figure
 from ortune.queueing.live_capacity import (
     ENOUGH_NEAR,
-    MOST_REPEATS,
-    RELAXATIONS,
+    MEASUREMENT_RELAXATIONS,
+    MOST_RATE_REPEATS,
     find_joint_capacity,
     find_live_capacity,
 )
@@ -84,7 +84,7 @@ class Live:
 
     def measure(self, rate_per_s: float, slowdown: float) -> RateMeasurement:
         self.rates.append(rate_per_s)
-        least_s = RELAXATIONS * self.model.find_relaxation_ns(rate_per_s, slowdown) / 1e9
+        least_s = MEASUREMENT_RELAXATIONS * self.model.find_relaxation_ns(rate_per_s, slowdown) / 1e9
         n = max(1000, round(least_s * rate_per_s))
         n_warm_up = n // 2
         arrivals = np.cumsum(self.rng.exponential(1e9 / rate_per_s, n + n_warm_up))
@@ -196,7 +196,7 @@ def test_a_limit_that_is_kept_at_the_highest_rate() -> None:
     assert found.bound == "highest rate"
     assert found.rate_per_s.estimate == 100.0
     assert found.rate_per_s.high == math.inf
-    assert found.n_measurements <= 1 + MOST_REPEATS
+    assert found.n_measurements <= 1 + MOST_RATE_REPEATS
 
 
 def test_calls_alone_that_take_longer_than_the_limit() -> None:

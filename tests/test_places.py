@@ -15,7 +15,7 @@ from ortune.host import read_host
 from ortune.knobs import DEFAULT
 from ortune.measure.comparison import Comparison, Noise, Row
 from ortune.record.files import read_trials
-from ortune.record.schema import SCHEMA
+from ortune.record.schema import RECORD_SCHEMA
 from ortune.record.trials import Trials, TrialsHeader, decode_trials, encode_trials
 from ortune.report.make import make_page
 from ortune.report.source import read_source
@@ -128,7 +128,13 @@ def test_a_search_keeps_where_threads_ran() -> None:
     sessions = list_sessions(comparison)
     topology = make_host(2).topology
     header = TrialsHeader(
-        schema=SCHEMA, model="x", started="", objectives=("p50",), figures=("p50",), topology=topology, usable=(0,)
+        schema=RECORD_SCHEMA,
+        model="x",
+        started="",
+        objectives=("p50",),
+        figures=("p50",),
+        topology=topology,
+        usable=(0,),
     )
     trials = decode_trials(encode_trials(Trials(header=header, trials=(), sessions=sessions)))
     found = trials.find_session(DEFAULT)

@@ -47,13 +47,13 @@ from ortune.planning.capacity import estimate_utilization, find_launch_error, pr
 from ortune.planning.choose import add_cost, correct_predictions, explain_choice, find_best, rank_rows
 from ortune.planning.deployment import Batching
 from ortune.planning.files import decode_plan, encode_plan
-from ortune.planning.measured_capacity import FEWEST_MEASUREMENTS
+from ortune.planning.measured_capacity import FEWEST_RATE_MEASUREMENTS
 from ortune.planning.measuring import DeploymentRunner
 from ortune.planning.memory import MemoryNeeds
 from ortune.planning.options import PlanOptions
 from ortune.planning.prepare import prepare_plan
 from ortune.planning.proof import mark_proven
-from ortune.planning.result import SCHEMA, AtRate, Estimate, PlannedDeployment
+from ortune.planning.result import PLAN_SCHEMA, AtRate, Estimate, PlannedDeployment
 from ortune.planning.run import PlanOutcome, _Planning, run_stages
 from ortune.planning.screening import screen_deployments
 from ortune.planning.space import make_deployment_space
@@ -401,7 +401,7 @@ class TestStages:
         default = outcome.rows[0].capacity
         assert default and default.n_measurements
         assert default.source == "measured"
-        assert default.n_measurements >= FEWEST_MEASUREMENTS
+        assert default.n_measurements >= FEWEST_RATE_MEASUREMENTS
 
     def test_the_usual_budget_is_almost_enough_for_quick_calls(self) -> None:
         """Their capacities are measured for as long as it takes to see slow periods of the host."""
@@ -839,7 +839,7 @@ class TestDocument:
         path = tmp_path / "plan.json"
         path.write_bytes(encode_plan(plan))
         assert ortune.read_plan(path) == plan
-        assert json.loads(path.read_text())["schema"] == SCHEMA
+        assert json.loads(path.read_text())["schema"] == PLAN_SCHEMA
         assert plan.choice.deployment.processes == 2
 
     def test_batching(self) -> None:
@@ -858,8 +858,8 @@ class TestDocument:
         [
             (
                 ("schema",),
-                SCHEMA + 1,
-                f"has schema {SCHEMA + 1}, and this version of ortune reads schema {SCHEMA}",
+                PLAN_SCHEMA + 1,
+                f"has schema {PLAN_SCHEMA + 1}, and this version of ortune reads schema {PLAN_SCHEMA}",
             ),
             (("schema",), 0, "plan.json has schema 0, and this"),
             (("schema",), None, "has no number as its schema"),

@@ -274,7 +274,7 @@ class TestFailures:
             prepare("run", "3", call="__main__:missing")
 
     def test_a_program_that_does_not_end(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(preparing, "FIRST_DEADLINE_S", 0.2)
+        monkeypatch.setattr(preparing, "FIRST_RUN_DEADLINE_S", 0.2)
         with pytest.raises(ProgramError) as caught:
             prepare(command=(sys.executable, "-c", "import time; time.sleep(600)"))
         assert "did not end within 0.2 s." in caught.value.message

@@ -33,7 +33,7 @@ from ortune.record.select import SelectedRecord, Sourced, Wanted, select_per_mod
 from ortune.sanitize import printable
 
 MOST_INPUTS = 16
-MOST_SHAPES = 32
+MOST_PLANNED_SHAPES = 32
 """Numbers of inputs, and of shapes of each, that a plan holds for each record."""
 
 
@@ -181,7 +181,7 @@ def describe_measured(record: Record, *, shapes_vary: bool = False) -> dict[str,
         for name, data in list({} if shapes_vary else inputs.items())[:MOST_INPUTS]
     }
     return {
-        "shapes": {name: known for name, known in shapes.items() if len(known) <= MOST_SHAPES},
+        "shapes": {name: known for name, known in shapes.items() if len(known) <= MOST_PLANNED_SHAPES},
         # A program calls its sessions as it does, and its own clients are not those of a session.
         "clients": None if load.rate_per_s or record.workload.program else load.clients,
         "program": describe_program(record),

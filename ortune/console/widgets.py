@@ -26,6 +26,12 @@ MAX_WIDTH = 200
 KEPT = "the previous one, which may prove more"
 """Why the copy of a replaced record was kept."""
 
+UNLIMITED_WIDTH = 10_000
+"""Columns in which every table fits."""
+
+WORST_P99 = "worst p99"
+"""The 99th percentile of the slowest process, where there are several."""
+
 LIMIT_STATES = {"yes": ("met", "green"), "no": ("not met", "red"), "unsure": ("uncertain", "yellow")}
 """Text and style for each value of `LimitCheck.kept`."""
 

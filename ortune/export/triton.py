@@ -20,7 +20,8 @@ from ortune.export.serving import (
 from ortune.export.target import Job, Target
 from ortune.host import Cpus
 from ortune.host.topology import list_ranges
-from ortune.knobs.config import CPU, CUDA, alias_of
+from ortune.knobs.config import CPU, CUDA, TENSORRT, alias_of
+from ortune.knobs.plugin_options import OPENVINO
 
 PARAMETERS = {
     "intra_op_num_threads": "intra_op_thread_count",
@@ -36,8 +37,6 @@ RUN_ENTRIES = ("memory.enable_memory_arena_shrinkage",)
 LEVELS = {"ORT_ENABLE_BASIC": -1, "ORT_ENABLE_EXTENDED": 1, "ORT_DISABLE_ALL": 2}
 """Values of optimization.graph.level. Any other value means ORT_ENABLE_ALL."""
 
-TENSORRT = "TensorrtExecutionProvider"
-OPENVINO = "OpenVINOExecutionProvider"
 
 PRECISIONS = {"trt_int8_enable": "INT8", "trt_bf16_enable": "BF16", "trt_fp16_enable": "FP16"}
 """Options of TensorRT that are values of precision_mode. If several are set, the first is written: models with

@@ -28,7 +28,7 @@ QUANTILES = {"p50": 0.5, "p99": 0.99}
 CALLS_NEEDED = {"p50": 20, "p99": 1000, "mean": 20, "cpu": 20}
 """Calls that a process must have made for its figure to count. Ten are beyond the quantile."""
 
-MOST_MODELS = 256
+MOST_COMPARED_MODELS = 256
 """Models of a rollout at most. Each is compared over all processes."""
 
 LEAST_TIME_SHARE = 0.01
@@ -145,9 +145,9 @@ def compare_arms(
     chosen, parts = choose_config(metrics, config)
     processes = merge_forks(parts)
     models = find_models(processes)
-    if len(models) > MOST_MODELS:
+    if len(models) > MOST_COMPARED_MODELS:
         raise UsageError(
-            f"The metrics are of {len(models)} models, and at most {MOST_MODELS} can be compared.",
+            f"The metrics are of {len(models)} models, and at most {MOST_COMPARED_MODELS} can be compared.",
             "Write the metrics of each program to a folder of its own.",
         )
     rows = [

@@ -35,7 +35,7 @@ two speeds, they cover somewhat less than Student's intervals of normal values d
 CHECKS = (7, 9, 12, 16, 23, 33, 46)
 """Numbers of launches after which the rule is checked. If the last one does not decide the gate, it is inconclusive."""
 
-MIN_LAUNCHES = 5
+LAST_CHECK_LAUNCHES = 5
 """Launches that the last check needs if the budget ends before the first one."""
 
 FIRST_SHARE = 0.25

@@ -10,7 +10,7 @@ import msgspec
 
 from ortune.gates.decision import (
     CHECKS,
-    MIN_LAUNCHES,
+    LAST_CHECK_LAUNCHES,
     check_alpha,
     combine_decisions,
     compare_copies,
@@ -18,7 +18,7 @@ from ortune.gates.decision import (
     judge_objective,
 )
 from ortune.gates.reporters.messages import describe_failures, describe_undecided, percent
-from ortune.gates.results import LARGEST_SLOWDOWN, Blocks, Decision, InterimResult, Observe
+from ortune.gates.results import LARGEST_ALLOWED_SLOWDOWN, Blocks, Decision, InterimResult, Observe
 from ortune.knobs import Config
 from ortune.measure.block_plan import RunPlan
 from ortune.measure.block_runner import BlockRunner
@@ -223,7 +223,7 @@ def is_check_due(run: PairedRun, test: SequentialTest, check: int, *, is_last: b
         names |= {limit.figure for limit in test.goal.limits}
     if not is_last and not all(has_enough_calls(run, HEAD, name) for name in names):
         return False
-    return len(run.launches) >= (MIN_LAUNCHES if is_last else CHECKS[check])
+    return len(run.launches) >= (LAST_CHECK_LAUNCHES if is_last else CHECKS[check])
 
 
 def _check_limit(run: PairedRun, limit: Limit, check: int, n_claims: int) -> LimitCheck:
@@ -275,7 +275,7 @@ def decide(interim: InterimResult, test: SequentialTest) -> tuple[Decision, str]
     if decision == "fail":
         return decision, describe_failures(deciding)
     if decision == "pass" and kept == "yes" and not _is_near_overload(interim):
-        deciding = [each for each in deciding if not interim.limits or each.allowed < 1 + LARGEST_SLOWDOWN]
+        deciding = [each for each in deciding if not interim.limits or each.allowed < 1 + LARGEST_ALLOWED_SLOWDOWN]
         if not deciding:
             return decision, f"head stays within {name_limits(interim.limits, 'yes')}"
         return decision, "; ".join(
@@ -304,7 +304,7 @@ def explain_indecision(interim: InterimResult, test: SequentialTest, *, time_is_
     if interim.lacking:
         needed = ", ".join(f"{name} needs {required_calls(name)} calls of each side" for name in interim.lacking)
         return f"{needed}: use a larger budget or a lower percentile"
-    if interim.launches < MIN_LAUNCHES:
+    if interim.launches < LAST_CHECK_LAUNCHES:
         return f"there was time for only {interim.launches} launches of each side: use a larger budget"
     if _is_near_overload(interim):
         return "requests arrive about as fast as they can be served: use a lower request rate"

@@ -35,7 +35,7 @@ from ortune.workload import Workload
 
 PACKAGE = Path(__file__).parents[1]
 
-PROBE = """
+VERSION_PROBE = """
 import importlib, json, os, sys
 found = {"version": sys.version_info[:2], "parent": os.getppid()}
 for name in ("msgspec", "numpy", "onnxruntime"):
@@ -196,7 +196,7 @@ def check_python(python: str, option: str) -> None:
         raise UsageError(f"{python}: no such program.", "Pass the Python of the environment.", option=option)
     try:
         done = subprocess.run(
-            [program, "-c", LEAVE_FOLDER + PROBE],
+            [program, "-c", LEAVE_FOLDER + VERSION_PROBE],
             capture_output=True,
             text=True,
             env={**make_environment(), **TELEMETRY_OFF},

@@ -13,7 +13,7 @@ Unit = Literal["cores", "L3 domains", "nodes"]
 """What processes are pinned to: to cores of their own, or each to an L3 domain or a NUMA node that it may share with
 other processes."""
 
-LEAST_SHARE = 2 / 3
+LEAST_CORE_SHARE = 2 / 3
 """Part of an equal share of the cores that a process gets at least so that it stays within a node."""
 
 Region = tuple[Cpus, ...]
@@ -130,7 +130,11 @@ def _divide(nodes: Sequence[Sequence[Region]], n_parts: int, threads: int | None
     starts = range(0, n_parts * n_nodes, n_nodes) if n_nodes > 1 else ()
     runs = [tuple(core for node in whole[start : start + n_nodes] for core in node) for start in starts]
     # Without a number of threads, a domain must be large enough for an equal share, and nodes for most of it.
-    for regions, least in ((domains, threads or equal), (whole, threads or LEAST_SHARE * equal), (runs, threads or 1)):
+    for regions, least in (
+        (domains, threads or equal),
+        (whole, threads or LEAST_CORE_SHARE * equal),
+        (runs, threads or 1),
+    ):
         size = _find_size([len(each) for each in regions], n_parts, equal if regions is not runs else len(cores))
         if size and size >= least:
             return _cut(regions, nodes, n_parts, size)

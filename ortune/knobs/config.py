@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from ortune.bounds import MOST_ITEMS
 from ortune.numbers import FEW, MANY
 
 Allocator = Literal["", "mimalloc", "jemalloc", "tcmalloc"]
@@ -25,13 +26,14 @@ CPU = "CPUExecutionProvider"
 CPU_PROVIDER: Provider = (CPU, {})
 
 CUDA = "CUDAExecutionProvider"
-CUDA_BASED = frozenset({CUDA, "TensorrtExecutionProvider", "NvTensorRTRTXExecutionProvider"})
+TENSORRT = "TensorrtExecutionProvider"
+CUDA_BASED = frozenset({CUDA, TENSORRT, "NvTensorRTRTXExecutionProvider"})
 """Providers of NVIDIA's GPUs. If the libraries that they need come from NVIDIA's wheels, onnxruntime must load them."""
 
 ALIASES: Mapping[str, str] = {
     CPU: "cpu",
     CUDA: "cuda",
-    "TensorrtExecutionProvider": "tensorrt",
+    TENSORRT: "tensorrt",
     "NvTensorRTRTXExecutionProvider": "nv_tensorrt_rtx",
     "OpenVINOExecutionProvider": "openvino",
     "WebGpuExecutionProvider": "webgpu",
@@ -77,8 +79,7 @@ BETWEEN_SESSIONS = " | "
 
 
 MOST_WORKERS = 1024
-MOST_ITEMS = 65_536
-"""Largest number of worker processes, and of items in a call."""
+"""Largest number of worker processes."""
 
 
 PluginPackage = Literal[

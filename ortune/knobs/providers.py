@@ -15,7 +15,7 @@ PROVIDERS: Mapping[str, ExecutionProvider] = {
 }
 """Supported providers by name. Others can be used, but their options are not checked."""
 
-SUFFIX = "ExecutionProvider"
+PROVIDER_SUFFIX = "ExecutionProvider"
 
 
 OTHER_NAMES: Mapping[str, Sequence[str]] = {
@@ -47,7 +47,7 @@ def find_provider(text: str) -> ExecutionProvider:
     for name, package in PLUGIN_OF.items():
         if text.lower() in {name.lower(), alias_of(name)}:
             return ExecutionProvider(name=name, alias=alias_of(name), package=package)
-    if text.endswith(SUFFIX) and text != SUFFIX:
+    if text.endswith(PROVIDER_SUFFIX) and text != PROVIDER_SUFFIX:
         return ExecutionProvider(name=text, alias=alias_of(text), package="another build of onnxruntime")
     names = [*(each.alias for each in PROVIDERS.values()), *(alias_of(name) for name in PLUGIN_OF)]
     names = list(dict.fromkeys(names))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-MAX_CANDIDATES = 20_000
+MAX_SPACE_CANDIDATES = 20_000
 
 WON = 0.01
 """Expected gain, as a log-ratio, from which on a choice that was tried alone is combined with others."""
@@ -142,11 +142,11 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def candidates(self) -> tuple[Candidate, ...]:
         """All distinct candidates, the baseline first.
 
-        If there are more than `MAX_CANDIDATES`, those that differ from the baseline in the fewest dimensions.
+        If there are more than `MAX_SPACE_CANDIDATES`, those that differ from the baseline in the fewest dimensions.
         """
-        found = tuple(itertools.islice(self._enumerate(), MAX_CANDIDATES + 1))
-        if len(found) > MAX_CANDIDATES:
-            found = tuple(itertools.islice(self._enumerate(nearest_first=True), MAX_CANDIDATES))
+        found = tuple(itertools.islice(self._enumerate(), MAX_SPACE_CANDIDATES + 1))
+        if len(found) > MAX_SPACE_CANDIDATES:
+            found = tuple(itertools.islice(self._enumerate(nearest_first=True), MAX_SPACE_CANDIDATES))
         return found
 
     def extend(self, candidates: Iterable[Candidate]) -> SearchSpace:

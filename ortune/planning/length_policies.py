@@ -31,7 +31,7 @@ from ortune.workload.length_feed import Axes
 MOST_BATCH = 32
 """Items in a call, at most. Calls with more are rarely faster per item on a CPU."""
 
-N_BEST = 4
+N_BEST_POLICIES = 4
 """Predicted best policies that are measured. The best one of each kind is measured as well."""
 
 GRID_SHARE = 0.4
@@ -42,11 +42,11 @@ POINT_CALLS = 2
 SHORTEST_PASS_NS = 150_000_000
 """Duration of a block for a point of the grid, and of one of a policy, at least."""
 
-MOST_LAUNCHES, FEWEST_LAUNCHES = 6, 3
-MOST_ROUNDS, FEWEST_ROUNDS = 8, 2
+MOST_POLICY_LAUNCHES, FEWEST_POLICY_LAUNCHES = 6, 3
+MOST_POLICY_ROUNDS, FEWEST_POLICY_ROUNDS = 8, 2
 """Launches of the processes, and rounds of all policies in each."""
 
-TIE = 0.01
+POLICY_TIE = 0.01
 """Share by which two policies may differ and still count as equal. Then the simpler one is better."""
 
 SIMPLEST_FIRST = ("one at a time", "arrival", "sorted", "sorted by tokens", "buckets", "maximum", "sorted, best cuts")
@@ -236,7 +236,7 @@ class _LengthPlanning:
         launches, rounds = plan_rounds(left_s, self.runner.find_launch_s(self.deployment), round_s)
         rates: list[list[list[float]]] = [[] for _ in chosen]
         for launch in range(launches):
-            if launch >= FEWEST_LAUNCHES and self.runner.now_s() > self.end_s:
+            if launch >= FEWEST_POLICY_LAUNCHES and self.runner.now_s() > self.end_s:
                 break  # calls take longer than predicted, or blocks were repeated on a busy host
             live = self.launch()
             try:
@@ -373,7 +373,7 @@ def choose_live(groupings: Sequence[Grouping], reference_size: int) -> list[Grou
     if arrivals and not any(each.policy == "arrival" for each in usual):
         usual.append(max(arrivals, key=lambda each: each.parameter or 0))
     kinds = {each.policy: each for each in reversed(groupings)}
-    return _without_repetitions([*usual, *groupings[:N_BEST], *kinds.values()])
+    return _without_repetitions([*usual, *groupings[:N_BEST_POLICIES], *kinds.values()])
 
 
 def _without_repetitions(groupings: Iterable[Grouping]) -> list[Grouping]:
@@ -386,16 +386,16 @@ def _without_repetitions(groupings: Iterable[Grouping]) -> list[Grouping]:
 
 def plan_rounds(time_s: float, launch_s: float, round_s: float) -> tuple[int, int]:
     """Return how many launches, and rounds in each, fit into a time; the fewest that prove something if none do."""
-    for launches in range(MOST_LAUNCHES, FEWEST_LAUNCHES - 1, -1):
+    for launches in range(MOST_POLICY_LAUNCHES, FEWEST_POLICY_LAUNCHES - 1, -1):
         rounds = int((time_s / launches - launch_s) / round_s)
-        if rounds >= FEWEST_ROUNDS:
-            return launches, min(rounds, MOST_ROUNDS)
-    return FEWEST_LAUNCHES, FEWEST_ROUNDS
+        if rounds >= FEWEST_POLICY_ROUNDS:
+            return launches, min(rounds, MOST_POLICY_ROUNDS)
+    return FEWEST_POLICY_LAUNCHES, FEWEST_POLICY_ROUNDS
 
 
 def choose_policy(measured: Sequence[LengthPolicy]) -> int:
     """Return the place of the fastest policy whose outputs are right; of equally fast ones, of the simplest."""
     right = [place for place, each in enumerate(measured) if not each.problem] or list(range(len(measured)))
     fastest = max(measured[place].items_per_s.estimate for place in right)
-    equal = [place for place in right if measured[place].items_per_s.estimate >= (1 - TIE) * fastest]
+    equal = [place for place in right if measured[place].items_per_s.estimate >= (1 - POLICY_TIE) * fastest]
     return min(equal, key=lambda place: SIMPLEST_FIRST.index(measured[place].policy))

@@ -14,7 +14,7 @@ from ortune.measure.comparison import Speedup
 from ortune.planning.colocation.result import HostPlan, ModelResult
 from ortune.planning.deployment import Deployment
 from ortune.planning.result import Estimate, LengthPlan, Plan, PlannedDeployment
-from ortune.record.schema import SCHEMA, Evidence, Record, Search, Tried, Verdict
+from ortune.record.schema import RECORD_SCHEMA, Evidence, Record, Search, Tried, Verdict
 from ortune.workload import Limit, Load
 
 LARGEST_LOG_RATIO = 300.0
@@ -157,7 +157,7 @@ def make_record(plan: Plan, place: int) -> Record:
         verdict = "default_is_best"
     reason = plan.reason if place == plan.recommended else "the plan recommends another deployment"
     return Record(
-        schema=SCHEMA,
+        schema=RECORD_SCHEMA,
         config=config,
         base=base,
         cache_options=row.cache_options,

@@ -38,12 +38,19 @@ from ortune.planning.choose import (
 from ortune.planning.deployment import Deployment
 from ortune.planning.dynamic_batching import find_batched, make_batched_rate_model, predict_batched_latency
 from ortune.planning.length_policies import plan_lengths
-from ortune.planning.measured_capacity import FEWEST_MEASUREMENTS, MOST_MEASUREMENTS, CapacityMeasurement
+from ortune.planning.measured_capacity import FEWEST_RATE_MEASUREMENTS, MOST_RATE_MEASUREMENTS, CapacityMeasurement
 from ortune.planning.measuring import DeploymentRunner, Screened, thin
 from ortune.planning.options import PlanOptions
 from ortune.planning.prepare import PreparedPlan
 from ortune.planning.proof import half_width, mark_promising, mark_proven
-from ortune.planning.result import Estimate, Plan, PlannedDeployment, ScreenedDeployment, describe_interval
+from ortune.planning.result import (
+    DOES_NOT_FIT,
+    Estimate,
+    Plan,
+    PlannedDeployment,
+    ScreenedDeployment,
+    describe_interval,
+)
 from ortune.planning.screening import screen_deployments
 from ortune.planning.space import DeploymentSpace
 from ortune.queueing.batching import BatchTimes
@@ -54,7 +61,7 @@ from ortune.workload import Limit
 from ortune.workload.load import HIGHEST_RATE_PER_S
 
 SCREENING_SHARE = 0.4
-CONFIRMATION_SHARE = 0.85
+CONFIRMED_SHARE = 0.85
 LEAST_CONFIRMATION_SHARE, CONFIRMATION_SHARE_WITH_TARGET = 0.5, 0.7
 CONFIRMATION_SHARE_WITH_BATCHING, BATCHING_SHARE = 0.6, 0.75
 """Parts of the budget after which screening, confirmation, and the same of dynamic batching end. With a target,
@@ -64,14 +71,12 @@ USUAL_MEASUREMENTS = 8
 USUAL_UTILIZATION = 0.6
 """Measurements of a capacity that time is planned for, and the utilization where they are made."""
 
-N_BEST = 3
+N_BEST_DEPLOYMENTS = 3
 MOST_FINALISTS = 6
 """Deployments that are measured again: the best ones, and those that need the least of something."""
 
 LEAST_THROUGHPUT = math.log(0.8)
 """Throughput of a finalist that needs the least CPU time, relative to the default, as a logarithm."""
-
-DOES_NOT_FIT = "does not fit into memory"
 
 OF_HOST = (BackgroundLoadError, ClockError)
 """Errors that have nothing to do with a deployment."""
@@ -235,11 +240,11 @@ class _Planning:
         if self.options.budget_s is None:
             return
         first = [each for each in self.space.list_first() if self.runner.fits(each)]
-        plan = self.runner.plan_confirmation(first[:N_BEST], 0.0)
+        plan = self.runner.plan_confirmation(first[:N_BEST_DEPLOYMENTS], 0.0)
         block_s = block_wall_s(plan.block, self.opened.calibration.pace)
         needed_s = sum(self.runner.find_launch_s(each) + 2 * block_s for each in first)
-        launch_s = sum(self.runner.find_launch_s(each) for each in (self.space.default, *first[:N_BEST]))
-        needed_s += (plan.launches or 0) * launch_s + (N_BEST + 1) * plan.n_rounds * block_s
+        launch_s = sum(self.runner.find_launch_s(each) for each in (self.space.default, *first[:N_BEST_DEPLOYMENTS]))
+        needed_s += (plan.launches or 0) * launch_s + (N_BEST_DEPLOYMENTS + 1) * plan.n_rounds * block_s
         spent_s = self.runner.now_s() - self.opened.start_s
         if spent_s + needed_s > self.options.deployments_s:
             part = self.options.deployments_s / self.options.time_s
@@ -279,7 +284,7 @@ class _Planning:
         """Return the best deployments, and those that need the least memory, CPU time or time for a call."""
         working = [each for each in self.screened.values() if not each.failure]
         ranked = sorted(working, key=lambda each: -self.score_of(each))
-        chosen = [each.deployment for each in ranked[:N_BEST]]
+        chosen = [each.deployment for each in ranked[:N_BEST_DEPLOYMENTS]]
         useful = [each for each in ranked if each.log_ratio >= 0] or ranked[:1]
         cheap = [each for each in ranked if each.log_ratio >= LEAST_THROUGHPUT] or ranked[:1]
         if ranked:
@@ -308,12 +313,12 @@ class _Planning:
         if options.dynamic_batching:
             return CONFIRMATION_SHARE_WITH_BATCHING
         if not options.slo:
-            return CONFIRMATION_SHARE
+            return CONFIRMED_SHARE
         share = CONFIRMATION_SHARE_WITH_TARGET
         if options.longest_extension_s or not self.finalists:
             return share
         each_s = self.find_measurement_s(self.finalists[0], options.slo) / options.deployments_s
-        if FEWEST_MEASUREMENTS * each_s > 1 - LEAST_CONFIRMATION_SHARE:
+        if FEWEST_RATE_MEASUREMENTS * each_s > 1 - LEAST_CONFIRMATION_SHARE:
             return share  # there is no time to measure capacities anyway
         return min(max(1 - USUAL_MEASUREMENTS * each_s, LEAST_CONFIRMATION_SHARE), share)
 
@@ -454,7 +459,7 @@ class _Planning:
             if place != DEFAULT_POSITION and self.space.default.key not in measured:
                 default = self.start_measurement(rows[DEFAULT_POSITION], slo)
                 # One more than needed, as measurements may take longer than planned.
-                reserved_s = (FEWEST_MEASUREMENTS + 1) * default.find_time_s(default.start_per_s)
+                reserved_s = (FEWEST_RATE_MEASUREMENTS + 1) * default.find_time_s(default.start_per_s)
             if place == DEFAULT_POSITION:
                 self.extend_for_default(rows[place], rows[first], slo)
             try:
@@ -523,9 +528,9 @@ class _Planning:
             of_replica_per_s = self.options.rate_per_s / planned.replicas
             rate_s = self.runner.find_rate_time_s(row.deployment, of_replica_per_s, "p99")
             # At a low rate, it takes longer than there is time.
-            reserved_s += rate_s if rate_s + FEWEST_MEASUREMENTS * each_s <= left_s else 0.0
-        end_s -= min(reserved_s, left_s - FEWEST_MEASUREMENTS * each_s)
-        n_planned = min(int((end_s - self.runner.now_s()) / each_s), MOST_MEASUREMENTS)
+            reserved_s += rate_s if rate_s + FEWEST_RATE_MEASUREMENTS * each_s <= left_s else 0.0
+        end_s -= min(reserved_s, left_s - FEWEST_RATE_MEASUREMENTS * each_s)
+        n_planned = min(int((end_s - self.runner.now_s()) / each_s), MOST_RATE_MEASUREMENTS)
         return measurement.run(end_s, lambda n_done: self.observe("capacity", n_done, max(n_planned, n_done)))
 
     def make_model(self, deployment: Deployment, slo: Limit) -> RateModel:

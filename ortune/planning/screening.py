@@ -23,10 +23,10 @@ MOST_SCREENED = 60
 FACTORS = (2.0, 1.5, 1.25, 1.1, 1.0)
 """By which numbers of processes and threads are changed. With 1, they change by one."""
 
-LEAST_GAIN = 0.003
+LEAST_STEP_GAIN = 0.003
 """Gain of the best deployment, as a log-ratio, that is worth another step of the same size."""
 
-N_LEADERS = 2
+N_LEADING_DEPLOYMENTS = 2
 """The best deployments whose callers and settings are changed."""
 
 
@@ -77,7 +77,7 @@ class _Screening:
     @property
     def leaders(self) -> list[Shape]:
         """The best deployments, as points of the space."""
-        return [self.space.find_shape(deployment) for deployment, _ in self.ranked[:N_LEADERS]]
+        return [self.space.find_shape(deployment) for deployment, _ in self.ranked[:N_LEADING_DEPLOYMENTS]]
 
     @property
     def best(self) -> tuple[Deployment, float]:
@@ -91,7 +91,7 @@ class _Screening:
                 before = self.best[1]
                 if not self.try_all(self.space.list_sizes(self.space.find_shape(self.best[0]), factor)):
                     break
-                if self.best[1] < before + LEAST_GAIN:
+                if self.best[1] < before + LEAST_STEP_GAIN:
                     break
 
     def try_all(self, deployments: Sequence[Deployment]) -> bool:

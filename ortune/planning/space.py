@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from ortune.bounds import MOST_CLIENTS, MOST_PROCESSES
 from ortune.host import Host, ProcessPlacement, place_processes
 from ortune.host.placement import Unit, list_units
 from ortune.knobs import Config, ids, knob_of
 from ortune.knobs.canonical import canonical
 from ortune.knobs.knob import Value
 from ortune.planning.deployment import Deployment
-from ortune.workload.load import MOST_CLIENTS, MOST_PROCESSES
 
 MOST_THREADS_PER_CORE = 2
 """Threads of all processes together, for each core, at most. Beyond it, throughput falls on every host that we know."""

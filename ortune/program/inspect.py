@@ -15,7 +15,7 @@ from ortune.program_options import ProgramRequest
 from ortune.requests import InspectRequest
 from ortune.worker.owned_folder import OwnedFolder
 
-USAGE = "Write: ortune inspect -- python app.py."
+INSPECT_USAGE = "Write: ortune inspect -- python app.py."
 
 
 def inspect_program(request: InspectRequest, *, stdout_to_stderr: bool = False) -> Observation:
@@ -28,7 +28,7 @@ def inspect_program(request: InspectRequest, *, stdout_to_stderr: bool = False) 
     Raises:
         UsageError: There is no such program, or the folder for inputs cannot be used.
     """
-    program = find_program(request.command, USAGE)
+    program = find_program(request.command, INSPECT_USAGE)
     folder = request.save_inputs
     unsorted = None if folder is None else prepare_folder(folder)
     try:

@@ -28,7 +28,7 @@ from ortune.secret_variables import inherit_environment
 from ortune.worker.failure import Failure
 from ortune.worker.session_log import read_log
 
-CHECK_TIMEOUT_S = 300.0
+FIRST_CHECK_TIMEOUT_S = 300.0
 """Time that the first check of the user may take."""
 
 CHECK_TIMEOUT_FACTOR = 10
@@ -38,7 +38,7 @@ LEAST_CHECK_TIMEOUT_S = 30.0
 MOST_RETURNED_BYTES = 16 << 20
 """Largest size of the files with what the first calls returned, each."""
 
-MOST_FILES = 256
+MOST_OUTPUT_FILES = 256
 """Files that are read, one for each process."""
 
 Number = Annotated[int, Meta(ge=0, le=1 << 62)]
@@ -167,7 +167,7 @@ class OutputReference:
 
     def _check(self, run: LaunchedProgram, key: str) -> Failure | None:
         timeout_s = (
-            max(LEAST_CHECK_TIMEOUT_S, CHECK_TIMEOUT_FACTOR * self.check_s) if self._checked else CHECK_TIMEOUT_S
+            max(LEAST_CHECK_TIMEOUT_S, CHECK_TIMEOUT_FACTOR * self.check_s) if self._checked else FIRST_CHECK_TIMEOUT_S
         )
         begin_s = time.monotonic()
         failure = check_output(self._task.check, run, timeout_s=timeout_s)
@@ -309,7 +309,7 @@ def read_returned(folder: Path) -> list[Returned]:
     The program can write anything: files that are not what ortune writes are left out.
     """
     calls: list[Returned] = []
-    for path in sorted(folder.glob("returned-*.jsonl"))[:MOST_FILES]:
+    for path in sorted(folder.glob("returned-*.jsonl"))[:MOST_OUTPUT_FILES]:
         with contextlib.suppress(OSError, TooLargeError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             lines = read_limited(path, MOST_RETURNED_BYTES, only_regular=True).splitlines()
             calls += [msgspec.json.decode(line, type=Returned) for line in lines]

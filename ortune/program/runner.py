@@ -28,7 +28,7 @@ from ortune.worker.clocks import Clocks
 from ortune.worker.cpu import CpuTimes
 from ortune.worker.owned_folder import OwnedFolder, remove_abandoned_folders
 
-FIRST_DEADLINE_S = 900.0
+FIRST_RUN_DEADLINE_S = 900.0
 """Maximum time of the first run. Nothing is known about the program at that point."""
 
 RUN_DEADLINE_FACTOR = 10
@@ -149,7 +149,7 @@ class ProgramRunner:
         self.task = task
         self.cpus = cpus
         self.outputs = OutputReference(task)
-        self.run_deadline_s = FIRST_DEADLINE_S
+        self.run_deadline_s = FIRST_RUN_DEADLINE_S
         self.n_compared_bodies = 0
         self.others: set[str] = set() if others is None else others
         self.live: set[Closable] = set()

@@ -19,17 +19,17 @@ from ortune.measure.interval import DEFAULT_CONFIDENCE, Interval, share_error
 from ortune.queueing.capacity import Bound, Capacity
 from ortune.queueing.rate_model import Fit, RateMeasurement, RateModel, choose_near
 
-RELAXATIONS = 10.0
+MEASUREMENT_RELAXATIONS = 10.0
 """How long a measurement lasts, as a multiple of the relaxation time of the queue."""
 
-TOLERANCE = 0.05
+CAPACITY_TOLERANCE = 0.05
 """Half the width of the interval at which the search ends, as a share of the capacity. That makes the coverage of the
 intervals a little lower."""
 
 ENOUGH_NEAR = 4
 """Measurements near the capacity that end the search, if their interval is narrow enough."""
 
-MOST_REPEATS = 3
+MOST_RATE_REPEATS = 3
 """Measurements at the highest or lowest rate, as long as it is unclear whether the limit is kept there."""
 
 LARGEST_RISE, LARGEST_FALL = 1.5, 3.0
@@ -184,9 +184,9 @@ class _Search:
         low, high = self.model.bound_value(last, self.fit.slowdown, self.confidence)
         n_times = sum(each.rate_per_s == last.rate_per_s for each in self.observed)
         if self.is_at_highest and self.wanted_per_s >= self.highest_per_s:
-            return n_times >= MOST_REPEATS or high < self.model.figure.limit
+            return n_times >= MOST_RATE_REPEATS or high < self.model.figure.limit
         if last.rate_per_s <= self.lowest_per_s and self.wanted_per_s <= self.lowest_per_s:
-            return n_times >= MOST_REPEATS or low > self.model.figure.limit
+            return n_times >= MOST_RATE_REPEATS or low > self.model.figure.limit
         return False
 
     def conclude(self) -> Capacity:
@@ -252,7 +252,7 @@ class _Parts:
         fit = self.first.fit
         is_enough = len(choose_near(self.first.observed, fit.rate_per_s)) >= ENOUGH_NEAR
         low = min([fit.low_per_s, *self._list_other_lows(self.first)])
-        return is_enough and fit.high_per_s - low <= 2 * TOLERANCE * fit.rate_per_s
+        return is_enough and fit.high_per_s - low <= 2 * CAPACITY_TOLERANCE * fit.rate_per_s
 
     @property
     def is_at_end(self) -> bool:

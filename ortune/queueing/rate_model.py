@@ -35,10 +35,10 @@ UNKNOWN_SLOWDOWN, MEASURED_SLOWDOWN = 0.3, 0.2
 """Standard deviation of the slowdown before any measurement, as a logarithm, and of how it differs from that of the
 mean duration of calls. It matters where few requests exceed the limit, or none, and where measurements differ much."""
 
-LARGEST_SLOWDOWN = 1.2
+LARGEST_LOG_SLOWDOWN = 1.2
 """Largest logarithm of a slowdown, up or down from where it is expected."""
 
-NEAR = 0.25
+NEAR_LOG_RATE = 0.25
 """Measurements are near a rate if the logarithms of both rates differ by at most this."""
 
 FEWEST_FACTORS, MOST_FACTORS = 5, 10
@@ -210,7 +210,7 @@ class RateModel:
         center, spread = self._expect_slowdown(observed)
         by_part = self._compare_speeds(observed, center)
         observed, factors = simplify_observations(by_part), join_factors(by_part)
-        bounds = (center - LARGEST_SLOWDOWN, center + LARGEST_SLOWDOWN)
+        bounds = (center - LARGEST_LOG_SLOWDOWN, center + LARGEST_LOG_SLOWDOWN)
         log = center
         for _ in range(2):
             # These are those of the fit before. Otherwise, the slowdown that makes errors largest would fit best.
@@ -287,7 +287,7 @@ class RateModel:
         center, spread = self._expect_slowdown(observed)
         by_part = self._compare_speeds(observed, center)
         observed, factors = simplify_observations(by_part), join_factors(by_part)
-        log, end = math.log(slowdown), center + LARGEST_SLOWDOWN
+        log, end = math.log(slowdown), center + LARGEST_LOG_SLOWDOWN
         most = self._find_most(slowdown)
 
         def find_excess(at: float) -> float:
@@ -397,7 +397,9 @@ class RateModel:
 
 def choose_near(observed: Sequence[RateMeasurement], rate_per_s: float) -> list[RateMeasurement]:
     """Return the measurements near a rate."""
-    return [each for each in observed if rate_per_s > 0 and abs(math.log(each.rate_per_s / rate_per_s)) <= NEAR]
+    return [
+        each for each in observed if rate_per_s > 0 and abs(math.log(each.rate_per_s / rate_per_s)) <= NEAR_LOG_RATE
+    ]
 
 
 def find_factors(means_ns: Sequence[float], sds_ns: Sequence[float], n_calls: Sequence[int]) -> tuple[float, ...]:

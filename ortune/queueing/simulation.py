@@ -61,10 +61,10 @@ N_CACHED = 2
 SHORTEST = 64
 """Requests of each replication at least."""
 
-MOST_REQUESTS = 20_000_000
+MOST_SIMULATED_REQUESTS = 20_000_000
 """Requests at most, for memory and time. It is reached close to the highest rate, where errors are then larger."""
 
-HIGHEST_UTILIZATION = 0.98
+HIGHEST_SIMULATED_UTILIZATION = 0.98
 """Highest utilization that is simulated. Closer to 1, the steady state takes too long to be reached, in production too:
 at 0.98, ten thousand requests per server."""
 
@@ -92,16 +92,18 @@ def simulate(
         only_waits: Whether to return the waits from arrival to start instead.
 
     Raises:
-        ValueError: The utilization is above `HIGHEST_UTILIZATION`.
+        ValueError: The utilization is above `HIGHEST_SIMULATED_UTILIZATION`.
     """
     utilization = queue.utilization(rate_per_s)
-    if not 0 < utilization <= HIGHEST_UTILIZATION * (1 + 1e-9):
-        raise ValueError(f"a utilization of {utilization:.3g}: must be above 0 and at most {HIGHEST_UTILIZATION}")
+    if not 0 < utilization <= HIGHEST_SIMULATED_UTILIZATION * (1 + 1e-9):
+        raise ValueError(
+            f"a utilization of {utilization:.3g}: must be above 0 and at most {HIGHEST_SIMULATED_UTILIZATION}"
+        )
     relaxation = utilization * relaxation_services(utilization, queue.arrival_variation + queue.services.variation)
     beyond = 1 - min(point, 99.9) / 100
     effort = (0.01 / relative_error) ** 2
     n_requests = max(EXCURSIONS * effort, FEWEST_EXCURSIONS) * relaxation / beyond + CALLS_BEYOND * effort / beyond
-    n_kept = max(math.ceil(min(n_requests, MOST_REQUESTS) / N_REPLICATIONS), SHORTEST)
+    n_kept = max(math.ceil(min(n_requests, MOST_SIMULATED_REQUESTS) / N_REPLICATIONS), SHORTEST)
     known = find_single_server_waits(queue, rate_per_s)
     n_skipped = math.ceil((WARM_UP if known else WARM_UP_FROM_EMPTY) * relaxation) + 4 * queue.servers_of_queue
     gap_ns = queue.n_queues * 1e9 / rate_per_s

@@ -24,7 +24,7 @@ from ortune.limited import STANDARD_STREAM, STDIN, TooLargeError, read_limited
 from ortune.locks import try_to_lock
 from ortune.record.check import EvidenceError, check_configs, check_evidence, check_files, check_schema, shorten
 from ortune.record.json_text import check_json_text
-from ortune.record.schema import SCHEMA, Bundle, Record, TrialsFile
+from ortune.record.schema import RECORD_SCHEMA, Bundle, Record, TrialsFile
 from ortune.streams import find_descriptor
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 TRIALS_SUFFIX = ".trials.jsonl.gz"
 
-MOST_BYTES = 16 << 20
+MOST_RECORD_BYTES = 16 << 20
 """Largest size of a file that is read as a record or a bundle. A record has a few kilobytes."""
 
 PROBE_BYTES = 64 << 10
@@ -91,7 +91,7 @@ def read_any(path: str | Path) -> bytes:
     Raises:
         RecordError: There is no such file, or it cannot be read, or it is too large.
     """
-    return read_content(path, MOST_BYTES, "an ortune record", SEARCH_HINT)
+    return read_content(path, MOST_RECORD_BYTES, "an ortune record", SEARCH_HINT)
 
 
 def decode_document(data: bytes, name: str, *, trust: bool = False) -> Document:
@@ -194,7 +194,7 @@ def _read_versions(data: bytes, name: str) -> _Versions:
     except ValueError as error:
         raise RecordError(f"{name} is not a valid record: {error}.", WRITE_AGAIN) from None
     for each in (versions, *(versions.records or ())):
-        check_schema(each.schema, SCHEMA, name, WRITE_AGAIN)
+        check_schema(each.schema, RECORD_SCHEMA, name, WRITE_AGAIN)
     return versions
 
 
@@ -280,10 +280,10 @@ def find_trials(record: Record, path: Path) -> tuple[Trials, Path]:
 
 
 def _read_if_present(path: Path) -> bytes | None:
-    from ortune.record.trials import MOST_BYTES
+    from ortune.record.trials import MOST_TRIALS_BYTES
 
     try:
-        return read_limited(path, MOST_BYTES, only_regular=True)
+        return read_limited(path, MOST_TRIALS_BYTES, only_regular=True)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -560,10 +560,10 @@ def find_folder(path: Path) -> Path | None:
 
 def _read_begin(path: Path) -> bytes:
     """Return the content of a file up to a size that only histories exceed, which the begin identifies."""
-    from ortune.record.trials import MOST_BYTES
+    from ortune.record.trials import MOST_TRIALS_BYTES
 
     with path.open("rb") as file:
-        return file.read(MOST_BYTES)
+        return file.read(MOST_TRIALS_BYTES)
 
 
 def _open_special(path: Path) -> BinaryIO:

@@ -31,7 +31,7 @@ from ortune.record.files import follow_link, is_special
 from ortune.worker import Block, BlockPlan, Failure, Runtime, SessionInfo
 from ortune.worker.protocol import BlockReply
 
-FORMAT = 1
+JOURNAL_FORMAT = 1
 
 JOURNAL_SUFFIX = ".unfinished.jsonl"
 
@@ -41,7 +41,7 @@ ANOTHER = "Name another file with {output=FILE}, or remove it."
 SYNC_EVERY_S = 5.0
 """Time between two flushes to the disk. A flush takes up to a second on a slow disk."""
 
-MOST_BYTES = 256 << 30
+MOST_JOURNAL_BYTES = 256 << 30
 """Largest journal that is read. Each second of calls adds a megabyte at most."""
 
 FIRST = b'{"type":"begin"'
@@ -73,7 +73,7 @@ class Begin(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="be
         spent_s: Part of the budget that was spent before the first launch, in seconds.
     """
 
-    format: int = FORMAT
+    format: int = JOURNAL_FORMAT
     id: str
     pid: int
     started: str
@@ -455,7 +455,7 @@ def _read(path: Path, descriptor: int, *, is_locked: bool) -> Content:
     """
     try:
         n_bytes = os.fstat(descriptor).st_size
-        if n_bytes > MOST_BYTES and is_locked:
+        if n_bytes > MOST_JOURNAL_BYTES and is_locked:
             raise UsageError(
                 f"{path}: has {n_bytes >> 30} GiB, more than the journal of any search.",
                 ANOTHER,
@@ -479,7 +479,7 @@ def _read(path: Path, descriptor: int, *, is_locked: bool) -> Content:
             f"{path}: this file exists and is not the journal of a search, so it is not overwritten.",
             ANOTHER,
         )
-    if content.begin and content.begin.format != FORMAT:
+    if content.begin and content.begin.format != JOURNAL_FORMAT:
         raise UsageError(
             f"{path}: this is the journal of a search by another version of ortune (format {content.begin.format}).",
             "Use that version, or remove the file to start over.",

@@ -12,7 +12,7 @@ import msgspec
 WIDTH = 120
 """Columns up to which an array or object stays on one line."""
 
-INDENT = 2
+JSON_INDENT = 2
 
 
 def to_plain(value: Any) -> Any:
@@ -83,7 +83,7 @@ def _lay_out(value: Any, depth: int, column: int, *, is_whole: bool = False) -> 
     line = json.dumps(value, ensure_ascii=False)
     if not value or not isinstance(value, (dict, list)) or (not is_whole and column + len(line) <= WIDTH):
         return line
-    inner = " " * (INDENT * (depth + 1))
+    inner = " " * (JSON_INDENT * (depth + 1))
     if isinstance(value, dict):
         heads = [f"{inner}{json.dumps(name, ensure_ascii=False)}: " for name in value]
         values = list(value.values())
@@ -92,4 +92,4 @@ def _lay_out(value: Any, depth: int, column: int, *, is_whole: bool = False) -> 
     parts = [head + _lay_out(each, depth + 1, len(head) + 1) for head, each in zip(heads, values, strict=True)]
     start, end = ("{", "}") if isinstance(value, dict) else ("[", "]")
     body = ",\n".join(parts)
-    return f"{start}\n{body}\n{' ' * (INDENT * depth)}{end}"
+    return f"{start}\n{body}\n{' ' * (JSON_INDENT * depth)}{end}"

@@ -15,7 +15,7 @@ from ortune.limited import STANDARD_STREAM
 from ortune.record.files import Kind, encode_record, write_record
 from ortune.record.schema import Bundle, Record
 
-PREFIX = "rescued-by-ortune-"
+RESCUE_PREFIX = "rescued-by-ortune-"
 """Beginning of the name of the folder with a rescued result."""
 
 
@@ -74,7 +74,7 @@ def rescue(noun: str, name: str, content: bytes, write: Callable[[Path], object]
     """
     for parent in find_folders():
         with contextlib.suppress(OSError, UsageError):
-            folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+            folder = Path(tempfile.mkdtemp(prefix=RESCUE_PREFIX, dir=parent))
             try:
                 write(folder / name)
             except BaseException:

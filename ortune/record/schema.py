@@ -26,7 +26,7 @@ from ortune.times import check_time
 from ortune.worker import FailureKind, Runtime
 from ortune.workload import Objective, Workload
 
-SCHEMA = 1
+RECORD_SCHEMA = 1
 """Version of the format."""
 
 Verdict = Literal[

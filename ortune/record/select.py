@@ -21,7 +21,7 @@ from ortune.model import compute_digest, hash_data_file, hash_file
 from ortune.record.check import shorten
 from ortune.record.files import decode_document, name_of_input, read_any
 from ortune.record.gpus import find_gpu_difference, list_recorded_gpus
-from ortune.record.schema import SCHEMA, Bundle, Record
+from ortune.record.schema import RECORD_SCHEMA, Bundle, Record
 from ortune.worker.installed import find_installed_version
 from ortune.workload import Load
 
@@ -411,7 +411,7 @@ def merge(records: Sequence[Sourced]) -> tuple[Bundle, tuple[Sourced, ...]]:
             latest[key] = each
     kept = {id(each) for each in latest.values()}
     dropped = tuple(each for each in records if id(each) not in kept)
-    return Bundle(schema=SCHEMA, records=tuple(each.record for each in latest.values())), dropped
+    return Bundle(schema=RECORD_SCHEMA, records=tuple(each.record for each in latest.values())), dropped
 
 
 def _replaces(new: Sourced, old: Sourced) -> bool:

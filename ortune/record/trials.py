@@ -18,14 +18,14 @@ from ortune.knobs.config import DEFAULT, Config
 from ortune.measure.comparison import Latencies, Stage
 from ortune.numbers import Count
 from ortune.record.layout import encode_line
-from ortune.record.schema import SCHEMA, RankedTrial, Tried
+from ortune.record.schema import RECORD_SCHEMA, RankedTrial, Tried
 from ortune.worker import CpuPlace, Failure, FailureKind, SessionInfo
 from ortune.workload import Objective
 
 MAX_RANKED = 3
 """Number of trials that the record itself lists."""
 
-MOST_BYTES = 8 << 20
+MOST_TRIALS_BYTES = 8 << 20
 """Largest size of the content that is read. That of a long search has a few megabytes."""
 
 GZIP_MAGIC = b"\x1f\x8b"
@@ -182,7 +182,7 @@ def encode_trials(trials: Trials) -> bytes:
     before = [encode_line(line) for line in (trials.header, *trials.trials)]
     after = [encode_line(line) for line in trials.sessions]
     rounds = [(each.stage, encode_line(each)) for each in trials.rounds]
-    most_bytes = MOST_BYTES - sum(map(len, (*before, *after)))
+    most_bytes = MOST_TRIALS_BYTES - sum(map(len, (*before, *after)))
     while rounds and sum(len(line) for _, line in rounds) > most_bytes:
         of_screening = [place for place, (stage, _) in enumerate(rounds) if stage == "screening"]
         left_out = set((of_screening or range(len(rounds)))[::2])
@@ -206,8 +206,8 @@ def decode_trials(data: bytes) -> Trials:
     header, *lines = found
     if not isinstance(header, TrialsHeader):
         raise ValueError("it does not begin with a header")
-    if header.schema != SCHEMA:
-        raise ValueError(f"it has schema {header.schema}, and this version of ortune reads schema {SCHEMA}")
+    if header.schema != RECORD_SCHEMA:
+        raise ValueError(f"it has schema {header.schema}, and this version of ortune reads schema {RECORD_SCHEMA}")
     return Trials(
         header=header,
         trials=_all_of(Trial, lines),
@@ -238,9 +238,9 @@ def _unpack(data: bytes) -> bytes:
     try:
         # A small file can expand to any size.
         with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
-            content = file.read(MOST_BYTES + 1)
+            content = file.read(MOST_TRIALS_BYTES + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise ValueError(f"it cannot be decompressed: {error}") from None
-    if len(content) > MOST_BYTES:
-        raise ValueError(f"it expands to more than {MOST_BYTES >> 20} MiB")
+    if len(content) > MOST_TRIALS_BYTES:
+        raise ValueError(f"it expands to more than {MOST_TRIALS_BYTES >> 20} MiB")
     return content

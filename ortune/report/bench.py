@@ -17,6 +17,7 @@ from ortune.report.blocks import Block, Cell, Chart, Code, Facts, Page, Section,
 from ortune.report.charts.ratios import Pairs, draw_pairs
 from ortune.report.host_map import describe_host, draw_host
 from ortune.report.shared import (
+    RATIO_TITLE,
     describe_noise,
     describe_workload,
     list_unrecorded,
@@ -27,8 +28,6 @@ from ortune.report.shared import (
     workload_options,
 )
 from ortune.workload import FIGURES
-
-RATIO = "ratio to the default: above 1 is better"
 
 
 def make_page(result: BenchResult) -> Page:
@@ -98,7 +97,7 @@ def show_result(result: BenchResult) -> tuple[Block, ...]:
             Chart(
                 name="ratios",
                 title=f"Ratio to the {result.rows[0].name}: {FIGURES[result.objective].title}",
-                spec=draw_pairs(pairs, RATIO),
+                spec=draw_pairs(pairs, RATIO_TITLE),
                 note=f"Ticks are {describe_ticks(result)}. Points and lines are estimates and their intervals.",
             )
         )

@@ -31,6 +31,8 @@ USUAL_TOLERANCES = (
 )
 """Those that a search uses without an option: of models in floats and in integers, on CPUs and on GPUs with TF32."""
 
+RATIO_TITLE = "ratio to the default: above 1 is better"
+
 LIMIT_TONES: dict[str, Tone] = {"yes": "good", "no": "bad", "unsure": "unsure"}
 
 

@@ -7,7 +7,7 @@ import msgspec
 from ortune.host import Host, HostClass
 from ortune.measure.open import OpenComparison
 from ortune.record.rounding import round_record, significant
-from ortune.record.schema import SCHEMA, Record, Search
+from ortune.record.schema import RECORD_SCHEMA, Record, Search
 from ortune.record.trials import TrialRound, Trials, TrialsHeader, summarize_trials
 from ortune.tuning.outcome import Outcome
 from ortune.tuning.prepare import PreparedSearch
@@ -33,7 +33,7 @@ def make_record(
     summary = summarize_trials(outcome.trials)
     return round_record(
         Record(
-            schema=SCHEMA,
+            schema=RECORD_SCHEMA,
             config=outcome.config,
             base=prepared.base,
             cache_options=find_cache_options(outcome.config, opened.runner.sessions),

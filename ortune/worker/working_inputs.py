@@ -27,10 +27,10 @@ from ortune.workload.inputs import describe_feed
 from ortune.workload.working_sizes import RunAttempt, WorkingInputs, find_working_sizes, list_slots
 
 SEARCH_S = 20.0
-RUN_S = 5.0
+LONGEST_RUN_S = 5.0
 """Time to look for sizes that work, and for one run. A run that takes longer is ended, and counts as a failure."""
 
-DEADLINE_S = 600.0
+INPUTS_DEADLINE_S = 600.0
 
 MEMORY_BYTES = 8 << 30
 """Memory that the child may use: some sizes make a model use much more than others."""
@@ -100,7 +100,7 @@ def explain_failed_run(model: ModelInfo, feed: Feed, message: str) -> InputsErro
 
 
 def _ask(request: TryRequest) -> InputsResult | Failure:
-    return ask_child("ortune.worker.working_inputs", request, InputsResult, deadline_s=DEADLINE_S)
+    return ask_child("ortune.worker.working_inputs", request, InputsResult, deadline_s=INPUTS_DEADLINE_S)
 
 
 def _make_error(model: ModelInfo, feed: Feed, message: str, found: WorkingInputs | None) -> InputsError:
@@ -160,7 +160,7 @@ def try_inputs(request: TryRequest, enter: Enter) -> InputsResult:
     def run(options: InputOptions) -> RunAttempt | None:
         if time.monotonic() > end_s:
             return None
-        found = run_once(plain, request.model, options, limit_s=RUN_S)
+        found = run_once(plain, request.model, options, limit_s=LONGEST_RUN_S)
         return RunAttempt(found, find_depth(found, depths))
 
     found = find_working_sizes(request.model, request.options, run)

@@ -41,7 +41,7 @@ ALWAYS_EXPANDED_BYTES = 256 << 20
 MOST_EXPANSION = 100
 """Arrays of more than that size may be at most so many times larger than the archive."""
 
-SUFFIX = ".npy"
+ARRAY_SUFFIX = ".npy"
 
 METHODS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
 """Those of NumPy. Others need memory for decompression that the archive determines."""
@@ -100,7 +100,7 @@ def read_npz(
             headers: dict[str, ArrayHeader] = {}
             for member in members:
                 place = member.filename
-                name = place.removesuffix(SUFFIX)
+                name = place.removesuffix(ARRAY_SUFFIX)
                 if name in headers:
                     raise ValueError("it is there twice")
                 headers[name] = _read_header(archive, member)

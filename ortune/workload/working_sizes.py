@@ -14,12 +14,12 @@ import msgspec
 
 from ortune.errors import InputsError
 from ortune.model import ModelInfo
-from ortune.workload.dimensions import IMAGE_SIDE, SEQUENCE, choose_sizes, is_name
+from ortune.workload.dimensions import IMAGE_SIDE, SEQUENCE_LENGTH, choose_sizes, is_name
 from ortune.workload.feed import InputOptions
 
 USUAL_SIZES: Mapping[int, tuple[int, ...]] = {
     IMAGE_SIDE: (320, 640, 256, 192, 128, 96, 64, 48, 512, 416, 384, 299, 300, 28, 32, 112, 160, 480, 1024, 800),
-    SEQUENCE: (512, 256, 1024, 64, 32, 16, 8, 4, 2, 1, 77, 80, 100, 400, 2048, 3000, 4096, 16000),
+    SEQUENCE_LENGTH: (512, 256, 1024, 64, 32, 16, 8, 4, 2, 1, 77, 80, 100, 400, 2048, 3000, 4096, 16000),
 }
 """Sizes that models ask for, by the size that was guessed: those of images, and those of sequences."""
 
@@ -29,7 +29,7 @@ MOST_MESSAGE_NUMBERS = 8
 LARGEST_SIZE = 20_000
 """Numbers of a message that are tried, and the largest size that is."""
 
-LARGEST_RATIO = 8
+LARGEST_SIZE_RATIO = 8
 """How many times too small a size may be, if a message has two sizes that should be equal."""
 
 MOST_TRIES = 400
@@ -171,7 +171,7 @@ def propose_changes(slots: Mapping[Slot, int], current: Mapping[Slot, int], mess
     # "128 by 64": a size is half of what it should be.
     for large, small in itertools.combinations(sorted(numbers, reverse=True), 2):
         for slot, size in {**slots, **current}.items():
-            if 1 < small < large <= LARGEST_RATIO * small and size in (large, small) and size * large % small == 0:
+            if 1 < small < large <= LARGEST_SIZE_RATIO * small and size in (large, small) and size * large % small == 0:
                 yield {slot: size * large // small}
     kinds: dict[int, list[Slot]] = {}
     for slot, size in slots.items():

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import msgspec
 
+from ortune.bounds import MOST_ITEMS, MOST_TOLERANCE
 from ortune.errors import UsageError
 from ortune.numbers import FEW, MANY, Count
 from ortune.sanitize import printable
@@ -17,14 +18,6 @@ from ortune.workload.goal import Limit
 from ortune.workload.load import Load
 from ortune.workload.objectives import Objective
 from ortune.workload.program import ProgramRun
-
-MOST_TOLERANCE = 0.1
-"""Largest relative and largest absolute tolerance. With both, a value may be off by a fifth of the largest one. With
-0.5 for both, outputs that are all zero would pass.
-
-Source: twice what `APPROXIMATE_TOLERANCE` allows, and six times the loosest default of a library that compares such
-outputs, 1.6e-2 for bfloat16 in https://docs.pytorch.org/docs/stable/testing.html.
-"""
 
 Share = Annotated[float, msgspec.Meta(ge=0, le=MOST_TOLERANCE)]
 
@@ -80,10 +73,6 @@ a relative error of up to 2**-11. Differences on an H100, relative to the output
 
 APPROXIMATE_TOLERANCE = Tolerance(relative=0.05, absolute=0.05)
 """If the user allows approximations: a larger error means that the config is broken."""
-
-
-MOST_ITEMS = 65_536
-"""Largest number of items in a call."""
 
 
 MOST_SAMPLES = 100_000

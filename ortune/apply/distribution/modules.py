@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 SOURCE = "ortune"
-TARGET = "ortune_apply"
+TARGET_PACKAGE = "ortune_apply"
 
 HERE = Path(__file__).parent
 PACKAGE = HERE.parents[1]
 """Folder of the package ortune, unless this is a source distribution."""
 
-OVERLAY = HERE / TARGET
+OVERLAY = HERE / TARGET_PACKAGE
 """Folder with modules that replace those of ortune, or that ortune does not have."""
 
 ROOTS = ("ortune.apply.api", "ortune.apply.command", "ortune.apply.install", "ortune.enable")
@@ -103,7 +103,7 @@ def rename(text: str, closure: Collection[str]) -> str:
             places.append((node.lineno - 1, node.col_offset))  # type: ignore[attr-defined]
     for line, column in places:
         before, after = lines[line][:column], lines[line][column:]
-        lines[line] = before + after.replace(SOURCE.encode(), TARGET.encode(), 1)
+        lines[line] = before + after.replace(SOURCE.encode(), TARGET_PACKAGE.encode(), 1)
     return b"".join(lines).decode()
 
 

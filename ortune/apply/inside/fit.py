@@ -18,7 +18,7 @@ COUNT_AT = (1, 10, 100, MOST_CALLS)
 MANY_TIMES = 2
 """How many times as many calls at a time as were measured mean another load."""
 
-LEAST_SHARE = 0.1
+LEAST_OTHER_SHARE = 0.1
 """Share of calls with other shapes from which a record does not fit."""
 
 
@@ -121,7 +121,7 @@ class FitCheck:
     def explain(self) -> list[str]:
         """Return how the calls differ from those that the record was measured with, each as a sentence."""
         found = []
-        if self._n_other and self._n_other >= LEAST_SHARE * self._n_calls:
+        if self._n_other and self._n_other >= LEAST_OTHER_SHARE * self._n_calls:
             name, shape = max(self._others, key=lambda each: self._others[each])
             given = show_shape(shape)
             known = ", ".join(sorted(map(show_shape, self._shapes[name]))[:3])

@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-MOST_VALUES = 512
+MOST_DESCRIBED_VALUES = 512
 """Number of elements of an array, or of a list, that are described."""
 
 MOST_PARTS = 2000
@@ -24,16 +24,16 @@ MOST_PARTS = 2000
 DEEPEST = 8
 """Levels of lists in lists that are described."""
 
-MOST_BYTES = 1 << 24
+MOST_DESCRIBED_BYTES = 1 << 24
 """Number of bytes that are described."""
 
-MOST_TEXT = 10_000
+LONGEST_DESCRIBED_TEXT = 10_000
 """Characters of a string that are described."""
 
 MOST_LABELS = 64
 """Number of elements up to which integers of 8 bits are labels, and compared exactly."""
 
-SHARE = "~"
+ABSOLUTE_MARK = "~"
 """Stands before numbers whose difference is compared as it is, and not relative to them; see `ortune.program.text`."""
 
 SMALL = 1e-3
@@ -78,12 +78,12 @@ class _Description:
         if isinstance(value, complex):
             return f"{_describe_float(value.real)} {_describe_float(value.imag)}i"
         if isinstance(value, str):
-            rest = f" {len(value)}" if len(value) > MOST_TEXT else ""
-            text = value[:MOST_TEXT].encode(errors="backslashreplace").decode()
+            rest = f" {len(value)}" if len(value) > LONGEST_DESCRIBED_TEXT else ""
+            text = value[:LONGEST_DESCRIBED_TEXT].encode(errors="backslashreplace").decode()
             return json.dumps(text, ensure_ascii=False) + rest
         if isinstance(value, (bytes, bytearray, memoryview)):
             data = memoryview(value).cast("B")
-            return f"bytes {len(data)} x{hashlib.sha256(data[:MOST_BYTES]).hexdigest()}"
+            return f"bytes {len(data)} x{hashlib.sha256(data[:MOST_DESCRIBED_BYTES]).hexdigest()}"
         if isinstance(getattr(getattr(value, "dtype", None), "kind", None), str):
             return self._describe_array(value, depth)
         if isinstance(value, dict):
@@ -103,7 +103,7 @@ class _Description:
     def _first(self, items: Iterable[Any]) -> Iterable[Any]:
         """Yield items as long as there may be more parts."""
         for number, item in enumerate(items):
-            if number >= MOST_VALUES or self._n_parts >= MOST_PARTS:
+            if number >= MOST_DESCRIBED_VALUES or self._n_parts >= MOST_PARTS:
                 return
             yield item
 
@@ -136,7 +136,7 @@ class _Description:
 
 def _find_step(n: int) -> int:
     """Return the distance of the elements of a sample. It is odd, so that channels of images alternate."""
-    return -(-n // MOST_VALUES) | 1 if n > MOST_VALUES else 1
+    return -(-n // MOST_DESCRIBED_VALUES) | 1 if n > MOST_DESCRIBED_VALUES else 1
 
 
 def _describe_float(value: float) -> str:
@@ -149,5 +149,5 @@ def _describe_numbers(values: list[Any], *, is_coarse: bool = False) -> str:
     Shares of pixels may differ by one unit of the last digit, and others by as much as `compare_text` allows.
     """
     scale = max((abs(each) for each in values if math.isfinite(each)), default=0.0)
-    shown = " ".join(f"{SHARE}{each / scale if scale else each:.{2 if is_coarse else 6}f}" for each in values)
+    shown = " ".join(f"{ABSOLUTE_MARK}{each / scale if scale else each:.{2 if is_coarse else 6}f}" for each in values)
     return f"{scale:.{1 if is_coarse else 6}e} {shown}"

@@ -22,7 +22,7 @@ NPY_ALIGNMENT = 64
 TEXT_KINDS = "OU"
 """Kinds of NumPy's types that hold strings."""
 
-KINDS = f"biufc{TEXT_KINDS}"
+SAVED_KINDS = f"biufc{TEXT_KINDS}"
 """Kinds of NumPy's types that are saved."""
 
 
@@ -140,7 +140,7 @@ def read_arrays(feed: Any) -> dict[str, Any] | None:
             array = value.numpy() if callable(getattr(value, "numpy", None)) else numpy.asarray(value)
         except Exception:  # noqa: BLE001  (values on other devices raise anything)
             return None
-        if not isinstance(array, numpy.ndarray) or array.dtype.kind not in KINDS:
+        if not isinstance(array, numpy.ndarray) or array.dtype.kind not in SAVED_KINDS:
             return None
         if array.dtype.kind in TEXT_KINDS:
             if not all(isinstance(each, str) for each in array.ravel().tolist()):

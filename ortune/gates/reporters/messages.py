@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ortune.gates.results import LARGEST_SLOWDOWN, Finding, GateResult
+from ortune.gates.results import LARGEST_ALLOWED_SLOWDOWN, Finding, GateResult
 from ortune.knobs import describe
 from ortune.measure.interval import Interval
 from ortune.numbers import NO_UPPER_BOUND, format_digits, is_unbounded
@@ -56,7 +56,7 @@ def describe_interval(interval: Interval) -> str:
 
 def describe_allowed(allowed: float) -> str:
     """Return the allowed slowdown, such as `+3%`, or the required gain, such as `-48%`."""
-    if allowed >= 1 + LARGEST_SLOWDOWN:
+    if allowed >= 1 + LARGEST_ALLOWED_SLOWDOWN:
         return "any"
     return f"{'+' * (allowed >= 1)}{percent(allowed)}"
 

@@ -22,16 +22,16 @@ from ortune.worker import BlockPlan, Failure, LiveCandidate
 from ortune.worker.colocated import ColocatedBlock, ColocatedCandidates, open_colocated
 from ortune.workload import Load
 
-ARRIVALS_PER_BLOCK, ARRIVALS_PER_PROCESS = 8, 4
-SHORTEST_BLOCK_NS = 500_000_000
-LONGEST_BLOCK_NS = 20_000_000_000
+ARRIVALS_PER_COLOCATED_BLOCK, ARRIVALS_PER_PROCESS = 8, 4
+SHORTEST_COLOCATED_BLOCK_NS = 500_000_000
+LONGEST_COLOCATED_BLOCK_NS = 20_000_000_000
 """Requests of each model in a block on average, and of each of its processes, at least, and the limits of the block's
 duration. All models are measured over the same window, so the one with the lowest rate decides. The upper limit does
 not apply to the requests of each process."""
 
-LONGEST_WARM_UP_S = 3.0
+LONGEST_COLOCATED_WARM_UP_S = 3.0
 
-FEWEST_ROUNDS, MOST_ROUNDS = 4, 100
+FEWEST_COLOCATED_ROUNDS, MOST_COLOCATED_ROUNDS = 4, 100
 LAUNCHES = 2
 """Rounds of each launch, and launches of each sharing."""
 
@@ -121,7 +121,7 @@ def plan_block(
     demands: Sequence[Demand],
     scale: float,
     *,
-    longest_warm_up_s: float = LONGEST_WARM_UP_S,
+    longest_warm_up_s: float = LONGEST_COLOCATED_WARM_UP_S,
 ) -> BlockPlan:
     """Return how long a block is, so that each process of each model gets several requests.
 
@@ -129,10 +129,13 @@ def plan_block(
     """
     loads = [load for each in sharings for load in each.loads_at(demands, scale)]
     longest_s = max(
-        max(ARRIVALS_PER_BLOCK, ARRIVALS_PER_PROCESS * load.processes) / (load.rate_per_s or math.inf) for load in loads
+        max(ARRIVALS_PER_COLOCATED_BLOCK, ARRIVALS_PER_PROCESS * load.processes) / (load.rate_per_s or math.inf)
+        for load in loads
     )
     fewest_s = max(ARRIVALS_PER_PROCESS * load.processes / (load.rate_per_s or math.inf) for load in loads)
-    duration_ns = math.ceil(max(min(max(longest_s * 1e9, SHORTEST_BLOCK_NS), LONGEST_BLOCK_NS), fewest_s * 1e9))
+    duration_ns = math.ceil(
+        max(min(max(longest_s * 1e9, SHORTEST_COLOCATED_BLOCK_NS), LONGEST_COLOCATED_BLOCK_NS), fewest_s * 1e9)
+    )
     lead_in_ns = duration_ns // 20
     return BlockPlan(
         load=loads[0],
@@ -167,8 +170,8 @@ def count_rounds(
     launches_s = LAUNCHES * sum(find_launch_s(host, each) for each in sharings)
     fitting = int((time_s - launches_s) / (LAUNCHES * len(sharings) * find_block_s(plan)))
     needed = max(2 * required_calls(each.figure) / (each.rate_per_s * scale) for each in demands)
-    most = min(math.ceil(needed * 1e9 / plan.duration_ns / LAUNCHES), MOST_ROUNDS)
-    return max(min(fitting, max(most, 2 * FEWEST_ROUNDS)), FEWEST_ROUNDS)
+    most = min(math.ceil(needed * 1e9 / plan.duration_ns / LAUNCHES), MOST_COLOCATED_ROUNDS)
+    return max(min(fitting, max(most, 2 * FEWEST_COLOCATED_ROUNDS)), FEWEST_COLOCATED_ROUNDS)
 
 
 def measure_together(

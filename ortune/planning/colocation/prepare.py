@@ -21,7 +21,7 @@ from ortune.requests import HostPlanRequest
 from ortune.worker.installed import find_installed_version, require_runtime
 from ortune.workload import Goal, InputOptions, Limit
 
-USUAL_BUDGET_S = 300.0
+USUAL_HOST_PLAN_BUDGET_S = 300.0
 
 
 class HostPlanOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,7 +36,7 @@ class HostPlanOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     headroom: float = 0.2
     price_per_hour: float | None = None
-    budget_s: float = USUAL_BUDGET_S
+    budget_s: float = USUAL_HOST_PLAN_BUDGET_S
     seed: int = 0
 
 
@@ -93,7 +93,7 @@ def prepare_host_plan(request: HostPlanRequest) -> PreparedHostPlan:
         options=HostPlanOptions(
             headroom=request.headroom,
             price_per_hour=request.price,
-            budget_s=request.budget or USUAL_BUDGET_S,
+            budget_s=request.budget or USUAL_HOST_PLAN_BUDGET_S,
             seed=request.seed,
         ),
     )

@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from ortune.bounds import MOST_MODELS
 from ortune.host import HostClass
 from ortune.measure.comparison import Noise
 from ortune.model.identity import ModelIdentity
@@ -17,12 +18,11 @@ from ortune.worker import Runtime
 from ortune.workload import Workload
 from ortune.workload.objectives import Objective
 
-SCHEMA = 1
+HOST_PLAN_SCHEMA = 1
 """Version of the document."""
 
-MOST_MODELS = 64
 MOST_SHARINGS = 1000
-"""Models and sharings that a document holds at most."""
+"""Sharings that a document holds at most."""
 
 TargetVerdict = Literal["kept", "unclear", "broken"]
 """Whether a target is kept: the interval of the latency lies below it, contains it, or lies above it. It is also broken
@@ -167,7 +167,7 @@ class HostPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         noise: CPU use by other processes.
     """
 
-    schema: int = SCHEMA
+    schema: int = HOST_PLAN_SCHEMA
     models: tuple[PlannedModel, ...]
     rows: tuple[PlannedSharing, ...]
     recommended: int | None

@@ -17,8 +17,8 @@ from ortune.planning.colocation import measuring
 from ortune.planning.colocation.choose import choose_sharing, correct_predictions
 from ortune.planning.colocation.measured_scale import ScaleMeasurement
 from ortune.planning.colocation.measuring import OpenHost, SharedHost, Together
-from ortune.planning.colocation.predict import MANY_REQUESTS, NEAR
-from ortune.planning.colocation.prepare import USUAL_BUDGET_S, HostPlanOptions, PreparedHostPlan
+from ortune.planning.colocation.predict import MANY_REQUESTS, NEAR_SCALE
+from ortune.planning.colocation.prepare import USUAL_HOST_PLAN_BUDGET_S, HostPlanOptions, PreparedHostPlan
 from ortune.planning.colocation.result import (
     HostPlan,
     ModelResult,
@@ -31,7 +31,7 @@ from ortune.planning.colocation.scale_models import make_scale_models
 from ortune.planning.colocation.search import Proposal, SharingSearch
 from ortune.planning.colocation.sharing import Demand, Sharing
 from ortune.planning.colocation.timings import Size, Timing
-from ortune.planning.result import MOST_REPLICAS, Estimate, describe_interval
+from ortune.planning.result import DOES_NOT_FIT, MOST_REPLICAS, Estimate, describe_interval
 from ortune.planning.space import DeploymentSpace
 from ortune.queueing.cost import count_replicas
 from ortune.times import stamp
@@ -48,8 +48,6 @@ WORTH_TRYING = 0.75
 
 JUST_BELOW = 0.99
 """Predicted scale where a target breaks in measurements, as a part of the scale that was measured."""
-
-DOES_NOT_FIT = "does not fit into memory"
 
 Observe = Callable[[str, int, int], None]
 """Called with the stage and how much of it is done and planned, never while a block is measured."""
@@ -344,7 +342,7 @@ class _HostPlanning:
             kept = list(proposals[:n])
             block = measuring.plan_block([each.sharing for each in kept], self.demands, scale)
             launches_s = sum(measuring.find_launch_s(self.host, each.sharing) for each in kept)
-            rounds_s = measuring.FEWEST_ROUNDS * n * measuring.find_block_s(block)
+            rounds_s = measuring.FEWEST_COLOCATED_ROUNDS * n * measuring.find_block_s(block)
             needed_s = spent_s + measuring.LAUNCHES * (launches_s + rounds_s)
             if needed_s <= self.options.budget_s:
                 return kept
@@ -353,7 +351,7 @@ class _HostPlanning:
         enough_s = 10 * math.ceil(needed_s / TOGETHER_SHARE / 10)
         raise UsageError(
             f"{self.options.budget_s:g}s: too short to measure all models together at these rates.",
-            f"Give {{budget={enough_s}s}} or more{', or omit it' if enough_s <= USUAL_BUDGET_S else ''}.",
+            f"Give {{budget={enough_s}s}} or more{', or omit it' if enough_s <= USUAL_HOST_PLAN_BUDGET_S else ''}.",
             option="budget",
         )
 
@@ -396,7 +394,7 @@ class _HostPlanning:
     def predict_scale(self, proposal: Proposal) -> Estimate:
         """Return by how much all rates can be multiplied, from the durations of calls of each model alone."""
         found = self.search.predictor.find_scale(
-            proposal.sharing, proposal.timings, start=proposal.scale or 1.0, step=NEAR, n_requests=MANY_REQUESTS
+            proposal.sharing, proposal.timings, start=proposal.scale or 1.0, step=NEAR_SCALE, n_requests=MANY_REQUESTS
         )
         return Estimate(estimate=found, low=0.0, high=None, confidence=DEFAULT_CONFIDENCE, source="predicted")
 

@@ -17,7 +17,7 @@ from ortune.queueing.limited_figures import LimitedFigure, Utilization, limit_fi
 from ortune.queueing.moments import QueueMoments
 from ortune.queueing.rate_model import RateModel
 from ortune.queueing.shared_cores import SharedLatencies
-from ortune.queueing.simulation import HIGHEST_UTILIZATION
+from ortune.queueing.simulation import HIGHEST_SIMULATED_UTILIZATION
 from ortune.queueing.tails import ABOVE, Tail, simulate_tail
 from ortune.workload.objectives import FIGURES
 
@@ -82,7 +82,7 @@ def make_model_alone(deployment: Deployment, timing: Timing, demand: Demand, *, 
 def find_limited_figure(demand: Demand) -> LimitedFigure:
     """Return what limits the rates of a model: its target, or that requests are served as they arrive."""
     if not demand.slo:
-        return Utilization(HIGHEST_UTILIZATION)
+        return Utilization(HIGHEST_SIMULATED_UTILIZATION)
     return limit_figure(FIGURES[demand.slo.figure].percentile, demand.slo.bound)
 
 
@@ -142,7 +142,7 @@ def describe_tails(
         per_ns = demand.rate_per_s * scale / 1e9
         call_ns = each.utilization * deployment.n_callers / per_ns
         own = QueueMoments(
-            utilization=min(each.utilization, HIGHEST_UTILIZATION),
+            utilization=min(each.utilization, HIGHEST_SIMULATED_UTILIZATION),
             service_ns=call_ns / deployment.clients,
             variation=1 + each.call_variation,
             n_callers=deployment.clients,
@@ -173,7 +173,7 @@ def find_core_queue(demands: Sequence[Demand], timings: Sequence[Timing], scale:
     mean_ns = max(float(np.average(busy_ns, weights=rates)), 1.0)
     square = float(np.average(busy_ns**2 * (1 + spread), weights=rates))
     return QueueMoments(
-        utilization=min(float(rates @ busy_ns), HIGHEST_UTILIZATION),
+        utilization=min(float(rates @ busy_ns), HIGHEST_SIMULATED_UTILIZATION),
         service_ns=mean_ns,
         variation=max(square / mean_ns**2, 1.0),
     )

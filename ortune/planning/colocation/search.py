@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from ortune.bounds import MOST_PROCESSES
 from ortune.host.placement import describe_placement, pack_processes, place_processes
 from ortune.knobs import ids
 from ortune.planning.colocation.predict import Predictor
@@ -14,7 +15,6 @@ from ortune.planning.colocation.sharing import Demand, Sharing
 from ortune.planning.colocation.timings import ModelTimings, Size, Timing, divide_cores, list_first_sizes
 from ortune.planning.deployment import Deployment
 from ortune.planning.space import DeploymentSpace, Shape
-from ortune.workload.load import MOST_PROCESSES
 
 QUIET = ((ids.INTRA_OP_ALLOW_SPINNING, "0"),)
 """Threads that spin take the cores from other models."""
@@ -28,7 +28,7 @@ PASSES = 2
 NEARLY = 0.8
 """Scale of a sharing with less memory that is measured as well, as a part of the largest one."""
 
-RESERVE = 1.25
+CAPACITY_RESERVE = 1.25
 """Where the processes of a model are counted: capacity as a multiple of the rate."""
 
 MeasureAlone = Callable[[int, Sequence[Size]], Sequence[Timing | None]]
@@ -241,7 +241,9 @@ class SharingSearch:
         """Return as many processes with one thread as serve the rate of a model with a reserve, if they run alone."""
         known, demand = self.timings[number], self.demands[number]
         sizes = [each for each in known.list_sizes(self.n_cores, MOST_PROCESSES) if each.threads == 1]
-        enough = [each for each in sizes if known.find_capacity(each, demand.slo) >= RESERVE * demand.rate_per_s]
+        enough = [
+            each for each in sizes if known.find_capacity(each, demand.slo) >= CAPACITY_RESERVE * demand.rate_per_s
+        ]
         return min(enough or sizes or known.measured)
 
     def make_alone(self, number: int, size: Size) -> Deployment:

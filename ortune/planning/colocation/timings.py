@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ortune.planning.capacity import estimate_utilization
 from ortune.planning.deployment import Deployment
-from ortune.queueing.simulation import HIGHEST_UTILIZATION
+from ortune.queueing.simulation import HIGHEST_SIMULATED_UTILIZATION
 from ortune.workload import Limit
 
 
@@ -94,7 +94,7 @@ class ModelTimings:
     def find_capacity(self, size: Size, slo: Limit | None) -> float:
         """Return the rate per second that a size can take with cores of its own, about; 0 if there is none."""
         timing = self.estimate(size)
-        utilization = HIGHEST_UTILIZATION
+        utilization = HIGHEST_SIMULATED_UTILIZATION
         if slo:
             utilization = estimate_utilization(Deployment(), timing.samples_ns, slo)
         return utilization * size.processes * 1e9 / timing.mean_ns
