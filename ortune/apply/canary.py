@@ -79,9 +79,9 @@ def identify_configs(records: Sequence[Sourced], options: ProgramRequest) -> str
     Hosts of several classes, which use different configs, share it.
     """
     known = sorted(
-        f"{each.record.model.digest} {each.record.host.id} "
-        f"{msgspec.json.encode(each.record.config, order='deterministic').decode()}"
-        for each in records
+        f"{sourced.record.model.digest} {sourced.record.host.id} "
+        f"{msgspec.json.encode(sourced.record.config, order='deterministic').decode()}"
+        for sourced in records
     )
     # Folders may differ between hosts.
     values = {name: getattr(options, name) for name in DECIDING} | {"cache_dir": options.cache_dir is not None}

@@ -227,7 +227,7 @@ def check_pools(choices: Sequence[SelectedRecord]) -> None:
             continue
         if known is None:
             known = choice
-        here, there = (each.record.config.settings[GLOBAL_THREAD_POOL] for each in (choice, known))
+        here, there = (selected.record.config.settings[GLOBAL_THREAD_POOL] for selected in (choice, known))
         if here != there:
             raise UsageError(
                 f"{choice.source} needs {GLOBAL_THREAD_POOL}={here}, but {known.source} needs "

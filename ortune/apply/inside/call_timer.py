@@ -121,8 +121,8 @@ class CallTimer:
                 names[last] = self._wrap(function)
             else:
                 owner = names[owners[0]]
-                for each in owners[1:]:
-                    owner = getattr(owner, each)
+                for attribute in owners[1:]:
+                    owner = getattr(owner, attribute)
                 function = inspect.getattr_static(owner, last)
                 setattr(owner, last, self._wrap(function))
         except (KeyError, AttributeError, TypeError):
@@ -328,11 +328,11 @@ def is_main(module: str) -> bool:
     if module == MAIN:
         return True
     arguments = iter(sys.orig_argv[1:])
-    for each in arguments:
-        if each in ("-X", "-W"):
+    for argument in arguments:
+        if argument in ("-X", "-W"):
             next(arguments, None)
-        elif each.startswith("-m"):
-            return (each[2:] or next(arguments, "")) in (module, module.removesuffix(f".{MAIN}"))
-        elif not each.startswith("-") or each == "-c":
+        elif argument.startswith("-m"):
+            return (argument[2:] or next(arguments, "")) in (module, module.removesuffix(f".{MAIN}"))
+        elif not argument.startswith("-") or argument == "-c":
             break
     return False

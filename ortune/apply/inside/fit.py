@@ -94,7 +94,7 @@ class FitCheck:
             self.is_done = self._n_calls >= MOST_CALLS
             if self._n_calls in COUNT_AT:
                 self._count_processes()
-            other = next((each for each in map(self._read_other, feed.items()) if each), None)
+            other = next((candidate for candidate in map(self._read_other, feed.items()) if candidate), None)
             if other:
                 self._n_other += 1
                 self._others[other] = self._others.get(other, 0) + 1
@@ -122,7 +122,7 @@ class FitCheck:
         """Return how the calls differ from those that the record was measured with, each as a sentence."""
         found = []
         if self._n_other and self._n_other >= LEAST_OTHER_SHARE * self._n_calls:
-            name, shape = max(self._others, key=lambda each: self._others[each])
+            name, shape = max(self._others, key=lambda key: self._others[key])
             given = show_shape(shape)
             known = ", ".join(sorted(map(show_shape, self._shapes[name]))[:3])
             known += ", ..." if len(self._shapes[name]) > 3 else ""

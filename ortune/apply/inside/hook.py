@@ -342,7 +342,7 @@ class Hook:
             # For a model that is passed as bytes, the program may name the folder of its external data. If it does
             # not, the external data cannot be checked.
             folder = read_entry(options, EXTERNAL_FOLDER) if path is None else str(path.parent)
-            if folder and any(not _is_same(Path(folder, each["name"]), each) for each in others):
+            if folder and any(not _is_same(Path(folder, other["name"]), other) for other in others):
                 continue
             return dict(rule)
         raise Skip(NO_RULE)

@@ -171,7 +171,10 @@ class SessionWatch:
             "total_ns": self.total_ns,
             "first_ns": self.first_ns,
             "most_concurrent": self.most_active,
-            "shapes": [{"inputs": [describe_input(*each) for each in key], "count": count} for key, count in shown],
+            "shapes": [
+                {"inputs": [describe_input(*input_shape) for input_shape in key], "count": count}
+                for key, count in shown
+            ],
             "n_other_shapes": self._n_other_shapes + sum(n for _, n in shapes) - sum(n for _, n in shown),
         }
         if self.reservoir is not None:
@@ -298,7 +301,7 @@ class Observer:
             create_ns: Time that its creation took.
         """
         try:
-            options = {name: limit_value(each) for name, each in list(facts["options"].items())[:MOST_WRITTEN_ITEMS]}
+            options = {name: limit_value(value) for name, value in list(facts["options"].items())[:MOST_WRITTEN_ITEMS]}
             facts = {**describe_model(source), **facts, "options": options}
             facts |= {"inherited": False, "created_ns": max(start_ns - self._origin_ns, 0), "create_ns": create_ns}
             self._add_watch(session, facts)
@@ -314,7 +317,7 @@ class Observer:
                 watch = SessionWatch(self, facts, reservoir)
                 self._watches.append(watch)
             else:
-                found = next((each for each in self._watches if is_alike(each.facts, facts)), None)
+                found = next((known for known in self._watches if is_alike(known.facts, facts)), None)
                 if found is None:
                     self._n_left_out += 1
                     return
@@ -365,12 +368,12 @@ class Observer:
             self._next_libraries_ns = now_ns + max(4 * WRITE_INTERVAL_NS, 4 * OBSERVER_WRITE_SHARE * taken_ns)
         with self.lock:
             running_ns = now_ns - self._busy_since_ns if self._n_active else 0
-            watches = [each for each in self._watches if each.n_calls or not each.facts["inherited"]]
+            watches = [watch for watch in self._watches if watch.n_calls or not watch.facts["inherited"]]
             return {
                 "format": OBSERVATION_FORMAT,
                 "pid": self._pid,
                 "ppid": os.getppid() if hasattr(os, "getppid") else 0,
-                "argv": [each[:LONGEST_OBSERVED_TEXT] for each in sys.orig_argv[:MOST_WRITTEN_ITEMS]],
+                "argv": [argument[:LONGEST_OBSERVED_TEXT] for argument in sys.orig_argv[:MOST_WRITTEN_ITEMS]],
                 "onnxruntime": self.onnxruntime,
                 "start_ns": self._start_ns,
                 "wall_ns": now_ns - self._origin_ns,
@@ -464,7 +467,7 @@ def list_libraries() -> list[str]:
     except OSError:
         return []
     files = {line.rpartition("/")[2] for line in lines if "/" in line}
-    return [name for name, pattern in LIBRARIES.items() if any(pattern.search(each) for each in files)]
+    return [name for name, pattern in LIBRARIES.items() if any(pattern.search(file) for file in files)]
 
 
 class BoundInput:

@@ -88,8 +88,8 @@ class _Description:
             return self._describe_array(value, depth)
         if isinstance(value, dict):
             items = [
-                f"{self.describe(key, depth + 1)}: {self.describe(each, depth + 1)}"
-                for key, each in self._first(value.items())
+                f"{self.describe(key, depth + 1)}: {self.describe(item, depth + 1)}"
+                for key, item in self._first(value.items())
             ]
             return f"{{{', '.join(items)}}} {len(value)}"
         if isinstance(value, (list, tuple)):
@@ -110,11 +110,11 @@ class _Description:
     def _describe_list(self, value: list[Any] | tuple[Any, ...], depth: int) -> str:
         sample = value[:: _find_step(len(value))]
         numbers = [
-            each.item() if hasattr(each, "dtype") and getattr(each, "shape", None) == () else each for each in sample
+            item.item() if hasattr(item, "dtype") and getattr(item, "shape", None) == () else item for item in sample
         ]
-        if len(numbers) > 1 and all(type(each) in {int, float} for each in numbers) and float in map(type, numbers):
+        if len(numbers) > 1 and all(type(number) in {int, float} for number in numbers) and float in map(type, numbers):
             return f"[{_describe_numbers(numbers)}] {len(value)}"
-        return f"[{', '.join(self.describe(each, depth + 1) for each in self._first(sample))}] {len(value)}"
+        return f"[{', '.join(self.describe(item, depth + 1) for item in self._first(sample))}] {len(value)}"
 
     def _describe_array(self, value: Any, depth: int) -> str:
         kind, shape = value.dtype.kind, tuple(value.shape)
@@ -128,7 +128,7 @@ class _Description:
             # Pixels, or quantized values: they may differ by a step, as those of floats do.
             return f"{head} {_describe_numbers(sample.tolist(), is_coarse=True)}"
         if kind in "biu":
-            return f"{head} {' '.join(str(int(each)) for each in sample.tolist())}"
+            return f"{head} {' '.join(str(int(item)) for item in sample.tolist())}"
         if kind in "OUS":
             return f"{head} {self.describe(sample.tolist(), depth + 1)}"
         raise NotDescribedError
@@ -148,6 +148,8 @@ def _describe_numbers(values: list[Any], *, is_coarse: bool = False) -> str:
 
     Shares of pixels may differ by one unit of the last digit, and others by as much as `compare_text` allows.
     """
-    scale = max((abs(each) for each in values if math.isfinite(each)), default=0.0)
-    shown = " ".join(f"{ABSOLUTE_MARK}{each / scale if scale else each:.{2 if is_coarse else 6}f}" for each in values)
+    scale = max((abs(value) for value in values if math.isfinite(value)), default=0.0)
+    shown = " ".join(
+        f"{ABSOLUTE_MARK}{value / scale if scale else value:.{2 if is_coarse else 6}f}" for value in values
+    )
     return f"{scale:.{1 if is_coarse else 6}e} {shown}"

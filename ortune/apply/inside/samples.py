@@ -119,12 +119,12 @@ class Sampler:
             dropped = []
             if len(reservoir.entries) > self._max_samples:
                 dropped.append(reservoir.drop_last())
-            while sum(each.n_bytes for each in self._reservoirs) > self._max_bytes:
-                dropped.append(max(self._reservoirs, key=lambda each: each.n_bytes).drop_last())
-            for each in dropped:
-                if each is not entry:
+            while sum(kept.n_bytes for kept in self._reservoirs) > self._max_bytes:
+                dropped.append(max(self._reservoirs, key=lambda reservoir: reservoir.n_bytes).drop_last())
+            for old in dropped:
+                if old is not entry:
                     with contextlib.suppress(OSError):
-                        (self._folder / each.file).unlink()
+                        (self._folder / old.file).unlink()
             if entry not in dropped:
                 write_npz(self._folder / entry.file, arrays)
 
@@ -143,7 +143,7 @@ def read_arrays(feed: Any) -> dict[str, Any] | None:
         if not isinstance(array, numpy.ndarray) or array.dtype.kind not in SAVED_KINDS:
             return None
         if array.dtype.kind in TEXT_KINDS:
-            if not all(isinstance(each, str) for each in array.ravel().tolist()):
+            if not all(isinstance(text, str) for text in array.ravel().tolist()):
                 return None
             array = array.astype(str)
         arrays[str(name)] = array
