@@ -179,7 +179,7 @@ def holm(p_values: Mapping[Claim, float], alpha: float = ALPHA) -> frozenset[Cla
     (1979).
     """
     failing: list[Claim] = []
-    for rank, name in enumerate(sorted(p_values, key=lambda each: p_values[each])):
+    for rank, name in enumerate(sorted(p_values, key=lambda claim: p_values[claim])):
         if p_values[name] > alpha / (len(p_values) - rank):
             break
         failing.append(name)

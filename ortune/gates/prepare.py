@@ -100,7 +100,7 @@ def _fill_in(request: GateRequest, sides: tuple[GateSide, GateSide], goal: Goal,
         name=request.name,
         base=sides[0],
         head=sides[1],
-        goal=with_batches(goal, *(each.config.batch for each in sides)),
+        goal=with_batches(goal, *(side.config.batch for side in sides)),
         budget_s=request.budget,
         inputs=request.given_inputs or (recorded_inputs(record, None, sides[0].model) if record else InputOptions()),
         tolerance=request.tolerance,
@@ -117,8 +117,8 @@ def check_alone_in(path: str, *, trust: bool) -> None:
     Raises:
         RecordError: One was, or the file holds no records.
     """
-    for each in read_sourced([path], trust=trust):
-        check_alone(each.record, f"ortune gate {path} -- COMMAND")
+    for sourced in read_sourced([path], trust=trust):
+        check_alone(sourced.record, f"ortune gate {path} -- COMMAND")
 
 
 def _gate_gain(
