@@ -125,12 +125,14 @@ def _read_type(block: str) -> CpuType | None:
 
 def _join_types(types: list[CpuType]) -> CpuType | None:
     """Return several kinds of cores as one type, in an order that does not depend on how CPUs are numbered."""
-    distinct = sorted(set(types), key=lambda each: (each.vendor, each.family, each.model, each.stepping))
+    distinct = sorted(
+        set(types), key=lambda core_type: (core_type.vendor, core_type.family, core_type.model, core_type.stepping)
+    )
     if len(distinct) < 2:
         return distinct[0] if distinct else None
     joined = {}
     for name in CpuType.__struct_fields__:
-        values = [getattr(each, name) for each in distinct]
+        values = [getattr(core_type, name) for core_type in distinct]
         joined[name] = values[0] if len(set(values)) == 1 else "+".join(values)
     return CpuType(**joined)
 

@@ -107,7 +107,7 @@ def _group(cpus: Iterable[int], members: dict[int, Cpus], online: set[int]) -> t
     for cpu in sorted(cpus):
         if cpu in seen:
             continue
-        group = {each for each in (cpu, *members.get(cpu, ())) if each in online and each not in seen}
+        group = {member for member in (cpu, *members.get(cpu, ())) if member in online and member not in seen}
         seen |= group
         groups.append(tuple(sorted(group)))
     return tuple(groups)
