@@ -336,13 +336,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             changed = msgspec.structs.replace(own, **{field: {**getattr(own, field), name: value}})
             return msgspec.structs.replace(self, models={**self.models, provider: changed})
         if where == "config" and name == "providers":
-            kept = {each: plugin for each, plugin in self.plugins.items() if each in dict(value)}
+            kept = {known: plugin for known, plugin in self.plugins.items() if known in dict(value)}
             return msgspec.structs.replace(self, providers=value, plugins=kept)
         if where == "config":
             return msgspec.structs.replace(self, **{name: value})
         if where == "provider_options":
             providers = tuple(
-                (each, {**options, name: value} if each == provider else options) for each, options in self.providers
+                (known, {**options, name: value} if known == provider else options) for known, options in self.providers
             )
             return msgspec.structs.replace(self, providers=providers)
         if where == "session_config" and BETWEEN_SESSIONS in value:

@@ -161,10 +161,10 @@ def parse_file(text: str) -> Data:
     common: dict[str, Any] = {"where": file.where, "source": file.source}
     provider = None
     if file.provider is not None:
-        suggestions = [_resolve(each, file.shared) for each in file.suggestion]
+        suggestions = [_resolve(suggestion, file.shared) for suggestion in file.suggestion]
         provider = msgspec.convert({**file.provider, "suggestions": suggestions}, ExecutionProvider)
         common |= {"provider": provider.name, "alias": provider.alias}
-    knobs = [_resolve({**common, **each}, file.shared) for each in file.knob]
+    knobs = [_resolve({**common, **knob}, file.shared) for knob in file.knob]
     return Data(knobs=msgspec.convert(knobs, tuple[Knob, ...]), provider=provider)
 
 

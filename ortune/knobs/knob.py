@@ -205,7 +205,7 @@ class Knob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     def _is_legal_text(self, text: str) -> bool:
         # ONNX Runtime logs values, and exports write them into programs.
-        if len(text) > MAX_BYTES or any(unicodedata.category(each) in NOT_PLAIN for each in text):
+        if len(text) > MAX_BYTES or any(unicodedata.category(character) in NOT_PLAIN for character in text):
             return False
         if len(text.encode()) > MAX_BYTES or re.fullmatch(self.pattern or ".*", text, re.ASCII) is None:
             return False
