@@ -69,7 +69,7 @@ class _Grid:
         gaps = deque(_Gap(axis, points[0], points[-1]) for axis, points in self.points.items())
         while gaps and has_time():
             gap = gaps.popleft()
-            inner = [each for each in self.candidates[gap.axis] if gap.low < each < gap.high]
+            inner = [candidate for candidate in self.candidates[gap.axis] if gap.low < candidate < gap.high]
             if not inner:
                 continue
             middle = inner[len(inner) // 2]

@@ -138,7 +138,7 @@ def find_launch_error(
         return math.inf
     rates = []
     for left_out in range(n):
-        samples_ns = np.concatenate([each for place, each in enumerate(launches) if place != left_out])
+        samples_ns = np.concatenate([launch for place, launch in enumerate(launches) if place != left_out])
         rates.append(estimate_utilization(deployment, samples_ns, limit) / float(samples_ns.mean()))
     if min(rates) <= 0:
         return math.inf if max(rates) > 0 else 0.0
@@ -220,7 +220,7 @@ def describe_capacity(found: Capacity, source: str, *, error: float = 0.0, n_ite
         n_items: Items in a call.
     """
     rate, low, high = (
-        n_items * each for each in (found.rate_per_s.estimate, found.rate_per_s.low, found.rate_per_s.high)
+        n_items * rate_per_s for rate_per_s in (found.rate_per_s.estimate, found.rate_per_s.low, found.rate_per_s.high)
     )
     capacity = Estimate(
         estimate=float(rate),

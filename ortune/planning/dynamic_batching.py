@@ -89,7 +89,7 @@ def find_batched(
     for row in ranked[:N_BASES]:
         screened = measure_sizes(runner, row.deployment, slo)
         measured += screened
-        working = [each for each in screened if not each.failure]
+        working = [result for result in screened if not result.failure]
         if len(working) > 1 and working[0].deployment.config.batch == 1:
             times = make_times(working)
             error = find_relative_error(row.capacity)
@@ -103,7 +103,7 @@ def find_batched(
                         capacity=capacity,
                     )
                 )
-    best = sorted(found, key=lambda each: -each.capacity.estimate)[:1]
+    best = sorted(found, key=lambda row: -row.capacity.estimate)[:1]
     return best, measured
 
 
@@ -115,15 +115,15 @@ def with_batch(deployment: Deployment, size: int) -> Deployment:
 def measure_sizes(runner: DeploymentRunner, deployment: Deployment, slo: Limit) -> list[Screened]:
     """Measure calls of several sizes, as long as larger ones are faster per item and keep the target."""
     sizes = (1, *FIRST_SIZES)
-    found = [each for each in runner.screen([with_batch(deployment, size) for size in sizes]) if each]
+    found = [result for result in runner.screen([with_batch(deployment, size) for size in sizes]) if result]
     for size in FURTHER_SIZES:
-        last = [each for each in found if not each.failure][-2:]
+        last = [result for result in found if not result.failure][-2:]
         if len(last) < 2 or last[-1].deployment.config.batch != size // 2:
             break
-        before, after = (call_ns(each) / each.deployment.config.batch for each in last)
+        before, after = (call_ns(result) / result.deployment.config.batch for result in last)
         if after > LARGEST_USEFUL_RATIO * before or size * after > slo.bound:
             break
-        found += [each for each in runner.screen([with_batch(deployment, size)]) if each]
+        found += [result for result in runner.screen([with_batch(deployment, size)]) if result]
     return found
 
 
@@ -138,11 +138,11 @@ def make_times(screened: Sequence[Screened]) -> BatchTimes:
     Raises:
         ValueError: Calls with one item were not measured.
     """
-    ratios = np.sort(np.concatenate([each.samples_ns / call_ns(each) for each in screened]))
+    ratios = np.sort(np.concatenate([result.samples_ns / call_ns(result) for result in screened]))
     step = -(-len(ratios) // MOST_DURATION_FACTORS)
     factors = ratios[step // 2 :: step]
     return make_batch_times(
-        {each.deployment.config.batch: call_ns(each) for each in screened},
+        {result.deployment.config.batch: call_ns(result) for result in screened},
         factors=tuple(map(float, factors / factors.mean())),
     )
 

@@ -47,7 +47,7 @@ def save_plan(plan: msgspec.Struct, path: Path) -> UsageError | None:
     try:
         write_plan(plan, path)
     except UsageError as error:
-        return rescue("plan", path.name, encode_plan(plan), lambda each: write_plan(plan, each), error)
+        return rescue("plan", path.name, encode_plan(plan), lambda target: write_plan(plan, target), error)
     return None
 
 

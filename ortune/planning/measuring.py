@@ -135,21 +135,21 @@ class DeploymentRunner:
         found: dict[str, Screened] = {}
         left = sorted(deployments, key=count_items)
         while group := self._choose_group(left):
-            left = [each for each in left if each not in group]
+            left = [deployment for deployment in left if deployment not in group]
             for screened in self._screen_group(group):
                 found[screened.deployment.key] = screened
                 if not screened.failure:
                     self._needs.add(screened.deployment, screened.peak_bytes)
-        self.unfit |= {each.key: each for each in left}
-        return [found.get(each.key) for each in deployments]
+        self.unfit |= {deployment.key: deployment for deployment in left}
+        return [found.get(deployment.key) for deployment in deployments]
 
     def _choose_group(self, deployments: Sequence[Deployment]) -> list[Deployment]:
         """Return the first deployments that fit into memory together with the default deployment, or one alone."""
         group: list[Deployment] = []
-        for each in filter(self.fits, deployments):
-            if group and not self._needs.fit([self.default, *group, each]):
+        for deployment in filter(self.fits, deployments):
+            if group and not self._needs.fit([self.default, *group, deployment]):
                 break
-            group.append(each)
+            group.append(deployment)
             if len(group) == MOST_SIDES:
                 break
         return group
@@ -161,15 +161,17 @@ class DeploymentRunner:
         )
         run.measure(self.opened.runner, plan, end_s=math.inf)
         self.screened_default = self.screened_default or self._summarize(run, BASELINE_POSITION, self.default)
-        return [self._summarize(run, position, each) for position, each in enumerate(group, 1)]
+        return [self._summarize(run, position, deployment) for position, deployment in enumerate(group, 1)]
 
     def _summarize(self, run: PairedRun, position: int, deployment: Deployment) -> Screened:
         if failure := run.failures.get(position):
             return Screened(deployment=deployment, failure=failure)
-        rounds = [each for launch in run.rounds_of(position, BASELINE_POSITION) for each in launch]
+        rounds = [measured_round for launch in run.rounds_of(position, BASELINE_POSITION) for measured_round in launch]
         ratios = [
-            math.log(each.figure("throughput", position) / each.figure("throughput", BASELINE_POSITION))
-            for each in rounds
+            math.log(
+                measured_round.figure("throughput", position) / measured_round.figure("throughput", BASELINE_POSITION)
+            )
+            for measured_round in rounds
         ]
         blocks = run.blocks(position)
         return Screened(
@@ -183,9 +185,11 @@ class DeploymentRunner:
     def start_run(self, deployments: Sequence[Deployment]) -> PairedRun:
         """Return a paired run of the default deployment and others, which call back to back."""
         sides = [Side(name=DEFAULT_DEPLOYMENT, config=self.default.config, load=self.default.load)]
-        sides += [Side(name=each.title, config=each.config, load=each.load) for each in deployments]
+        sides += [
+            Side(name=deployment.title, config=deployment.config, load=deployment.load) for deployment in deployments
+        ]
         everything = (self.default, *deployments)
-        executors = [self.opened.open_executor(each.load, each.cpus) for each in everything]
+        executors = [self.opened.open_executor(deployment.load, deployment.cpus) for deployment in everything]
         self.opened.runner.one_at_a_time = not self._needs.fit(everything)
         return PairedRun(sides, self.default.load, seed=self.opened.seed, executors=executors)
 
@@ -283,7 +287,7 @@ class DeploymentRunner:
             MeasureError: The deployment fails.
         """
         blocks, load = self.run_at_rate(deployment, rate_per_s, "p99")
-        p50, p99 = (summarize_rate([blocks], load, each, confidence) for each in ("p50", "p99"))
+        p50, p99 = (summarize_rate([blocks], load, figure, confidence) for figure in ("p50", "p99"))
         if not math.isfinite(p99.estimate):
             return None
         target = describe_interval(summarize_rate([blocks], load, figure, confidence)) if figure else None

@@ -148,8 +148,8 @@ def make_record(plan: Plan, place: int) -> Record:
     row = plan.rows[place]
     base = plan.rows[0].deployment.config
     config = row.deployment.config
-    tried = [each.deployment.config for each in plan.rows]
-    tried += [each.deployment.config for each in plan.screened]
+    tried = [tried_row.deployment.config for tried_row in plan.rows]
+    tried += [screened.deployment.config for screened in plan.screened]
     verdict: Verdict = "inconclusive"
     if row.is_proven:
         verdict = "faster"

@@ -56,10 +56,10 @@ def join_into_batches(stream: Sequence[Block], duration_ns: float) -> list[list[
     """Return the blocks of a stream in batches that last at least so long; all in one if they do not."""
     batches: list[list[Block]] = [[]]
     for block in stream:
-        if sum(each.wall_ns for each in batches[-1]) >= duration_ns and batches[-1]:
+        if sum(batched.wall_ns for batched in batches[-1]) >= duration_ns and batches[-1]:
             batches.append([])
         batches[-1].append(block)
-    if len(batches) > 1 and sum(each.wall_ns for each in batches[-1]) < duration_ns:
+    if len(batches) > 1 and sum(batched.wall_ns for batched in batches[-1]) < duration_ns:
         rest = batches.pop()
         batches[-1] += rest
     return [batch for batch in batches if batch]

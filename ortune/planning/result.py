@@ -50,7 +50,7 @@ def check_figures(*figures: float) -> None:
     Raises:
         ValueError: One is negative, not finite or too large, or so small that quotients would be 0.
     """
-    if not all(each == 0 or SMALLEST_FIGURE <= each <= LARGEST_FIGURE for each in figures):
+    if not all(figure == 0 or SMALLEST_FIGURE <= figure <= LARGEST_FIGURE for figure in figures):
         raise ValueError(f"the figures must be finite, and 0 or from {SMALLEST_FIGURE:.0g} to {LARGEST_FIGURE:.0g}")
 
 

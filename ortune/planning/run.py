@@ -206,8 +206,8 @@ class _Planning:
                     self.add_batched(rows, self.options.slo)
                 if self.options.longest_extension_s:
                     self.extend_budget(rows, self.options.slo)
-                for each in self.measure_capacities(rows, self.options.slo):
-                    rows = each
+                for measured_rows in self.measure_capacities(rows, self.options.slo):
+                    rows = measured_rows
             rows = mark_proven(correct_predictions(rows), self.beyond_default)
         rows = [self.add_latency(row) for row in rows]
         if not self.attempts.interrupted:
@@ -239,11 +239,13 @@ class _Planning:
         """
         if self.options.budget_s is None:
             return
-        first = [each for each in self.space.list_first() if self.runner.fits(each)]
+        first = [deployment for deployment in self.space.list_first() if self.runner.fits(deployment)]
         plan = self.runner.plan_confirmation(first[:N_BEST_DEPLOYMENTS], 0.0)
         block_s = block_wall_s(plan.block, self.opened.calibration.pace)
-        needed_s = sum(self.runner.find_launch_s(each) + 2 * block_s for each in first)
-        launch_s = sum(self.runner.find_launch_s(each) for each in (self.space.default, *first[:N_BEST_DEPLOYMENTS]))
+        needed_s = sum(self.runner.find_launch_s(deployment) + 2 * block_s for deployment in first)
+        launch_s = sum(
+            self.runner.find_launch_s(deployment) for deployment in (self.space.default, *first[:N_BEST_DEPLOYMENTS])
+        )
         needed_s += (plan.launches or 0) * launch_s + (N_BEST_DEPLOYMENTS + 1) * plan.n_rounds * block_s
         spent_s = self.runner.now_s() - self.opened.start_s
         if spent_s + needed_s > self.options.deployments_s:
@@ -282,16 +284,16 @@ class _Planning:
 
     def choose_finalists(self) -> list[Deployment]:
         """Return the best deployments, and those that need the least memory, CPU time or time for a call."""
-        working = [each for each in self.screened.values() if not each.failure]
-        ranked = sorted(working, key=lambda each: -self.score_of(each))
-        chosen = [each.deployment for each in ranked[:N_BEST_DEPLOYMENTS]]
-        useful = [each for each in ranked if each.log_ratio >= 0] or ranked[:1]
-        cheap = [each for each in ranked if each.log_ratio >= LEAST_THROUGHPUT] or ranked[:1]
+        working = [screened for screened in self.screened.values() if not screened.failure]
+        ranked = sorted(working, key=lambda screened: -self.score_of(screened))
+        chosen = [screened.deployment for screened in ranked[:N_BEST_DEPLOYMENTS]]
+        useful = [screened for screened in ranked if screened.log_ratio >= 0] or ranked[:1]
+        cheap = [screened for screened in ranked if screened.log_ratio >= LEAST_THROUGHPUT] or ranked[:1]
         if ranked:
-            chosen.append(min(useful, key=lambda each: (each.peak_bytes, -each.log_ratio)).deployment)
-            chosen.append(min(cheap, key=lambda each: each.cpu_ns_per_call).deployment)
-            chosen.append(min(useful, key=lambda each: float(np.quantile(each.samples_ns, 0.99))).deployment)
-        return list({each.key: each for each in chosen}.values())[:MOST_FINALISTS]
+            chosen.append(min(useful, key=lambda screened: (screened.peak_bytes, -screened.log_ratio)).deployment)
+            chosen.append(min(cheap, key=lambda screened: screened.cpu_ns_per_call).deployment)
+            chosen.append(min(useful, key=lambda screened: float(np.quantile(screened.samples_ns, 0.99))).deployment)
+        return list({deployment.key: deployment for deployment in chosen}.values())[:MOST_FINALISTS]
 
     def confirm(self) -> PairedRun:
         """Measure the finalists in fresh launches."""
@@ -335,7 +337,9 @@ class _Planning:
         compared = [self.start_measurement(rows[place], slo) for place in dict.fromkeys((first, DEFAULT_POSITION))]
         left_s = self.end_of(1.0) - self.runner.now_s()
         if compared[0].fit_into(left_s + self.options.longest_extension_s):
-            self.plan_time(sum(USUAL_MEASUREMENTS * each.find_time_s(each.start_per_s) for each in compared))
+            self.plan_time(
+                sum(USUAL_MEASUREMENTS * measurement.find_time_s(measurement.start_per_s) for measurement in compared)
+            )
 
     def extend_for_default(self, default: PlannedDeployment, first: PlannedDeployment, slo: Limit) -> None:
         """Plan more time for the capacity of the default, if the one to be recommended can take less than was expected.
@@ -384,17 +388,19 @@ class _Planning:
         """
         self.observe("batching", 0, 1)
         found, measured = find_batched(self.runner, rows, slo, seed=self.opened.seed)
-        self.screened |= {each.deployment.key: each for each in measured if each.deployment.config.batch > 1}
-        for each in found:
-            plan = self.runner.plan_confirmation([each.full], self.end_of(BATCHING_SHARE) - self.runner.now_s())
-            run = self.runner.confirm([each.full], plan, lambda done, total: self.observe("batching", done, total))
+        self.screened |= {
+            screened.deployment.key: screened for screened in measured if screened.deployment.config.batch > 1
+        }
+        for batched in found:
+            plan = self.runner.plan_confirmation([batched.full], self.end_of(BATCHING_SHARE) - self.runner.now_s())
+            run = self.runner.confirm([batched.full], plan, lambda done, total: self.observe("batching", done, total))
             if run.failures or not run.blocks(1):
                 continue
             run = run.in_one_regime()
             speedup = compute_speedup(run, 1, "throughput", confidence=share_error(len(rows)))
-            row = self.describe(run, 1, each.full, speedup)
-            self.batch_times[each.deployment.key] = each.times
-            rows.append(msgspec.structs.replace(row, deployment=each.deployment, capacity=each.capacity))
+            row = self.describe(run, 1, batched.full, speedup)
+            self.batch_times[batched.deployment.key] = batched.times
+            rows.append(msgspec.structs.replace(row, deployment=batched.deployment, capacity=batched.capacity))
 
     def describe(
         self, run: PairedRun, position: int, deployment: Deployment, speedup: Speedup | None
@@ -408,7 +414,7 @@ class _Planning:
         error = half_width(speedup) if speedup else half_width(throughput)
         if self.options.slo:
             durations = [
-                thin(np.concatenate([each.blocks[position].samples_ns for each in rounds]))
+                thin(np.concatenate([measured_round.blocks[position].samples_ns for measured_round in rounds]))
                 for rounds in run.rounds_of(position)
             ]
             error = math.hypot(error, find_launch_error(deployment, durations, self.options.slo))
@@ -452,7 +458,7 @@ class _Planning:
             yield rows
             first = rank_rows(self.add_costs(rows))[0]
             places = (first, DEFAULT_POSITION)
-            place = next((each for each in places if rows[each].deployment.key not in measured), None)
+            place = next((candidate for candidate in places if rows[candidate].deployment.key not in measured), None)
             if place is None:
                 break
             reserved_s = 0.0
@@ -604,13 +610,15 @@ class _Planning:
         """Return all deployments that were tried, in order."""
         found = [
             ScreenedDeployment(
-                deployment=each.deployment,
-                ratio=None if math.isnan(each.log_ratio) else math.exp(each.log_ratio),
-                problem=f"{each.failure.title}: {each.failure.message}" if each.failure else "",
+                deployment=screened.deployment,
+                ratio=None if math.isnan(screened.log_ratio) else math.exp(screened.log_ratio),
+                problem=f"{screened.failure.title}: {screened.failure.message}" if screened.failure else "",
             )
-            for key, each in self.screened.items()
+            for key, screened in self.screened.items()
             if key not in self.dropped
         ]
         found += self.dropped.values()
-        found += [ScreenedDeployment(deployment=each, problem=DOES_NOT_FIT) for each in self.runner.unfit.values()]
+        found += [
+            ScreenedDeployment(deployment=deployment, problem=DOES_NOT_FIT) for deployment in self.runner.unfit.values()
+        ]
         return tuple(found)

@@ -62,7 +62,7 @@ class _Screening:
         self.try_all(self.space.list_first())
         self.refine_sizes(FACTORS)
         before = self.best[0]
-        while self.try_all([each for leader in self.leaders for each in self.space.list_variants(leader)]):
+        while self.try_all([variant for leader in self.leaders for variant in self.space.list_variants(leader)]):
             pass
         if self.best[0] != before:
             self.refine_sizes(FACTORS[-2:])
@@ -72,7 +72,7 @@ class _Screening:
     def ranked(self) -> list[tuple[Deployment, float]]:
         """What did not fail, the best first."""
         worked = [(deployment, score) for deployment, score in self.known.values() if score is not None]
-        return sorted(worked, key=lambda each: -each[1])
+        return sorted(worked, key=lambda scored: -scored[1])
 
     @property
     def leaders(self) -> list[Shape]:
@@ -96,7 +96,7 @@ class _Screening:
 
     def try_all(self, deployments: Sequence[Deployment]) -> bool:
         """Measure those that were not measured before, and return whether there were any."""
-        new = [each for each in deployments if each.key not in self.known]
+        new = [candidate for candidate in deployments if candidate.key not in self.known]
         new = new[: max(self.most - len(self.known) + 1, 0)]
         if not new or not self.has_time():
             return False

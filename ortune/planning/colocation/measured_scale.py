@@ -131,8 +131,8 @@ class ScaleMeasurement:
                 traffic = self._host.runner.draw_traffic(plan)
                 measuring.measure_one(self._host, together, lives, 0, self._demands, scale, traffic)
         finally:
-            for each in lives.values():
-                each.close()
+            for live in lives.values():
+                live.close()
         if together.failure:
             raise MeasureError(together.failure.message)
         loads = self._sharing.loads_at(self._demands, scale)

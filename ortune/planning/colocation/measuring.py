@@ -68,16 +68,20 @@ class OpenHost:
     def __init__(self, opened: Sequence[OpenComparison], defaults: Sequence[Deployment]) -> None:
         self.opened = tuple(opened)
         self.runner = opened[0].runner
-        self.launch_s = sum(each.calibration.launch_s for each in opened)
-        self._runners = [DeploymentRunner(each, default) for each, default in zip(opened, defaults, strict=True)]
+        self.launch_s = sum(comparison.calibration.launch_s for comparison in opened)
+        self._runners = [
+            DeploymentRunner(comparison, default) for comparison, default in zip(opened, defaults, strict=True)
+        ]
 
     def measure_alone(self, number: int, deployments: Sequence[Deployment]) -> list[Timing | None]:
         """Measure deployments of a model briefly, in rounds with its default deployment, while nothing else runs."""
         return [
             None
-            if each is None or each.failure
-            else Timing(samples_ns=each.samples_ns, cpu_ns_per_call=each.cpu_ns_per_call, peak_bytes=each.peak_bytes)
-            for each in self._runners[number].screen(deployments)
+            if screened is None or screened.failure
+            else Timing(
+                samples_ns=screened.samples_ns, cpu_ns_per_call=screened.cpu_ns_per_call, peak_bytes=screened.peak_bytes
+            )
+            for screened in self._runners[number].screen(deployments)
         ]
 
     def launch(self, sharing: Sharing, loads: Sequence[Load]) -> ColocatedCandidates | Failure:
@@ -127,7 +131,7 @@ def plan_block(
 
     A block has at least one request of each process. With few on average, they would arrive too evenly.
     """
-    loads = [load for each in sharings for load in each.loads_at(demands, scale)]
+    loads = [load for sharing in sharings for load in sharing.loads_at(demands, scale)]
     longest_s = max(
         max(ARRIVALS_PER_COLOCATED_BLOCK, ARRIVALS_PER_PROCESS * load.processes) / (load.rate_per_s or math.inf)
         for load in loads
@@ -154,7 +158,7 @@ def find_block_s(plan: BlockPlan) -> float:
 
 def find_launch_s(host: SharedHost, sharing: Sharing) -> float:
     """Return the time that a launch of a sharing and the warm-up of its queues take, about."""
-    n_more = sum(each.processes - 1 for each in sharing.deployments) / len(sharing.deployments)
+    n_more = sum(deployment.processes - 1 for deployment in sharing.deployments) / len(sharing.deployments)
     return host.launch_s * (1 + n_more / 2) + 1.0
 
 
@@ -167,9 +171,9 @@ def count_rounds(
     time_s: float,
 ) -> int:
     """Return the rounds of each launch that fit into a time: no more than the figures need."""
-    launches_s = LAUNCHES * sum(find_launch_s(host, each) for each in sharings)
+    launches_s = LAUNCHES * sum(find_launch_s(host, sharing) for sharing in sharings)
     fitting = int((time_s - launches_s) / (LAUNCHES * len(sharings) * find_block_s(plan)))
-    needed = max(2 * required_calls(each.figure) / (each.rate_per_s * scale) for each in demands)
+    needed = max(2 * required_calls(demand.figure) / (demand.rate_per_s * scale) for demand in demands)
     most = min(math.ceil(needed * 1e9 / plan.duration_ns / LAUNCHES), MOST_COLOCATED_ROUNDS)
     return max(min(fitting, max(most, 2 * FEWEST_COLOCATED_ROUNDS)), FEWEST_COLOCATED_ROUNDS)
 
@@ -200,7 +204,7 @@ def measure_together(
     Returns:
         What was measured of each. After a failure that repeats, a sharing has no more blocks.
     """
-    found = [Together(sharing=each) for each in sharings]
+    found = [Together(sharing=sharing) for sharing in sharings]
     n_done, n_total = 0, LAUNCHES * rounds
     observe(n_done, n_total)
     for launch in range(LAUNCHES):
@@ -277,7 +281,7 @@ def find_latencies(
     loads = sharing.loads_at(demands, scale)
     parts = [[[block.parts[number] for block in stream] for stream in streams] for number in range(len(demands))]
     moments = [find_moments(own, load) for own, load in zip(parts, loads, strict=True)]
-    longest_ns = max((each.relaxation_ns for each in moments if each), default=0.0)
+    longest_ns = max((moment.relaxation_ns for moment in moments if moment), default=0.0)
     return [
         summarize_rate(
             own,

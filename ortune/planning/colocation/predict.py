@@ -61,7 +61,7 @@ class Predictor(msgspec.Struct, frozen=True, kw_only=True):
         found = self.simulate(
             sharing, timings, scale, n_requests=n_requests, most_requests=REQUESTS_OF_ALL * n_requests
         )
-        return max(compare_with_target(each, demand) for each, demand in zip(found, self.demands, strict=True))
+        return max(compare_with_target(estimate, demand) for estimate, demand in zip(found, self.demands, strict=True))
 
     def find_highest_scale(self, sharing: Sharing, timings: Sequence[Timing]) -> float:
         """Return the scale at which the callers of a model, or all cores, are always busy; see `find_ratio`."""

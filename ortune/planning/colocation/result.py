@@ -106,17 +106,17 @@ class PlannedSharing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     @property
     def title(self) -> str:
         """A short description."""
-        return describe_kind(self.kind, [each.deployment for each in self.models])
+        return describe_kind(self.kind, [model.deployment for model in self.models])
 
     @property
     def is_estimated_to_keep(self) -> bool:
         """Whether no latency is estimated to be above its target, be it proven or not."""
-        return self.verdict != "broken" and not any(each.is_above_target for each in self.models)
+        return self.verdict != "broken" and not any(model.is_above_target for model in self.models)
 
     @property
     def verdict(self) -> TargetVerdict:
         """Whether all targets are kept."""
-        verdicts = {each.verdict for each in self.models}
+        verdicts = {model.verdict for model in self.models}
         if "broken" in verdicts:
             return "broken"
         return "unclear" if "unclear" in verdicts else "kept"
@@ -196,7 +196,7 @@ class HostPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         if self.recommended is not None and not 0 <= self.recommended < len(self.rows):
             raise ValueError(f"it has {len(self.rows)} rows, and recommends another one")
         if any(len(row.models) != len(self.models) for row in self.rows) or any(
-            len(each.deployments) != len(self.models) for each in self.rejected
+            len(rejected.deployments) != len(self.models) for rejected in self.rejected
         ):
             raise ValueError("a row has another number of models than the plan")
         if not self.measured_scale > 0:

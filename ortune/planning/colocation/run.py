@@ -179,8 +179,8 @@ class _HostPlanning:
         defaults = [self.measure_default(number) for number in range(len(self.spaces))]
         default, found = self.search.run(defaults)
         proposals = [*([default] if self.search.fits(default) else []), *found[:N_FINALISTS]]
-        for each in self.search.unfit.values():
-            self.reject(each, DOES_NOT_FIT)
+        for unfit in self.search.unfit.values():
+            self.reject(unfit, DOES_NOT_FIT)
         if not proposals:
             raise MeasureError(
                 "The models do not fit into memory together, however they share the host.",
@@ -192,7 +192,7 @@ class _HostPlanning:
         if scale == 1 and not any(row.is_estimated_to_keep for row in rows):
             smaller = 1 / self.count_hosts(max(row.scale.estimate if row.scale else 0.0 for row in rows))
             if smaller < 1 and self.host.runner.now_s() < self.end_of(TOGETHER_SHARE):
-                kept = [each for each in proposals if each.sharing.key not in self.problems]
+                kept = [proposal for proposal in proposals if proposal.sharing.key not in self.problems]
                 scale, rows = self.prove_again(kept, scale, smaller, rows)
         problem = ""
         recommended, reason = choose_sharing(rows, scale)
@@ -267,7 +267,7 @@ class _HostPlanning:
 
     def choose_scale(self, proposals: Sequence[Proposal]) -> float:
         """Return by what the requested rates are multiplied in measurements: 1, or the part of one of several hosts."""
-        best = max(each.scale for each in proposals)
+        best = max(proposal.scale for proposal in proposals)
         return 1.0 if best >= WORTH_TRYING or best <= 0 else 1 / self.count_hosts(best)
 
     def prove(self, proposals: Sequence[Proposal], scale: float) -> list[PlannedSharing]:
@@ -276,7 +276,7 @@ class _HostPlanning:
         Raises:
             MeasureError: None works.
         """
-        sharings = [each.sharing for each in proposals]
+        sharings = [proposal.sharing for proposal in proposals]
         plan = measuring.plan_block(sharings, self.demands, scale)
         left_s = self.end_of(TOGETHER_SHARE) - self.host.runner.now_s()
         rounds = measuring.count_rounds(self.host, sharings, plan, self.demands, scale, left_s)
@@ -287,10 +287,10 @@ class _HostPlanning:
             scale,
             plan=plan,
             rounds=rounds,
-            one_at_a_time=sum(each.n_bytes for each in proposals) > self.most_bytes,
+            one_at_a_time=sum(proposal.n_bytes for proposal in proposals) > self.most_bytes,
             observe=lambda done, total: self.observe("all models", done, total),
         )
-        self.timings |= {each.sharing.key: each.timings for each in proposals}
+        self.timings |= {proposal.sharing.key: proposal.timings for proposal in proposals}
         rows = []
         for proposal, together in zip(proposals, found, strict=True):
             if together.failure or together.n_blocks < 2:
@@ -327,8 +327,8 @@ class _HostPlanning:
             self.problems = known
             self.interrupted = isinstance(error, KeyboardInterrupt)
             return scale, rows
-        for each in proposals[len(fitting) :]:
-            self.reject(each, "there was no time to measure it at lower rates")
+        for proposal in proposals[len(fitting) :]:
+            self.reject(proposal, "there was no time to measure it at lower rates")
         return smaller, found
 
     def choose_measurable(self, proposals: Sequence[Proposal], scale: float) -> list[Proposal]:
@@ -340,8 +340,8 @@ class _HostPlanning:
         spent_s = self.host.runner.now_s() - self.start_s
         for n in range(len(proposals), 0, -1):
             kept = list(proposals[:n])
-            block = measuring.plan_block([each.sharing for each in kept], self.demands, scale)
-            launches_s = sum(measuring.find_launch_s(self.host, each.sharing) for each in kept)
+            block = measuring.plan_block([proposal.sharing for proposal in kept], self.demands, scale)
+            launches_s = sum(measuring.find_launch_s(self.host, proposal.sharing) for proposal in kept)
             rounds_s = measuring.FEWEST_COLOCATED_ROUNDS * n * measuring.find_block_s(block)
             needed_s = spent_s + measuring.LAUNCHES * (launches_s + rounds_s)
             if needed_s <= self.options.budget_s:
@@ -413,7 +413,7 @@ class _HostPlanning:
     def measure_scale(self, row: PlannedSharing, scale: float) -> PlannedSharing:
         """Return a row with the measured scale, if there is time to measure it."""
         sharing = sharing_of(row)
-        busiest = max(each.utilization for each in row.models)
+        busiest = max(model.utilization for model in row.models)
         if not row.scale or not busiest > 0:
             return row
         measurement = ScaleMeasurement(
@@ -437,7 +437,7 @@ class _HostPlanning:
 
 def sharing_of(row: PlannedSharing) -> Sharing:
     """Return how a row shares the host."""
-    return Sharing(kind=row.kind, deployments=tuple(each.deployment for each in row.models))
+    return Sharing(kind=row.kind, deployments=tuple(model.deployment for model in row.models))
 
 
 def correct_scale(predicted: Estimate, row: PlannedSharing, measured: float) -> Estimate:
