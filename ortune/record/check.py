@@ -136,7 +136,9 @@ def _reject(fault: Fault, name: str, setting: str, path: str) -> RecordError:
 def shorten(text: str) -> str:
     """Return a text for a message: of a limited length, with escape sequences for characters that are not printable."""
     shown = text if len(text) <= LONGEST_SHOWN_VALUE else f"{text[:LONGEST_SHOWN_VALUE]}..."
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in shown)
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode() for character in shown
+    )
 
 
 def _find_configs(value: Any, path: str) -> Iterator[tuple[str, Config]]:
@@ -147,9 +149,9 @@ def _find_configs(value: Any, path: str) -> Iterator[tuple[str, Config]]:
         for name in value.__struct_fields__:
             yield from _find_configs(getattr(value, name), f"{path}.{name}")
     elif isinstance(value, (tuple, list)):
-        yield from _find_all(((f"{path}[{number}]", each) for number, each in enumerate(value)))
+        yield from _find_all(((f"{path}[{number}]", item) for number, item in enumerate(value)))
     elif isinstance(value, dict):
-        yield from _find_all(((f"{path}.{name}", each) for name, each in value.items()))
+        yield from _find_all(((f"{path}.{name}", item) for name, item in value.items()))
 
 
 def _find_all(values: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Config]]:

@@ -206,7 +206,7 @@ def _check_block(block: Block) -> None:
     Raises:
         ValueError: It is not.
     """
-    arrays = [each for each in (block.samples_ns, block.creations_ns) if each is not None]
+    arrays = [array for array in (block.samples_ns, block.creations_ns) if array is not None]
     durations = (block.n_calls, block.batch, block.wall_ns, block.service_ns)
     others = (
         block.lead_in_ns,
@@ -219,12 +219,12 @@ def _check_block(block: Block) -> None:
     )
     is_sound = (
         len(block.samples_ns) > 0
-        and all((each > 0).all() for each in arrays)
+        and all((array > 0).all() for array in arrays)
         and all(0 < value < LONGEST for value in durations)
         and all(0 <= value < LONGEST for value in others)
         # The share of other processes may be below 0 by a tick of the kernel's clock.
         and all(abs(value) < LONGEST for value in (block.clock_jump_s, block.foreign_share or 0.0))
-        and all(each is None or len(each) == len(block.samples_ns) for each in (block.cases, block.processes))
+        and all(array is None or len(array) == len(block.samples_ns) for array in (block.cases, block.processes))
     )
     if not is_sound:
         raise ValueError("a block that no worker sends")
@@ -234,8 +234,8 @@ def _is_sound(line: Line) -> bool:
     """Return whether a line is one that a search writes."""
     if isinstance(line, Launched):
         answers = line.answers
-        is_complete = all((each.session_info is None) != (each.failure is None) for each in answers)
-        has_runtime = (line.runtime is not None) == any(each.session_info for each in answers)
+        is_complete = all((answer.session_info is None) != (answer.failure is None) for answer in answers)
+        has_runtime = (line.runtime is not None) == any(answer.session_info for answer in answers)
         return is_complete and has_runtime and len(line.configs) == len(answers) and 0 <= line.at_s < LONGEST
     if isinstance(line, Measured):
         is_complete = (line.block is None) != (line.failure is None)

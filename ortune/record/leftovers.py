@@ -31,10 +31,10 @@ def remove_leftovers(path: Path) -> list[Path]:
     pattern = re.compile(rf"{re.escape(find_prefix(path))}[a-z0-9_]{{8}}", re.ASCII)
     removed = []
     with contextlib.suppress(OSError):
-        for each in sorted(path.parent.iterdir()):
-            if pattern.fullmatch(each.name) and _is_abandoned(each):
-                each.unlink()
-                removed.append(each)
+        for leftover in sorted(path.parent.iterdir()):
+            if pattern.fullmatch(leftover.name) and _is_abandoned(leftover):
+                leftover.unlink()
+                removed.append(leftover)
     return removed
 
 

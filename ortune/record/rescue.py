@@ -57,7 +57,7 @@ def rescue_record(record: Record | Bundle, path: Path, trials: bytes | None, fau
         fault: Why not.
     """
     name = "record.json" if str(path) == STANDARD_STREAM else path.name
-    return rescue("record", name, encode_record(record), lambda each: write_record(record, each, trials), fault)
+    return rescue("record", name, encode_record(record), lambda target: write_record(record, target, trials), fault)
 
 
 def rescue(noun: str, name: str, content: bytes, write: Callable[[Path], object], fault: UsageError) -> UsageError:

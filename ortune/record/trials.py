@@ -136,7 +136,7 @@ class Trials(msgspec.Struct, frozen=True, kw_only=True):
 
     def find_session(self, config: Config) -> TrialSession | None:
         """Return the session with a config; None if it was not in the confirmation."""
-        return next((each for each in self.sessions if each.config == config), None)
+        return next((session for session in self.sessions if session.config == config), None)
 
     def session_of(self, config: Config) -> SessionInfo | None:
         """Return what took effect in the session with a config; None if it was not in the confirmation."""
@@ -160,7 +160,7 @@ def summarize_trials(trials: Sequence[Trial]) -> TrialsSummary:
         trial for trial in trials if trial.number != 0 and not (trial.failure and trial.failure.stage == "skipped")
     ]
     ranked = [trial for trial in others if trial.speedups and not trial.failure and not trial.over_limits]
-    ranked.sort(key=lambda trial: (trial.stage == "screening", [-each for each in trial.speedups or ()]))
+    ranked.sort(key=lambda trial: (trial.stage == "screening", [-speedup for speedup in trial.speedups or ()]))
     return TrialsSummary(
         n_tried=len(others),
         failed=dict(sorted(Counter(trial.failure.kind for trial in others if trial.failure).items())),
@@ -181,12 +181,12 @@ def encode_trials(trials: Trials) -> bytes:
 
     before = [encode_line(line) for line in (trials.header, *trials.trials)]
     after = [encode_line(line) for line in trials.sessions]
-    rounds = [(each.stage, encode_line(each)) for each in trials.rounds]
+    rounds = [(trial_round.stage, encode_line(trial_round)) for trial_round in trials.rounds]
     most_bytes = MOST_TRIALS_BYTES - sum(map(len, (*before, *after)))
     while rounds and sum(len(line) for _, line in rounds) > most_bytes:
         of_screening = [place for place, (stage, _) in enumerate(rounds) if stage == "screening"]
         left_out = set((of_screening or range(len(rounds)))[::2])
-        rounds = [each for place, each in enumerate(rounds) if place not in left_out]
+        rounds = [entry for place, entry in enumerate(rounds) if place not in left_out]
     return gzip.compress(b"".join((*before, *(line for _, line in rounds), *after)), mtime=0)
 
 
