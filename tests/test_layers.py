@@ -384,6 +384,20 @@ def test_conditional_expressions_are_not_nested() -> None:
     assert {place.partition(":")[0] for place in name_lines(is_nested)} == WITH_NESTED_CONDITIONALS
 
 
+NAME_THEIR_ITEMS = {"apply", "gates", "host", "knobs", "model", "planning", "record", "workload"}
+"""Packages where this is done."""
+
+
+def test_variables_say_what_they_hold() -> None:
+    """`each` says only that there are several."""
+    found = name_lines(
+        lambda node: (
+            (isinstance(node, ast.Name) and node.id == "each") or (isinstance(node, ast.arg) and node.arg == "each")
+        )
+    )
+    assert not [place for place in found if package_of(place.partition(":")[0]) in NAME_THEIR_ITEMS]
+
+
 MOST_DEEP_IMPORTS = 2650
 """Names that files of tests import from modules of the package, in all. Tests go through what users see, so this only
 falls: lower it when you move tests to the public interface, the command line or `tests/simulated`."""

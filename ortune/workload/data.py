@@ -80,8 +80,12 @@ def _load_samples(path: Path, inputs: tuple[InputInfo, ...]) -> list[dict[str, A
     files = sorted(path.glob("*.npz"), key=_natural)
     samples: list[dict[str, Array]] = []
     loaded_bytes = 0
-    for each in (*folders, *files):
-        found = [_load_folder(each, inputs, loaded_bytes)] if each in folders else _load_npz(each, inputs, loaded_bytes)
+    for source in (*folders, *files):
+        found = (
+            [_load_folder(source, inputs, loaded_bytes)]
+            if source in folders
+            else _load_npz(source, inputs, loaded_bytes)
+        )
         samples += found
         loaded_bytes += sum(array.nbytes for sample in found for array in sample.values())
         _check_count(path, len(samples))

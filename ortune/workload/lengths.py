@@ -219,10 +219,10 @@ def _read_seen(seen: _Seen, path: str) -> list[int]:
     models = {}
     for model in seen.models:
         counts: dict[int, int] = {}
-        for each in model.shapes:
-            shape = next((one.shape for one in each.inputs if one.shape and len(one.shape) > 1), None)
-            if shape and 1 <= shape[1] <= HIGHEST_LENGTH and shape[0] >= 1 and each.count >= 1:
-                counts[shape[1]] = counts.get(shape[1], 0) + min(each.count * shape[0], MOST_LENGTHS)
+        for model_shape in model.shapes:
+            shape = next((one.shape for one in model_shape.inputs if one.shape and len(one.shape) > 1), None)
+            if shape and 1 <= shape[1] <= HIGHEST_LENGTH and shape[0] >= 1 and model_shape.count >= 1:
+                counts[shape[1]] = counts.get(shape[1], 0) + min(model_shape.count * shape[0], MOST_LENGTHS)
         if counts:
             models[model.name] = counts
     if len(models) > 1:

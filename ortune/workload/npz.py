@@ -105,7 +105,7 @@ def read_npz(
                     raise ValueError("it is there twice")
                 headers[name] = _read_header(archive, member)
             place = ""
-            _check_expansion(path, sum(each.n_bytes for each in headers.values()), loaded_bytes)
+            _check_expansion(path, sum(header.n_bytes for header in headers.values()), loaded_bytes)
             if check is not None:
                 check(headers)
             arrays = {}
@@ -190,7 +190,7 @@ def _parse_header(text: str, left_bytes: int) -> ArrayHeader:
         ValueError: It is not that of an array that can be an input, or declares another size.
     """
     found = HEADER.fullmatch(text)
-    if not found or any(text.count(each) != 1 for each in ("'descr'", "'fortran_order'", "'shape'")):
+    if not found or any(text.count(key) != 1 for key in ("'descr'", "'fortran_order'", "'shape'")):
         kind = "it holds records" if "[(" in text else "its header is malformed"
         raise ValueError(kind)
     dtype = found["dtype"]

@@ -152,7 +152,7 @@ def find_working_sizes(model: ModelInfo, options: InputOptions, run: Try) -> Wor
         return None
     # What helped on the way may not be needed in the end.
     for slot in list(best):
-        fewer = {each: size for each, size in best.items() if each != slot}
+        fewer = {other: size for other, size in best.items() if other != slot}
         outcome = attempt(fewer)
         if outcome is not None and not outcome.message:
             best = fewer

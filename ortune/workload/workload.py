@@ -108,7 +108,7 @@ class InputData(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 def list_cases(shapes: Mapping[str, Sequence[tuple[int, ...]]]) -> list[dict[str, tuple[int, ...]]]:
     """Return the shape of each input in each sample, given the shapes of each input as in `InputData`."""
     n_cases = max(map(len, shapes.values()), default=1)
-    return [{name: each[place % len(each)] for name, each in shapes.items()} for place in range(n_cases)]
+    return [{name: shape[place % len(shape)] for name, shape in shapes.items()} for place in range(n_cases)]
 
 
 class BackgroundProgram(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -163,5 +163,5 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """Reject a workload without objectives, and numbers of items that no call has."""
         if not self.objectives:
             raise ValueError("there are no objectives")
-        if any(not 1 <= each <= MOST_ITEMS for each in self.batches):
+        if any(not 1 <= batch <= MOST_ITEMS for batch in self.batches):
             raise ValueError(f"batches of {self.batches}: there must be 1 to {MOST_ITEMS} items in a call")
