@@ -79,7 +79,13 @@ def lock(session: nox.Session) -> None:
     options = ("--group=build", "--universal", "--python-version=3.11", "--generate-hashes", "--no-annotate", "--quiet")
     for name, extra in LOCKED.items():
         session.run(
-            *("uv", "pip", "compile", "pyproject.toml", *extra, *options, *session.posargs),
+            "uv",
+            "pip",
+            "compile",
+            "pyproject.toml",
+            *extra,
+            *options,
+            *session.posargs,
             f"--output-file=requirements/{name}.txt",
             env={"UV_CUSTOM_COMPILE_COMMAND": "nox -s lock"},
         )

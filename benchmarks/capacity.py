@@ -57,7 +57,7 @@ from ortune.planning.measuring import DeploymentRunner
 from ortune.planning.prepare import prepare_plan
 from ortune.planning.result import Estimate
 from ortune.planning.run import USUAL_MEASUREMENTS, make_plan
-from ortune.queueing.rate_model import Observation, choose_near
+from ortune.queueing.rate_model import RateMeasurement, choose_near
 from ortune.requests import PlanRequest
 from ortune.worker.group import merge_services
 from ortune.workload import Limit, parse_limit
@@ -115,10 +115,10 @@ class WatchedMeasurement(CapacityMeasurement):
         found: The capacity; None if there were too few of them, or if no rate keeps the limit.
     """
 
-    seen: list[Observation]
+    seen: list[RateMeasurement]
     found: Estimate | None = None
 
-    def measure(self, rate_per_s: float, slowdown: float) -> Observation:
+    def measure(self, rate_per_s: float, slowdown: float) -> RateMeasurement:
         """Measure at a rate."""
         found = super().measure(rate_per_s, slowdown)
         self.seen.append(found)

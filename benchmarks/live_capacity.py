@@ -29,10 +29,10 @@ from numpy.typing import NDArray
 from ortune.measure.figures import required_calls
 from ortune.planning.capacity import make_rate_model, predict_capacity
 from ortune.planning.deployment import Deployment
-from ortune.planning.measured_capacity import HIGHEST_SHARE, LEAST_S, LOWEST_SHARE, MOST_MEASUREMENTS
+from ortune.planning.measured_capacity import HIGHEST_RATE_SHARE, LEAST_S, LOWEST_RATE_SHARE, MOST_RATE_MEASUREMENTS
 from ortune.planning.measuring import BLOCKS_PER_RATE
-from ortune.queueing.live_capacity import RELAXATIONS, find_live_capacity
-from ortune.queueing.rate_model import Observation, find_factors
+from ortune.queueing.live_capacity import MEASUREMENT_RELAXATIONS, find_live_capacity
+from ortune.queueing.rate_model import RateMeasurement, find_factors
 from ortune.workload import parse_limit
 from ortune.workload.objectives import FIGURES
 
@@ -194,15 +194,15 @@ def search(case: Case, seed: int, time_s: float) -> tuple[float, float, float, f
     deployment = Deployment(clients=N_CALLERS)
     model = make_rate_model(deployment, samples_ns, limit, seed=0)
     predicted = predict_capacity(deployment, samples_ns, limit, seed=0).estimate
-    highest_per_s = HIGHEST_SHARE * 1e9 * N_CALLERS / float(samples_ns.mean())
+    highest_per_s = HIGHEST_RATE_SHARE * 1e9 * N_CALLERS / float(samples_ns.mean())
     end_ns = host.now_ns + time_s * 1e9
 
     def find_duration_ns(rate_per_s: float, slowdown: float) -> float:
         n_calls = max(required_calls(limit.figure), 200)
-        least_ns = max(RELAXATIONS * model.find_relaxation_ns(rate_per_s, slowdown), LEAST_S * 1e9)
+        least_ns = max(MEASUREMENT_RELAXATIONS * model.find_relaxation_ns(rate_per_s, slowdown), LEAST_S * 1e9)
         return max(n_calls * 1e9 / rate_per_s, least_ns)
 
-    def measure(rate_per_s: float, slowdown: float) -> Observation | None:
+    def measure(rate_per_s: float, slowdown: float) -> RateMeasurement | None:
         duration_ns = find_duration_ns(rate_per_s, slowdown)
         if host.now_ns + LAUNCH_NS + WARM_UP_NS + duration_ns > end_ns:
             return None
@@ -214,10 +214,10 @@ def search(case: Case, seed: int, time_s: float) -> tuple[float, float, float, f
     found = find_live_capacity(
         measure,
         model,
-        lowest_per_s=LOWEST_SHARE * predicted,
+        lowest_per_s=LOWEST_RATE_SHARE * predicted,
         highest_per_s=highest_per_s,
         start_per_s=predicted,
-        most_measurements=MOST_MEASUREMENTS,
+        most_measurements=MOST_RATE_MEASUREMENTS,
     )
     rate = found.rate_per_s
     return predicted, rate.estimate, rate.low, rate.high, found.n_measurements

@@ -25,18 +25,18 @@ from numpy.typing import NDArray
 
 from benchmarks.live_capacity import read_arguments, summarize
 from ortune.planning.colocation.measured_scale import (
-    HIGHEST_SHARE,
-    LOWEST_SHARE,
-    MOST_MEASUREMENTS,
+    HIGHEST_SCALE_SHARE,
+    LOWEST_SCALE_SHARE,
+    MOST_SCALE_MEASUREMENTS,
     find_duration_s,
 )
-from ortune.planning.colocation.predict import MANY_REQUESTS, NEAR, Predictor
+from ortune.planning.colocation.predict import MANY_REQUESTS, NEAR_SCALE, Predictor
 from ortune.planning.colocation.scale_models import find_limited_figure, make_scale_models
 from ortune.planning.colocation.sharing import Demand, Kind, Sharing
 from ortune.planning.colocation.timings import Timing
 from ortune.planning.deployment import Deployment
 from ortune.queueing.live_capacity import find_joint_capacity
-from ortune.queueing.rate_model import Observation
+from ortune.queueing.rate_model import RateMeasurement
 from ortune.queueing.services import resample
 from ortune.queueing.shared_cores import SharedLatencies, SharedService, simulate_shared_cores
 from ortune.workload import parse_limit
@@ -167,12 +167,12 @@ def search(case: Case, seed: int, time_s: float) -> tuple[float, float, float, f
     ]
     sharing = Sharing(kind=case.kind, deployments=tuple(Deployment(processes=each) for each in case.processes))
     predictor = Predictor(demands=demands, n_cores=N_CORES)
-    predicted = predictor.find_scale(sharing, timings, step=NEAR, n_requests=MANY_REQUESTS)
+    predicted = predictor.find_scale(sharing, timings, step=NEAR_SCALE, n_requests=MANY_REQUESTS)
     models = make_scale_models(predictor, sharing, timings)
-    highest = HIGHEST_SHARE * find_highest(case) * case.slowdown
+    highest = HIGHEST_SCALE_SHARE * find_highest(case) * case.slowdown
     spent_s = 0.0
 
-    def measure(scale: float, slowdowns: Sequence[float]) -> list[Observation] | None:
+    def measure(scale: float, slowdowns: Sequence[float]) -> list[RateMeasurement] | None:
         nonlocal spent_s
         duration_s = find_duration_s(models, demands, scale, slowdowns)
         if spent_s + LAUNCH_S + duration_s > time_s:
@@ -190,10 +190,10 @@ def search(case: Case, seed: int, time_s: float) -> tuple[float, float, float, f
     capacity = find_joint_capacity(
         measure,
         models,
-        lowest_per_s=LOWEST_SHARE * predicted,
+        lowest_per_s=LOWEST_SCALE_SHARE * predicted,
         highest_per_s=highest,
         start_per_s=predicted,
-        most_measurements=MOST_MEASUREMENTS,
+        most_measurements=MOST_SCALE_MEASUREMENTS,
     )
     rate = capacity.rate_per_s
     return predicted, rate.estimate, rate.low, rate.high, capacity.n_measurements

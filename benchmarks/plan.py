@@ -130,12 +130,13 @@ def report(rows: Sequence[Row]) -> None:
     for row in rows:
         own, best, default = row["chosen"], row["best"], row["default"]
         share = own["score"] / best["score"] if best["score"] else math.nan
-        print(
-            f"{row['model']:16} {row['target']:16} {share:7.1%} of the best, {own['score'] / default['score']:.2f}x of "
-            f"the default{', contended' if row['contended'] else ''}"
-            if default["score"]
-            else f"{row['model']:16} {row['target']:16} {share:7.1%} of the best; the default never keeps the target"
-        )
+        text = f"{row['model']:16} {row['target']:16} {share:7.1%} of the best"
+        if default["score"]:
+            text += f", {own['score'] / default['score']:.2f}x of the default"
+            text += ", contended" if row["contended"] else ""
+        else:
+            text += "; the default never keeps the target"
+        print(text)
         print(f"    chosen {own['title']}; best {best['title']}", flush=True)
     right, worse = sum(row["right"] for row in rows), sum(row["worse"] for row in rows)
     print(f"{right} of {len(rows)} within {NEAR:.0%} of the best; {worse} worse than the default")

@@ -42,6 +42,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
+from ortune.bounds import MOST_PROCESSES
 from ortune.host import Cpus, Host, place_processes
 from ortune.host.placement import list_units
 from ortune.knobs import DEFAULT, Config, ids
@@ -52,7 +53,6 @@ from ortune.planning.run import run_stages
 from ortune.planning.space import MOST_THREADS_PER_CORE, make_deployment_space
 from ortune.worker import Block, BlockPlan, Failure, LiveCandidate
 from ortune.workload import Goal, Load
-from ortune.workload.load import MOST_PROCESSES
 from tests.simulated import SimulatedExecutor, make_host
 
 CORES = (16, 24, 32, 48, 64, 96)
@@ -151,7 +151,11 @@ class Surface(msgspec.Struct, frozen=True, kw_only=True):
             sizes = (self.node_size, self.domain_size)
             at_home = (max(Counter(cpu // size for cpu in own).values()) for size in sizes)
             shares = [max(threads - each, 0) / threads for each in at_home]
-            looseness = 1.0 if sharing == 1 else 0.25 if len(own) == self.node_size else 0.5
+            looseness = 0.5
+            if sharing == 1:
+                looseness = 1.0
+            elif len(own) == self.node_size:
+                looseness = 0.25
             call = self._find_call(threads, *shares) * (1 + self.rigid * looseness)
             calls[own] = call * self._find_slowdown(sharing * threads / len(own))
         return [calls[own] for own in cpus]

@@ -101,7 +101,7 @@ def main() -> None:
         page = ROOT / name
         page.write_text(replace_part(page.read_text(), part, table()))
     (ROOT / "ortune/__init__.pyi").write_text(describe_interface())
-    legal.FILE.write_bytes(legal.encode_legal(KNOBS))
+    legal.LEGAL_FILE.write_bytes(legal.encode_legal(KNOBS))
 
 
 def describe_options() -> str:

@@ -26,7 +26,7 @@ from ortune.naming import COMMAND, PACKAGE
 from ortune.record.files import write_atomically
 from ortune.secret_variables import inherit_environment
 
-HEAD = "# Written by ortune; SHA-256 of the lines below: "
+FILE_HEAD = "# Written by ortune; SHA-256 of the lines below: "
 """Beginning of the first line. If the digest is not that of the lines below, someone else changed the file."""
 
 LINES = f"""\
@@ -57,7 +57,7 @@ print(json.dumps([getattr(sys.modules.get("sitecustomize"), "__file__", None), h
 """
 """Prints which `sitecustomize` Python imported, and whether it activated records."""
 
-CHECK_TIMEOUT_S = 60.0
+PYTHON_CHECK_TIMEOUT_S = 60.0
 
 
 class ForeignFileError(UsageError):
@@ -147,7 +147,7 @@ def remove(path: Path) -> bool:
 
 def make_text() -> str:
     """Return the content of the file."""
-    return f"{HEAD}{_digest(BODY)}\n{BODY}"
+    return f"{FILE_HEAD}{_digest(BODY)}\n{BODY}"
 
 
 def is_own(path: Path) -> bool:
@@ -156,7 +156,7 @@ def is_own(path: Path) -> bool:
         first, _, body = path.read_text(encoding="utf-8").partition("\n")
     except (OSError, UnicodeDecodeError):
         return False
-    return first == HEAD + _digest(body)
+    return first == FILE_HEAD + _digest(body)
 
 
 def check_environment() -> None:
@@ -188,7 +188,7 @@ def check_import(path: Path) -> None:
             capture_output=True,
             text=True,
             env=environment,
-            timeout=CHECK_TIMEOUT_S,
+            timeout=PYTHON_CHECK_TIMEOUT_S,
             check=True,
         )
         found, is_active = json.loads(child.stdout.splitlines()[-1])

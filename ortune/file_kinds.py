@@ -13,7 +13,7 @@ import msgspec
 
 from ortune.limited import TooLargeError, read_limited
 
-MOST_BYTES = 4 << 20
+MOST_JSON_BYTES = 4 << 20
 """Largest JSON file that is recognized."""
 
 SUFFIXES = {
@@ -111,7 +111,7 @@ def name_kind(path: Path) -> str:
             return ""
         with path.open("rb") as file:
             begin = file.read(64).lstrip()
-        content = read_limited(path, MOST_BYTES, only_regular=True) if begin[:1] == b"{" else b""
+        content = read_limited(path, MOST_JSON_BYTES, only_regular=True) if begin[:1] == b"{" else b""
     except (OSError, TooLargeError):
         return ""
     if b'"schema"' in content:

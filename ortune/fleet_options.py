@@ -36,7 +36,7 @@ MetricName = Literal["p50", "p99", "mean", "cpu"]
 MOST_NODES = 10_000
 MOST_CPUS = 4096
 
-LONGEST_NAME = 52
+LONGEST_JOB_NAME = 52
 """Kubernetes appends an index and random characters to names of at most 63 characters."""
 
 NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
@@ -63,9 +63,9 @@ NO_CREDENTIALS = "Put the URL into a file, and name it with {storage_file}; for 
 def parse_name(value: Any) -> str:
     """Return a name of jobs and objects."""
     text = parse_text(value)
-    if not NAME.fullmatch(text) or len(text) > LONGEST_NAME:
+    if not NAME.fullmatch(text) or len(text) > LONGEST_JOB_NAME:
         raise UsageError(
-            f"{show(value)}: is not a name of at most {LONGEST_NAME} lowercase letters, digits and hyphens."
+            f"{show(value)}: is not a name of at most {LONGEST_JOB_NAME} lowercase letters, digits and hyphens."
         )
     return text
 

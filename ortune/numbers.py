@@ -42,7 +42,7 @@ def format_ratio(value: float) -> str:
     return f"{_format_ratio_number(value)}x"
 
 
-WIDE = 1e4
+WIDE_INTERVAL = 1e4
 """How many times as large the upper end of an interval may be as the lower one, for both to say something."""
 
 NO_UPPER_BOUND = "no upper bound"
@@ -50,14 +50,14 @@ NO_UPPER_BOUND = "no upper bound"
 
 def format_interval(low: float, high: float) -> str:
     """Return an interval of ratios, such as `[1.19, 1.36]`, or `[0, no upper bound]` if it is too wide to say more."""
-    lower = "0" if high > WIDE * low and low < 0.01 else _format_ratio_number(low)
+    lower = "0" if high > WIDE_INTERVAL * low and low < 0.01 else _format_ratio_number(low)
     upper = NO_UPPER_BOUND if is_unbounded(low, high) else _format_ratio_number(high)
     return f"[{lower}, {upper}]"
 
 
 def is_unbounded(low: float, high: float) -> bool:
     """Return whether an interval of ratios is so wide that its upper end says nothing."""
-    return high > WIDE * low and high > 100
+    return high > WIDE_INTERVAL * low and high > 100
 
 
 def _format_ratio_number(value: float) -> str:

@@ -391,7 +391,12 @@ def parse_dims(value: Any) -> dict[str, tuple[int, ...]]:
     pairs = _pairs(value, "is not a name and a size.", "Write {dim=batch=4} or {dim=batch=1,8}.")
     sizes = {}
     for name, given in pairs:
-        parts = given.split(",") if isinstance(given, str) else given if isinstance(given, Sequence) else [given]
+        if isinstance(given, str):
+            parts: Sequence[Any] = given.split(",")
+        elif isinstance(given, Sequence):
+            parts = given
+        else:
+            parts = [given]
         texts = [str(part).strip() for part in parts]
         if not texts or any(not re.fullmatch(r"\d{1,9}", text) or int(text) < 1 for text in texts):
             raise UsageError(f"{name}={show(given)}: a size is a positive whole number.", "Write {dim=batch=4}.")
@@ -411,7 +416,12 @@ def parse_shapes(value: Any) -> dict[str, tuple[int, ...]]:
     hint = "Write {shape=data=1x3x224x224}."
     shapes = {}
     for name, given in _pairs(value, "is not an input and a shape.", hint):
-        text = given.strip() if isinstance(given, str) else "x".join(map(str, given)) if _is_list(given) else "?"
+        if isinstance(given, str):
+            text = given.strip()
+        elif _is_list(given):
+            text = "x".join(map(str, given))
+        else:
+            text = "?"
         if not re.fullmatch(r"(\d{1,9}([x,]\d{1,9})*)?", text):
             raise UsageError(f"{name}={show(given)}: is not a shape.", hint)
         shapes[name] = tuple(int(size) for size in re.split("[x,]", text) if size)
@@ -438,11 +448,17 @@ def _is_list(value: Any) -> bool:
 
 
 def _number_as_text(value: Any) -> str:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return repr(value) if is_number else value.strip().lower() if isinstance(value, str) else ""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return repr(value)
+    return value.strip().lower() if isinstance(value, str) else ""
 
 
 def show(value: Any) -> str:
     """Return a value as text for a message, cut to 200 characters."""
-    text = value if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else repr(value)
+    if isinstance(value, str):
+        text = value
+    elif isinstance(value, bool):
+        text = str(value).lower()
+    else:
+        text = repr(value)
     return text if len(text) <= 200 else f"{text[:199]}…"

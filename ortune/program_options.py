@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from ortune.bounds import MOST_CLIENTS, MOST_PROCESSES, MOST_SESSIONS
 from ortune.errors import UsageError
 from ortune.options import (
     CLI_AND_PYTHON,
@@ -30,10 +31,6 @@ if TYPE_CHECKING:
 else:
     # `options_of` evaluates annotations, which must not import this module.
     Load = Any
-
-MOST_CLIENTS = 1024
-MOST_SESSIONS = 64
-MOST_PROCESSES = 64
 
 
 def parse_rate_per_s(value: Any) -> float:

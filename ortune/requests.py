@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
+from ortune.bounds import MOST_ITEMS, MOST_MODELS, MOST_PROCESSES, MOST_TOLERANCE
 from ortune.errors import UsageError
 from ortune.fleet_options import FleetCompareRequest, FleetDeployRequest, FleetSendRequest, Storage
 from ortune.options import (
@@ -76,9 +77,6 @@ StrategyName = Literal["adaptive", "tpe", "random", "exhaustive"]
 
 PATH = "str | PathLike[str]"
 
-MOST_TOLERANCE = 0.1
-"""Largest tolerance of outputs; see `ortune.workload`."""
-
 MOST_BATCHES = 32
 """Largest number of batch sizes to choose from: each multiplies the number of candidates."""
 
@@ -108,11 +106,14 @@ def parse_limits(value: Any) -> tuple[Limit, ...]:
 
 def parse_batches(value: Any) -> tuple[int, ...]:
     """Parse `8`, `"1,2,4"`, `[1, 2, 4]` or `"auto"`: different numbers of items in a call."""
-    from ortune.knobs.config import MOST_ITEMS
-
     if value == "auto":
         return USUAL_BATCHES
-    given = parse_names(value) if isinstance(value, str) else value if isinstance(value, Sequence) else [value]
+    if isinstance(value, str):
+        given: Sequence[Any] = parse_names(value)
+    elif isinstance(value, Sequence):
+        given = value
+    else:
+        given = [value]
     batches = tuple(map(parse_count(1, MOST_ITEMS), given))
     if not batches or len(set(batches)) < len(batches) or len(batches) > MOST_BATCHES:
         raise UsageError(
@@ -193,10 +194,6 @@ def parse_slos(value: Any) -> tuple[tuple[str, Limit], ...]:
     return tuple(found)
 
 
-MOST_MODELS = 64
-"""Models of a plan at most."""
-
-
 def parse_model_rates(value: Any) -> tuple[tuple[str, float], ...]:
     """Parse models with their rates: `a.onnx=50/s`, several of these texts, or a mapping.
 
@@ -243,8 +240,6 @@ def parse_model_rates(value: Any) -> tuple[tuple[str, float], ...]:
 
 def parse_process_counts(value: Any) -> tuple[int, ...]:
     """Parse numbers of processes: `4`, `"1,2,4"` or `[1, 2, 4]`."""
-    from ortune.workload.load import MOST_PROCESSES
-
     given = value if isinstance(value, (list, tuple)) else [value]
     parts = [part for each in given for part in (each.split(",") if isinstance(each, str) else [each])]
     if not parts:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-UNKNOWN = "\N{REPLACEMENT CHARACTER}"
+REPLACEMENT_CHARACTER = "\N{REPLACEMENT CHARACTER}"
 
 BREAK = "&#8203;"
 """A zero-width space as an HTML entity. In Markdown, it separates characters that would start a mention or a link."""
@@ -48,7 +48,7 @@ def _picture(character: str) -> str:
         return " "
     if code < 0x20:
         return chr(0x2400 + code)
-    return "\N{SYMBOL FOR DELETE}" if code == 0x7F else UNKNOWN
+    return "\N{SYMBOL FOR DELETE}" if code == 0x7F else REPLACEMENT_CHARACTER
 
 
 def printable_lines(text: str) -> str:

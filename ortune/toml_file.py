@@ -13,7 +13,7 @@ from ortune.limited import STANDARD_STREAM, TooLargeError, read_limited
 FILES = ("ortune.toml", "pyproject.toml")
 """Files that are looked for in the working folder, the first one first."""
 
-MOST_BYTES = 1 << 20
+MOST_TOML_BYTES = 1 << 20
 """Largest size of a file that is read. A file with a hundred gates has a few kilobytes."""
 
 MOST_DOTS = 64
@@ -72,7 +72,7 @@ def read_toml(path: Path | str) -> TomlFile:
     """
     source = Path("<stdin>") if str(path) == STANDARD_STREAM else Path(path)
     try:
-        text = read_limited(path, MOST_BYTES).decode()
+        text = read_limited(path, MOST_TOML_BYTES).decode()
     except TooLargeError as error:
         raise UsageError(f"{source} is not read: {error}.", "Write a file for ortune only.") from None
     except OSError as error:

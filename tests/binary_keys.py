@@ -111,8 +111,19 @@ OF_CUDNN = "a name within cuDNN"
 
 OPTION_STARTS: Mapping[str, tuple[str, ...]] = {
     "cuda": (
-        *("arena_", "cudnn_", "default_memory_", "do_copy_", "enable_", "external_data_loader_", "fuse_", "gpu_"),
-        *("has_user_", "prefer_", "sdpa_", "tunable_op_", "use_"),
+        "arena_",
+        "cudnn_",
+        "default_memory_",
+        "do_copy_",
+        "enable_",
+        "external_data_loader_",
+        "fuse_",
+        "gpu_",
+        "has_user_",
+        "prefer_",
+        "sdpa_",
+        "tunable_op_",
+        "use_",
     ),
     "tensorrt": ("trt_",),
 }

@@ -173,8 +173,17 @@ os.environ["XDG_STATE_HOME"] = STATE_FOLDER.name
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
 # What the user has set for ortune, for terminals and for services of CI changes no test.
 for variable in (
-    *("ORTUNE_CANARY", "ORTUNE_CONFIG", "ORTUNE_METRICS", "ORTUNE_NODE", "ORTUNE_STORAGE", "ORTUNE_STORAGE_FILE"),
-    *("FORCE_COLOR", "NO_COLOR", "PY_COLORS", "GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY"),
+    "ORTUNE_CANARY",
+    "ORTUNE_CONFIG",
+    "ORTUNE_METRICS",
+    "ORTUNE_NODE",
+    "ORTUNE_STORAGE",
+    "ORTUNE_STORAGE_FILE",
+    "FORCE_COLOR",
+    "NO_COLOR",
+    "PY_COLORS",
+    "GITHUB_ACTIONS",
+    "GITHUB_STEP_SUMMARY",
 ):
     os.environ.pop(variable, None)
 # One thread of BLAS, in all processes: the matrices are small, and threads that wait for work keep a CPU busy.

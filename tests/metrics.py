@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from ortune.apply.inside.canary import SCALE
+from ortune.apply.inside.canary import GROWTH_SCALE
 
 
 def make_model(durations_ns: Any, **changes: Any) -> dict[str, Any]:
     """Return the JSON of a model with calls of these durations."""
     buckets: dict[str, int] = {}
     for each in durations_ns:
-        key = str(int(math.log(each) * SCALE))
+        key = str(int(math.log(each) * GROWTH_SCALE))
         buckets[key] = buckets.get(key, 0) + 1
     return {
         "name": "model.onnx",

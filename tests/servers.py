@@ -211,8 +211,14 @@ class Postgres(DatabaseServer):
     def first(self) -> list[str]:
         """The command that writes an empty cluster, in less than a second."""
         return [
-            *(str(self.programs / "initdb"), f"--pgdata={self.folder / 'data'}", "--username=postgres", "--no-sync"),
-            *("--auth=scram-sha-256", f"--pwfile={self.folder / 'password'}", "--encoding=UTF8", "--locale=C"),
+            str(self.programs / "initdb"),
+            f"--pgdata={self.folder / 'data'}",
+            "--username=postgres",
+            "--no-sync",
+            "--auth=scram-sha-256",
+            f"--pwfile={self.folder / 'password'}",
+            "--encoding=UTF8",
+            "--locale=C",
             "--wal-segsize=1",
         ]
 
@@ -221,7 +227,13 @@ class Postgres(DatabaseServer):
         """The command line of the server."""
         settings = [f"{name}={value}" for name, value in {**self.settings, "unix_socket_directories": ""}.items()]
         return [
-            *(str(self.programs / "postgres"), "-D", str(self.folder / "data"), "-h", HOST, "-p", str(self.port)),
+            str(self.programs / "postgres"),
+            "-D",
+            str(self.folder / "data"),
+            "-h",
+            HOST,
+            "-p",
+            str(self.port),
             *(word for setting in settings for word in ("-c", setting)),
         ]
 
@@ -265,7 +277,9 @@ class MariaDB(DatabaseServer):
         self.program = program
         self.password = secrets.token_hex(16)
         self.options = [
-            *("--no-defaults", f"--datadir={self.folder / 'data'}", "--skip-name-resolve"),
+            "--no-defaults",
+            f"--datadir={self.folder / 'data'}",
+            "--skip-name-resolve",
             *settings,
             *(["--user=root"] if os.getuid() == 0 else []),
         ]
@@ -285,8 +299,12 @@ class MariaDB(DatabaseServer):
     def command(self) -> list[str]:
         """The command line of the server."""
         return [
-            *(self.program, *self.options, f"--bind-address={HOST}", f"--port={self.port}"),
-            *(f"--socket={self.folder / 'socket'}", f"--init-file={self.folder / 'first.sql'}"),
+            self.program,
+            *self.options,
+            f"--bind-address={HOST}",
+            f"--port={self.port}",
+            f"--socket={self.folder / 'socket'}",
+            f"--init-file={self.folder / 'first.sql'}",
         ]
 
     def connect(self) -> Any:
@@ -363,7 +381,9 @@ def find_postgres() -> Path | None:
     on_path = shutil.which("initdb")
     folders = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda folder: float(folder.parent.name))
     found = [folder for folder in folders if (folder / "postgres").exists()]
-    return found[-1] if found else Path(on_path).resolve().parent if on_path else None
+    if found:
+        return found[-1]
+    return Path(on_path).resolve().parent if on_path else None
 
 
 def find_mariadb() -> str | None:

@@ -25,7 +25,7 @@ from ortune.gates.sides import check_python
 from ortune.knobs import DEFAULT, ThreadPool
 from ortune.knobs.config import ALIASES, CUDA_BASED
 from ortune.program_options import LoadOptions, ProgramRequest
-from ortune.record.select import Choice
+from ortune.record.select import SelectedRecord
 from ortune.worker.runtime import NOT_FOR_SEARCHES, find_provider_fault, read_installed_runtime
 from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
 from tests.records import EXAMPLE, make_record, write
@@ -81,15 +81,15 @@ class TestPieces:
     def test_what_a_search_tried(self) -> None:
         assert read_record(EXAMPLE).tried.session_options
 
-    def choice(self, **environment: str) -> Choice:
+    def choice(self, **environment: str) -> SelectedRecord:
         record = make_record(TINY_CNN, Config(environment=environment))
-        return Choice(record=record, source="r.json", fits=True, why="")
+        return SelectedRecord(record=record, source="r.json", fits=True, why="")
 
     def test_contradicting_environments(self) -> None:
         with pytest.raises(UsageError, match="OMP_NUM_THREADS=2, but another record needs OMP_NUM_THREADS=1"):
             environment_of([self.choice(OMP_NUM_THREADS="1"), self.choice(OMP_NUM_THREADS="2")])
         first, second = (
-            Choice(record=make_record(TINY_CNN, config), source="r.json", fits=True, why="")
+            SelectedRecord(record=make_record(TINY_CNN, config), source="r.json", fits=True, why="")
             for config in (Config(allocator="mimalloc"), Config(allocator="jemalloc"))
         )
         with pytest.raises(UsageError, match="needs allocator=jemalloc, but another record needs allocator=mimalloc"):
@@ -104,7 +104,7 @@ class TestPieces:
             "pool": Config(global_thread_pool=pool),
         }
         variable, both, shared = (
-            Choice(record=make_record(TINY_CNN, config), source=f"{name}.json", fits=True, why="")
+            SelectedRecord(record=make_record(TINY_CNN, config), source=f"{name}.json", fits=True, why="")
             for name, config in configs.items()
         )
         assert find_foreign_settings([both]) == find_foreign_settings([variable, variable]) == []
@@ -132,7 +132,9 @@ class TestPieces:
 
     def test_contradicting_global_pools(self) -> None:
         one, two = (
-            Choice(record=make_record(TINY_CNN, Config(global_thread_pool=pool)), source=f"{n}.json", fits=True, why="")
+            SelectedRecord(
+                record=make_record(TINY_CNN, Config(global_thread_pool=pool)), source=f"{n}.json", fits=True, why=""
+            )
             for n, pool in enumerate(ThreadPool(intra_op_num_threads=n, inter_op_num_threads=1) for n in (1, 2))
         )
         with pytest.raises(UsageError, match=r"1\.json needs global_thread_pool=2,1, but 0\.json needs .*=1,1"):

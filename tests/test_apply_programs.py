@@ -39,8 +39,17 @@ Found = dict[str, dict[str, Any]]
 """What a program prints, by the way in which it creates sessions."""
 
 WAYS = (
-    *("nothing", "forked", "by_path", "by_bytes", "by_pathlike", "subclass", "explicit", "shared"),
-    *("spawned", "forked_after_import", "broken"),
+    "nothing",
+    "forked",
+    "by_path",
+    "by_bytes",
+    "by_pathlike",
+    "subclass",
+    "explicit",
+    "shared",
+    "spawned",
+    "forked_after_import",
+    "broken",
 )
 """Ways of `tests/programs/sessions.py` to create sessions. The first two come before any that imports onnxruntime."""
 
@@ -122,7 +131,11 @@ class TestProgram:
     def test_explain_reads_back(self, tuned: Path, tmp_path: Path) -> None:
         log = tmp_path / "log.jsonl"
         done = run(
-            *(sys.executable, PROGRAM, TINY_CNN, "explicit", "shared"),
+            sys.executable,
+            PROGRAM,
+            TINY_CNN,
+            "explicit",
+            "shared",
             record=tuned,
             options=("--explain", "--explain-json", str(log)),
         )
@@ -268,7 +281,10 @@ class TestProgram:
         )
         log = tmp_path / "log"
         done = run(
-            *(sys.executable, PROGRAM, TINY_CNN, "shared"),
+            sys.executable,
+            PROGRAM,
+            TINY_CNN,
+            "shared",
             record=tuned,
             options=(str(other), "--explain-json", str(log)),
         )
@@ -442,8 +458,19 @@ class TestSettings:
         """
         paths = (write(record, tmp_path / "a.json"), write(other, tmp_path / "b.json"))
         done = run(
-            *(sys.executable, "-P", "-m", "ortune", "apply", *paths, "-q"),
-            *("--", sys.executable, "-W", "ignore", "-c", textwrap.dedent(code)),
+            sys.executable,
+            "-P",
+            "-m",
+            "ortune",
+            "apply",
+            *paths,
+            "-q",
+            "--",
+            sys.executable,
+            "-W",
+            "ignore",
+            "-c",
+            textwrap.dedent(code),
         )
         assert done.stdout == "0\n", done.stderr
 

@@ -21,7 +21,7 @@ from ortune.apply.plan import make_plan, make_rule
 from ortune.knobs.providers import PROVIDERS, chain_of
 from ortune.program_options import ProgramRequest
 from ortune.record.schema import Tried
-from ortune.record.select import Choice
+from ortune.record.select import SelectedRecord
 from ortune.workload.program import ProgramRun
 from tests.applying import run
 from tests.conftest import TINY_CNN, long_params
@@ -69,7 +69,9 @@ class TestOwnProviders:
         if with_program:
             workload = msgspec.structs.replace(record.workload, program=ProgramRun(program="app.py", sha256="0" * 64))
             record = msgspec.structs.replace(record, workload=workload)
-        (rule,) = make_plan([Choice(record=record, source="r", fits=True, why="")], ProgramRequest(), "")["rules"]
+        (rule,) = make_plan([SelectedRecord(record=record, source="r", fits=True, why="")], ProgramRequest(), "")[
+            "rules"
+        ]
         assert rule["own_providers"] == with_program
 
 
@@ -302,7 +304,11 @@ class TestPrograms:
         log = tmp_path / "log.jsonl"
         log.write_text("")
         done = run(
-            *(sys.executable, "-W", "ignore", "-c", head + textwrap.dedent(code)),
+            sys.executable,
+            "-W",
+            "ignore",
+            "-c",
+            head + textwrap.dedent(code),
             record=write(record, tmp_path / "r.json"),
             options=("--explain", "--explain-json", str(log), *options),
         )

@@ -99,7 +99,11 @@ class TestInstall:
         print(onnxruntime.InferenceSession(sys.argv[1]).get_session_options().intra_op_num_threads)
         """
         done = run(
-            *(sys.executable, "-P", "-c", textwrap.dedent(code), TINY_CNN),
+            sys.executable,
+            "-P",
+            "-c",
+            textwrap.dedent(code),
+            TINY_CNN,
             record=tuned,
             environment={"RECORD": str(tuned), "ORTUNE_CONFIG": str(tuned)},
         )

@@ -168,7 +168,9 @@ class TestFunctions:
         (tmp_path / "library.py").write_text("")
         done = run_observed(
             tmp_path,
-            *(sys.executable, "-c", "import library, onnxruntime"),
+            sys.executable,
+            "-c",
+            "import library, onnxruntime",
             plan={"call": "library:work"},
             environment={"PYTHONPATH": str(tmp_path)},
         )
@@ -194,7 +196,9 @@ class TestFunctions:
         (tmp_path / "appmodule.py").write_text("def work(): pass\nwork()\nwork()\n")
         run_observed(
             tmp_path,
-            *(sys.executable, "-m", "appmodule"),
+            sys.executable,
+            "-m",
+            "appmodule",
             plan={"call": "appmodule:work"},
             environment={"PYTHONPATH": str(tmp_path)},
         )
@@ -279,17 +283,17 @@ class TestGate:
             pass
 
     def test_where_there_are_no_locks(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        from ortune.program.gate import Gate
+        from ortune.program.gate import GateControl
 
         folder = tmp_path / "of-owner" / "run-1"
         folder.mkdir(parents=True)
-        gate = Gate(folder)
+        gate = GateControl(folder)
         with close_gate(folder):
             pass
         gate.remove()
         monkeypatch.setattr("ortune.program.gate.try_to_lock", lambda descriptor: None)
         with pytest.raises(ProgramError, match="has no file locks") as caught:
-            Gate(folder)
+            GateControl(folder)
         assert str(tmp_path) in caught.value.message
         assert "TMPDIR" in caught.value.hint
 

@@ -38,7 +38,10 @@ def run_canaries(
 ) -> tuple[list[ProcessMetrics], dict[int, str], subprocess.CompletedProcess[str]]:
     """Return the metrics, the threads that each process has printed, and the process of the command."""
     done = run(
-        *(sys.executable, CALLING, TINY_CNN, way),
+        sys.executable,
+        CALLING,
+        TINY_CNN,
+        way,
         record=tuned,
         options=("-q", "--canary", share, "--metrics", str(folder)),
     )
@@ -152,7 +155,11 @@ class TestPrograms:
         folder = tmp_path / "metrics"
         code = f"import os, sys; os.rmdir({str(folder)!r}); {PATH}; exec(open({str(CALLING)!r}).read())"
         done = run(
-            *(sys.executable, "-c", code, TINY_CNN, "once"),
+            sys.executable,
+            "-c",
+            code,
+            TINY_CNN,
+            "once",
             record=tuned,
             options=("-q", "--canary", "0%", "--metrics", str(folder)),
         )
@@ -185,7 +192,9 @@ class TestPrograms:
 
     def test_what_is_printed_before_the_program_starts(self, tuned: Path, tmp_path: Path) -> None:
         done = run(
-            *(sys.executable, "-c", "pass"),
+            sys.executable,
+            "-c",
+            "pass",
             record=tuned,
             options=("--canary", "10%", "--metrics", str(tmp_path / "m")),
         )

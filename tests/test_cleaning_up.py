@@ -27,7 +27,7 @@ from ortune.worker import Block, BlockPlan, Failure
 from ortune.worker.clocks import Clocks
 from ortune.worker.devices import LIST_DEVICES
 from ortune.worker.owned_folder import MAX_START_S, OwnedFolder, remove_abandoned_folders
-from ortune.worker.runtime import PROBE, READ_RUNTIME, find_provider_fault, read_installed_runtime
+from ortune.worker.runtime import READ_RUNTIME, RUNTIME_PROBE, find_provider_fault, read_installed_runtime
 from ortune.worker.watchdog import Watchdog
 from tests.conftest import TINY_CNN
 from tests.records import ONE_THREAD, make_local_record, write
@@ -303,7 +303,7 @@ def test_a_worker_whose_parent_ended_before_it_could_ask_for_a_signal_ends() -> 
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="this system has no death signal")
-@pytest.mark.parametrize("code", [READ_RUNTIME, PROBE, LIST_DEVICES])
+@pytest.mark.parametrize("code", [READ_RUNTIME, RUNTIME_PROBE, LIST_DEVICES])
 def test_the_readers_of_the_runtime_end_with_their_parent(code: str) -> None:
     done = subprocess.run(
         [sys.executable, "-P", "-c", code, "none", "{}"],

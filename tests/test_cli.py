@@ -22,7 +22,7 @@ from onnx import TensorProto, helper
 import ortune
 from ortune import Config, Record, RecordError, read_record
 from ortune.record.files import encode_record, read_trials
-from ortune.record.schema import SCHEMA
+from ortune.record.schema import RECORD_SCHEMA
 from ortune.workload.workload import BackgroundProgram
 from tests.conftest import TINY_CNN, TINY_ENCODER, long_params, run_ortune, run_program
 from tests.records import ONE_THREAD, make_local_record, make_record, write
@@ -158,7 +158,7 @@ def test_json_goes_to_stdout_and_other_output_to_stderr(tmp_path: Path) -> None:
     done = run_ortune("search", TINY_CNN, "--json", "--beside", "sleep 600", *SHORT, cwd=tmp_path, simulate=True)
     assert done.returncode in {0, 3}, done.stderr
     record = json.loads(done.stdout)
-    assert record["schema"] == SCHEMA
+    assert record["schema"] == RECORD_SCHEMA
     assert "tiny_cnn.onnx" in done.stderr
     path = tmp_path / "tiny_cnn.ortune.json"
     assert path.read_text() == done.stdout
@@ -195,7 +195,17 @@ def test_several_clients_and_a_record_on_stdout(tmp_path: Path) -> None:
 
 def test_a_rate_and_a_limit_that_no_candidate_keeps(tmp_path: Path) -> None:
     done = run_ortune(
-        *("search", TINY_CNN, "-o", "c.json", "--rate", "200/s", "--objective", "cpu", "--limit", "memory<1MB", *FAST),
+        "search",
+        TINY_CNN,
+        "-o",
+        "c.json",
+        "--rate",
+        "200/s",
+        "--objective",
+        "cpu",
+        "--limit",
+        "memory<1MB",
+        *FAST,
         cwd=tmp_path,
         simulate=True,
     )
@@ -214,7 +224,7 @@ def test_a_rate_and_a_limit_that_no_candidate_keeps(tmp_path: Path) -> None:
 
 
 def test_more_than_can_be_served_is_overload_and_exit_code_1(tmp_path: Path) -> None:
-    done = run_ortune(*("search", TINY_CNN, "-o", "c.json", "--rate", "500000/s", *FAST), cwd=tmp_path, simulate=True)
+    done = run_ortune("search", TINY_CNN, "-o", "c.json", "--rate", "500000/s", *FAST, cwd=tmp_path, simulate=True)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "Overload" in done.stdout
     assert read_record(tmp_path / "c.json").evidence.verdict == "overload"
@@ -222,7 +232,17 @@ def test_more_than_can_be_served_is_overload_and_exit_code_1(tmp_path: Path) -> 
 
 def test_a_front_and_a_pick(tmp_path: Path) -> None:
     done = run_ortune(
-        *("search", TINY_CNN, "-o", "c.json", "--pareto", "p50,cpu", "--budget", "20s", "--trials", "4", "-q"),
+        "search",
+        TINY_CNN,
+        "-o",
+        "c.json",
+        "--pareto",
+        "p50,cpu",
+        "--budget",
+        "20s",
+        "--trials",
+        "4",
+        "-q",
         cwd=tmp_path,
         simulate=True,
     )
@@ -241,7 +261,15 @@ def test_a_front_and_a_pick(tmp_path: Path) -> None:
 
 def test_bench_of_the_default_twice(tmp_path: Path, tuned: Path) -> None:
     done = run_ortune(
-        *("bench", TINY_CNN, "default", tuned, "--set", "intra_op_num_threads=1", "--json", "--budget", "10s"),
+        "bench",
+        TINY_CNN,
+        "default",
+        tuned,
+        "--set",
+        "intra_op_num_threads=1",
+        "--json",
+        "--budget",
+        "10s",
         cwd=tmp_path,
         simulate=True,
     )
@@ -261,8 +289,13 @@ def test_bench_of_the_default_twice(tmp_path: Path, tuned: Path) -> None:
 
 def test_bench_reports_a_config_that_fails(tmp_path: Path) -> None:
     done = run_ortune(
-        *("bench", TINY_CNN, "--set", "intra_op_num_threads=2,session.intra_op_thread_affinities=999"),
-        *("--json", "--budget", "5s"),
+        "bench",
+        TINY_CNN,
+        "--set",
+        "intra_op_num_threads=2,session.intra_op_thread_affinities=999",
+        "--json",
+        "--budget",
+        "5s",
         cwd=tmp_path,
     )
     assert done.returncode == 1

@@ -55,20 +55,20 @@ from ortune.planning.colocation.prepare import (
     name_models,
 )
 from ortune.planning.colocation.result import (
-    SCHEMA,
+    HOST_PLAN_SCHEMA,
     ModelResult,
     PlannedModel,
     PlannedSharing,
     RejectedSharing,
-    Verdict,
+    TargetVerdict,
 )
-from ortune.planning.colocation.run import DOES_NOT_FIT, Outcome, judge, run_stages
+from ortune.planning.colocation.run import ColocationOutcome, judge, run_stages
 from ortune.planning.colocation.scale_models import find_core_queue, make_scale_models
 from ortune.planning.colocation.search import SharingSearch
 from ortune.planning.colocation.sharing import Demand, Kind, Sharing
 from ortune.planning.colocation.timings import ModelTimings, Size, Timing, divide_cores, list_first_sizes
 from ortune.planning.files import encode_plan
-from ortune.planning.result import Estimate
+from ortune.planning.result import DOES_NOT_FIT, Estimate
 from ortune.planning.space import make_deployment_space
 from ortune.queueing.queue_model import Queue
 from ortune.queueing.rate_model import RateModel
@@ -231,7 +231,7 @@ def plan_simulated(
     n_nodes: int = 1,
     observe: Callable[[SimulatedHost, str, int], None] = lambda host, stage, done: None,
     **options: Any,
-) -> tuple[Outcome, SimulatedHost]:
+) -> tuple[ColocationOutcome, SimulatedHost]:
     host = make_host(n_cores, n_nodes=n_nodes)
     shared = SimulatedHost(behaviors, host, fails=fails, ends_once=ends_once)
     prepared = PreparedHostPlan(
@@ -254,7 +254,7 @@ def plan_simulated(
     return outcome, shared
 
 
-def find_row(outcome: Outcome, kind: Kind) -> PlannedSharing:
+def find_row(outcome: ColocationOutcome, kind: Kind) -> PlannedSharing:
     return next(row for row in outcome.rows if row.kind == kind)
 
 
@@ -567,7 +567,7 @@ class TestStages:
     def test_what_was_measured_is_kept_if_lower_rates_cannot_be(
         self, error: BaseException, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(run._Planning, "choose_scale", lambda self, proposals: 1.0)
+        monkeypatch.setattr(run._HostPlanning, "choose_scale", lambda self, proposals: 1.0)
         reports: list[tuple[str, int]] = []
 
         def end_the_second(host: SimulatedHost, stage: str, done: int) -> None:
@@ -619,7 +619,7 @@ class TestStages:
             found = make_estimate(1.01 * scale if len(measured) == 1 else 1.5 * scale)
             return msgspec.structs.replace(row, scale=found, predicted_scale=row.scale)
 
-        monkeypatch.setattr("ortune.planning.colocation.run._Planning.measure_scale", measure_scale)
+        monkeypatch.setattr("ortune.planning.colocation.run._HostPlanning.measure_scale", measure_scale)
         outcome, _ = plan_simulated([self.FAST, self.SLOW], [(100, "p99<25ms"), (20, "p99<200ms")])
         assert outcome.recommended is not None
         chosen = outcome.rows[outcome.recommended]
@@ -673,7 +673,7 @@ def make_estimate(value: float, **fields: Any) -> Estimate:
     return Estimate(**{**values, **fields})
 
 
-def make_result(deployment: Deployment, verdict: Verdict = "kept", **fields: Any) -> ModelResult:
+def make_result(deployment: Deployment, verdict: TargetVerdict = "kept", **fields: Any) -> ModelResult:
     values: dict[str, Any] = {
         "figure": "p99",
         "served_per_s": 50.0,
@@ -685,7 +685,7 @@ def make_result(deployment: Deployment, verdict: Verdict = "kept", **fields: Any
     return ModelResult(deployment=deployment, latency_ns=make_estimate(20e6), verdict=verdict, **{**values, **fields})
 
 
-def make_row(kind: Kind = "default", verdict: Verdict = "kept", **fields: Any) -> PlannedSharing:
+def make_row(kind: Kind = "default", verdict: TargetVerdict = "kept", **fields: Any) -> PlannedSharing:
     deployment = Deployment()
     if kind == "divided":
         placement = ProcessPlacement(unit="cores", cpus=((0,),))
@@ -837,7 +837,7 @@ class TestDocument:
         path = tmp_path / "plan.json"
         path.write_bytes(encode_plan(plan))
         assert ortune.read_host_plan(path) == plan
-        assert json.loads(path.read_text())["schema"] == SCHEMA
+        assert json.loads(path.read_text())["schema"] == HOST_PLAN_SCHEMA
         assert plan.choice
         assert plan.choice.models[0].deployment.cpus == ((0,),)
         with pytest.raises(RecordError, match="is not a plan"):
@@ -848,8 +848,8 @@ class TestDocument:
         [
             (
                 ("schema",),
-                SCHEMA + 1,
-                f"has schema {SCHEMA + 1}, and this version of ortune reads schema {SCHEMA}",
+                HOST_PLAN_SCHEMA + 1,
+                f"has schema {HOST_PLAN_SCHEMA + 1}, and this version of ortune reads schema {HOST_PLAN_SCHEMA}",
             ),
             (("schema",), 0, "plan.json has schema 0, and this"),
             (("schema",), None, "has no number as its schema"),
@@ -1071,10 +1071,10 @@ def test_what_is_not_a_worker_cannot_be_measured_together() -> None:
 def test_two_real_models_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Real workers of both models serve their requests at the same time, in interleaved blocks of several sharings."""
     # The budget is never used up, however busy the host is.
-    for name, value in {"FEWEST_ROUNDS": 2, "MOST_ROUNDS": 2}.items():
+    for name, value in {"FEWEST_COLOCATED_ROUNDS": 2, "MOST_COLOCATED_ROUNDS": 2}.items():
         monkeypatch.setattr(measuring, name, value)
     monkeypatch.setattr(run, "N_FINALISTS", 1)
-    for name, value in {"FEWEST_MEASUREMENTS": 2, "MOST_MEASUREMENTS": 2, "MOST_BLOCKS": 2}.items():
+    for name, value in {"FEWEST_RATE_MEASUREMENTS": 2, "MOST_SCALE_MEASUREMENTS": 2, "MOST_SCALE_BLOCKS": 2}.items():
         monkeypatch.setattr(measured_scale, name, value)
     stages = []
     plan = ortune.plan_host(

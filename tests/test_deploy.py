@@ -28,7 +28,7 @@ from hypothesis import strategies as st
 from ortune import UsageError
 from ortune.cli.node_command import FORMS, read_node_command
 from ortune.fleet.deploy import WRITERS, Task, write_task
-from ortune.fleet.deploy.labels import PREFIX, find_labels
+from ortune.fleet.deploy.labels import CPU_MODEL_LABEL, find_labels
 from ortune.fleet.deploy.shell import RUN_IN_CONTAINER
 from ortune.fleet_options import RUNS, TARGETS, has_password, parse_labels, parse_volumes
 from ortune.host import HostClass
@@ -43,37 +43,92 @@ GOLDEN = ROOT / "tests" / "data" / "deploy"
 
 CASES = {
     "job": (
-        *(
-            "--target",
-            "kubernetes-job",
-            "--nodes",
-            "8",
-            "--cpus",
-            "4",
-            "--memory",
-            "8Gi",
-            "--volume",
-            "models:/models:ro",
-        ),
-        *("--image", "registry.example.com/ortune:1", "--host-class", "RECORD"),
-        *("--node-selector", "node.kubernetes.io/instance-type=c7i.4xlarge"),
-        *("--", "/models/model.onnx", "--clients", "4", "--budget", "20m"),
+        "--target",
+        "kubernetes-job",
+        "--nodes",
+        "8",
+        "--cpus",
+        "4",
+        "--memory",
+        "8Gi",
+        "--volume",
+        "models:/models:ro",
+        "--image",
+        "registry.example.com/ortune:1",
+        "--host-class",
+        "RECORD",
+        "--node-selector",
+        "node.kubernetes.io/instance-type=c7i.4xlarge",
+        "--",
+        "/models/model.onnx",
+        "--clients",
+        "4",
+        "--budget",
+        "20m",
     ),
     "job-grpc": (
-        *("--target", "kubernetes-job", "--nodes", "2", "--cpus", "1", "--memory", "1Gi", "--name", "a"),
-        *("--deadline", "2h", "--storage", "grpc://proxy:13000", "--", "model.onnx"),
+        "--target",
+        "kubernetes-job",
+        "--nodes",
+        "2",
+        "--cpus",
+        "1",
+        "--memory",
+        "1Gi",
+        "--name",
+        "a",
+        "--deadline",
+        "2h",
+        "--storage",
+        "grpc://proxy:13000",
+        "--",
+        "model.onnx",
     ),
     "daemonset": (
-        *("--target", "kubernetes-daemonset", "--cpus", "4", "--memory", "8Gi", "--secret", "mine"),
-        *("--volume", "shared:/shared", "--", "/shared/tuned.json", "/shared/model.onnx"),
+        "--target",
+        "kubernetes-daemonset",
+        "--cpus",
+        "4",
+        "--memory",
+        "8Gi",
+        "--secret",
+        "mine",
+        "--volume",
+        "shared:/shared",
+        "--",
+        "/shared/tuned.json",
+        "/shared/model.onnx",
     ),
     "slurm": (
-        *("--target", "slurm", "--nodes", "8", "--cpus", "16", "--constraint", "[zen4|zen5]"),
-        *("--storage-file", "/home/me/storage url.txt", "--", "my model's.onnx", "--limit", "p99<20ms"),
+        "--target",
+        "slurm",
+        "--nodes",
+        "8",
+        "--cpus",
+        "16",
+        "--constraint",
+        "[zen4|zen5]",
+        "--storage-file",
+        "/home/me/storage url.txt",
+        "--",
+        "my model's.onnx",
+        "--limit",
+        "p99<20ms",
     ),
     "slurm-verify": (
-        *("--target", "slurm", "--run", "verify", "--nodes", "2", "--storage", "grpc://proxy:13000"),
-        *("--", "tuned.json", "model.onnx", "--budget", "5m"),
+        "--target",
+        "slurm",
+        "--run",
+        "verify",
+        "--nodes",
+        "2",
+        "--storage",
+        "grpc://proxy:13000",
+        "--",
+        "tuned.json",
+        "model.onnx",
+        "--budget",
+        "5m",
     ),
     "ssh": ("--target", "ssh", "--storage-file", "/home/me/storage.txt", "--", "my model's.onnx", "--clients", "4"),
 }
@@ -395,7 +450,7 @@ class TestLabels:
     )
     def test_x86(self, name: str, model: tuple[str, str, str]) -> None:
         found = find_labels(describe(name))
-        values = tuple(found.labels[f"{PREFIX}.{key}"] for key in ("vendor_id", "family", "id"))
+        values = tuple(found.labels[f"{CPU_MODEL_LABEL}.{key}"] for key in ("vendor_id", "family", "id"))
         assert values == model
         assert found.labels["kubernetes.io/arch"] == "amd64"
         assert any("Cascade Lake" in note for note in found.notes) == (name == "cascadelake")
@@ -421,9 +476,9 @@ class TestLabels:
 
     def test_given_labels_win(self, tmp_path: Path) -> None:
         options = [*CASES["job"]]
-        options[options.index("node.kubernetes.io/instance-type=c7i.4xlarge")] = f"{PREFIX}.id=18"
+        options[options.index("node.kubernetes.io/instance-type=c7i.4xlarge")] = f"{CPU_MODEL_LABEL}.id=18"
         spec = yaml.safe_load(deploy(*options, cwd=tmp_path).stdout)["spec"]["template"]["spec"]
-        assert spec["nodeSelector"][f"{PREFIX}.id"] == "18"
+        assert spec["nodeSelector"][f"{CPU_MODEL_LABEL}.id"] == "18"
 
 
 class TestCredentials:

@@ -208,7 +208,16 @@ class TestCommand:
     def test_a_program(self, copied: Path, tmp_path: Path) -> None:
         record = write(make_record(TINY_CNN, ONE_THREAD), tmp_path / "r.json")
         done = self.run(
-            *(copied, record, "-q", "--", sys.executable, PROGRAM, TINY_CNN, "by_path", "spawned", "shared"),
+            copied,
+            record,
+            "-q",
+            "--",
+            sys.executable,
+            PROGRAM,
+            TINY_CNN,
+            "by_path",
+            "spawned",
+            "shared",
             OTHER_MODEL=str(TINY_ENCODER),
         )
         assert done.returncode == 0, done.stderr

@@ -15,7 +15,7 @@ from docs.record_page import render as render_record_page
 from docs.transcript.render import COMMAND, find, normalize, render, replace
 from ortune.errors import ExitCode
 from ortune.options import options_of
-from ortune.record.schema import SCHEMA
+from ortune.record.schema import RECORD_SCHEMA
 from ortune.requests import COMMANDS, GROUPS
 from tests.conftest import ROOT, run_ortune
 
@@ -73,7 +73,7 @@ def test_the_space_of_the_transcript_is_the_one_that_was_searched(transcript: st
 def test_records_that_pages_show_are_of_this_version(name: str) -> None:
     """If this fails, record them anew: see CONTRIBUTING.md."""
     shown = re.findall(r'^  "schema": (\d+),$', (ROOT / "docs" / f"{name}.md").read_text(), re.MULTILINE)
-    assert shown == [str(SCHEMA)]
+    assert shown == [str(RECORD_SCHEMA)]
 
 
 def test_the_marked_commands_name_existing_files() -> None:

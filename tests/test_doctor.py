@@ -113,7 +113,7 @@ import sys
 from ortune.__main__ import main
 from ortune.doctor import optimized_graph
 
-optimized_graph.RUN_S = 0.001
+optimized_graph.BLOCK_S = 0.001
 optimized_graph.ask_child = lambda module, request, reply, *, deadline_s: (
     optimized_graph.optimize_model(request, lambda stage: None)
 )
@@ -131,7 +131,7 @@ def optimized_here(monkeypatch: pytest.MonkeyPatch) -> None:
         return optimized_graph.optimize_model(request, lambda stage: None)
 
     monkeypatch.setattr(optimized_graph, "ask_child", ask)
-    monkeypatch.setattr(optimized_graph, "RUN_S", 0.001)
+    monkeypatch.setattr(optimized_graph, "BLOCK_S", 0.001)
 
 
 @pytest.fixture
@@ -331,7 +331,7 @@ def examine_until(stage: str, kind: FailureKind, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(optimized_graph, stage, end)
     monkeypatch.setattr(optimized_graph, "ask_child", ask)
-    monkeypatch.setattr(optimized_graph, "RUN_S", 0.001)
+    monkeypatch.setattr(optimized_graph, "BLOCK_S", 0.001)
     return examine(DoctorRequest(model=str(TINY_CNN)))
 
 

@@ -83,8 +83,18 @@ MODELS = (
 )
 
 RECORDS = (
-    *("tuned", "old", "new", "laptop", "server", "server-8-clients", "container", "bundle"),
-    *("python.ortune", "run", "model.ortune", "tiny_cnn.ortune"),
+    "tuned",
+    "old",
+    "new",
+    "laptop",
+    "server",
+    "server-8-clients",
+    "container",
+    "bundle",
+    "python.ortune",
+    "run",
+    "model.ortune",
+    "tiny_cnn.ortune",
 )
 """Records that commands read. Some commands write one of them."""
 

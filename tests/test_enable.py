@@ -64,7 +64,7 @@ class TestEnabled:
             make_record(TINY_CNN, TUNED.with_setting("session_options", "intra_op_num_threads", 2)), tmp_path / "r"
         )
         done = enabled.run(
-            *("-m", "ortune", "apply", other, "--quiet", "--", enabled.python, "-c", READ), ORTUNE_CONFIG=str(tuned)
+            "-m", "ortune", "apply", other, "--quiet", "--", enabled.python, "-c", READ, ORTUNE_CONFIG=str(tuned)
         )
         assert (done.stdout, done.stderr) == ("2\n", "")
 

@@ -302,7 +302,11 @@ def full_in_screening(folder: Path) -> Done:
     done = run_on_mount(
         folder,
         "true",
-        *("search", TINY_CNN, "-o", "disk/tuned.json", *LONG),
+        "search",
+        TINY_CNN,
+        "-o",
+        "disk/tuned.json",
+        *LONG,
         before_block=(CHANGE_AT, FILL),
         simulate=True,
     )
@@ -340,7 +344,11 @@ def full_everywhere(folder: Path) -> Done:
     done = run_on_mount(
         folder,
         "true",
-        *("search", TINY_CNN, "-o", "full", *LONG),
+        "search",
+        TINY_CNN,
+        "-o",
+        "full",
+        *LONG,
         environment={"TMPDIR": "disk", "HOME": str(folder / "disk")},
         before_block=(CHANGE_AT, FILL),
         simulate=INTERRUPTED,
@@ -720,7 +728,8 @@ def process_limit(folder: Path) -> Done:
     environment = {"TMPDIR": None}
     return run_process(
         folder,
-        *("suggest", TINY_CNN),
+        "suggest",
+        TINY_CNN,
         prefix=(*user, *capabilities, "prlimit", "--nproc=1"),
         environment=environment,
     )

@@ -423,7 +423,12 @@ class TestJava:
     def test_each_provider_has_its_method(self, name: str) -> None:
         done = export_for("java", name)
         used = set(re.findall(r"options\.(add\w+)\(", done.text))
-        assert used == ({JAVA[name]} if name in JAVA else {"addExecutionProvider"} if is_plugin(name) else set())
+        expected = set()
+        if name in JAVA:
+            expected = {JAVA[name]}
+        elif is_plugin(name):
+            expected = {"addExecutionProvider"}
+        assert used == expected
         assert bool(done.unsupported) == (not used)
 
     def test_only_the_device_of_directml_is_written(self) -> None:
@@ -434,15 +439,38 @@ class TestJava:
 
 
 TRITON_TENSORRT = {
-    *("precision_mode", "max_workspace_size_bytes", "int8_calibration_table_name", "int8_use_native_calibration_table"),
-    *("trt_auxiliary_streams", "trt_build_heuristics_enable", "trt_builder_optimization_level"),
-    *("trt_context_memory_sharing_enable", "trt_cuda_graph_enable", "trt_detailed_build_log", "trt_dla_core"),
-    *("trt_dla_enable", "trt_dump_ep_context_model", "trt_dump_subgraphs", "trt_engine_cache_enable"),
-    *("trt_engine_cache_path", "trt_engine_cache_prefix", "trt_ep_context_embed_mode", "trt_ep_context_file_path"),
-    *("trt_extra_plugin_lib_paths", "trt_force_sequential_engine_build", "trt_force_timing_cache"),
-    *("trt_layer_norm_fp32_fallback", "trt_max_partition_iterations", "trt_min_subgraph_size"),
-    *("trt_profile_max_shapes", "trt_profile_min_shapes", "trt_profile_opt_shapes", "trt_sparsity_enable"),
-    *("trt_tactic_sources", "trt_timing_cache_enable", "trt_timing_cache_path"),
+    "precision_mode",
+    "max_workspace_size_bytes",
+    "int8_calibration_table_name",
+    "int8_use_native_calibration_table",
+    "trt_auxiliary_streams",
+    "trt_build_heuristics_enable",
+    "trt_builder_optimization_level",
+    "trt_context_memory_sharing_enable",
+    "trt_cuda_graph_enable",
+    "trt_detailed_build_log",
+    "trt_dla_core",
+    "trt_dla_enable",
+    "trt_dump_ep_context_model",
+    "trt_dump_subgraphs",
+    "trt_engine_cache_enable",
+    "trt_engine_cache_path",
+    "trt_engine_cache_prefix",
+    "trt_ep_context_embed_mode",
+    "trt_ep_context_file_path",
+    "trt_extra_plugin_lib_paths",
+    "trt_force_sequential_engine_build",
+    "trt_force_timing_cache",
+    "trt_layer_norm_fp32_fallback",
+    "trt_max_partition_iterations",
+    "trt_min_subgraph_size",
+    "trt_profile_max_shapes",
+    "trt_profile_min_shapes",
+    "trt_profile_opt_shapes",
+    "trt_sparsity_enable",
+    "trt_tactic_sources",
+    "trt_timing_cache_enable",
+    "trt_timing_cache_path",
 }
 """Parameters of the accelerator `tensorrt`. Any other is an error.
 
@@ -668,8 +696,21 @@ class TestGenai:
 
 
 RUST = {
-    *("Azure", "CANN", "CUDA", "CoreML", "NVRTX", "OneDNN", "OpenVINO", "QNN", "ROCm", "TensorRT", "Vitis", "WASM"),
-    *("WebGPU", "WebNN", "XNNPACK"),
+    "Azure",
+    "CANN",
+    "CUDA",
+    "CoreML",
+    "NVRTX",
+    "OneDNN",
+    "OpenVINO",
+    "QNN",
+    "ROCm",
+    "TensorRT",
+    "Vitis",
+    "WASM",
+    "WebGPU",
+    "WebNN",
+    "XNNPACK",
 }
 """Types of `ort::ep` that implement ArbitrarilyConfigurableExecutionProvider, which has `with_arbitrary_config`.
 

@@ -12,8 +12,8 @@ import pytest
 
 from benchmarks.canary_coverage import ROLLOUTS, count
 from ortune import UsageError
-from ortune.apply.inside.canary import FIRST_BUCKET, LAST_BUCKET, SCALE
-from ortune.fleet.canary_metrics import MOST_BYTES, Metrics, add_buckets, find_quantile, read_metrics
+from ortune.apply.inside.canary import FIRST_BUCKET, GROWTH_SCALE, LAST_BUCKET
+from ortune.fleet.canary_metrics import MOST_METRICS_BYTES, Metrics, add_buckets, find_quantile, read_metrics
 from ortune.fleet.compare import FleetComparison, Metric, compare_arms, is_unlikely_split, judge
 from ortune.fleet.mixed_model import Unit, estimate_effect
 from ortune.measure.interval import Interval
@@ -64,7 +64,7 @@ class TestReading:
     def test_hostile_files(self, tmp_path: Path) -> None:
         write_metrics(tmp_path, make_metrics())
         (tmp_path / "canary-aa-1-1.json").write_bytes(b"{" * 100_000)
-        (tmp_path / "canary-aa-2-1.json").write_bytes(b" " * (MOST_BYTES + 1))
+        (tmp_path / "canary-aa-2-1.json").write_bytes(b" " * (MOST_METRICS_BYTES + 1))
         (tmp_path / "canary-aa-3-1.json").mkdir()
         (tmp_path / "canary-aa-4-1.json").symlink_to(tmp_path / "missing")
         (tmp_path / "canary-aa-5-1.json").symlink_to("/dev/zero")
@@ -84,7 +84,7 @@ class TestReading:
         parts = [np.exp(rng.normal(14, 0.5, 3000)) for _ in range(3)]
         counts = []
         for part in parts:
-            buckets, n = np.unique((np.log(part) * SCALE).astype(int), return_counts=True)
+            buckets, n = np.unique((np.log(part) * GROWTH_SCALE).astype(int), return_counts=True)
             counts.append(dict(zip(buckets.tolist(), n.tolist(), strict=True)))
         pooled = add_buckets(counts)
         for share in (0.01, 0.5, 0.99):

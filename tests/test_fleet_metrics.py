@@ -15,7 +15,7 @@ from ortune import UsageError
 from ortune.fleet.canary_metrics import ProcessMetrics, read_metrics
 from ortune.fleet.compare import compare_arms
 from ortune.fleet.proofs import KIND
-from ortune.fleet.shared_metrics import METRICS_OF_CANARIES, PROCESS, MetricsSender, read_shared_metrics
+from ortune.fleet.shared_metrics import METRICS_OF_CANARIES, PROCESS_PREFIX, MetricsSender, read_shared_metrics
 from ortune.fleet.status import read_status
 from ortune.storage import Location, SharedStudy, StorageError, parse_location
 from tests.conftest import run_ortune
@@ -107,11 +107,11 @@ class TestReading:
         folder = write_metrics(tmp_path / "a", make_metrics(1))
         MetricsSender(folder, location).send()
         study = SharedStudy(location, {KIND: METRICS_OF_CANARIES, "config": "0123456789ab", "model_name": "canary"})
-        (name,) = study.read_all(PROCESS, ProcessMetrics)
+        (name,) = study.read_all(PROCESS_PREFIX, ProcessMetrics)
         valid = json.dumps(make_metrics(1))
-        study.write_text(f"{PROCESS}another", valid)  # under a name that is not that of the process
-        study.write_text(f"{PROCESS}{name}x", "{")
-        study.write_text(f"{PROCESS}{name}y", json.dumps(make_metrics(1, cpu_ns=-1)))
+        study.write_text(f"{PROCESS_PREFIX}another", valid)  # under a name that is not that of the process
+        study.write_text(f"{PROCESS_PREFIX}{name}x", "{")
+        study.write_text(f"{PROCESS_PREFIX}{name}y", json.dumps(make_metrics(1, cpu_ns=-1)))
         assert [each.pid for each in read_shared_metrics(location).processes] == [1]
 
     def test_nothing_there(self, location: Location) -> None:

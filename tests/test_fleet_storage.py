@@ -18,7 +18,7 @@ from ortune.console.safe_console import SafeConsole
 from ortune.console.verify import show_verification
 from ortune.fleet.claim import digest_claim
 from ortune.fleet.collect import read_shared_records
-from ortune.fleet.expire import Facts, find_expired, remove_expired
+from ortune.fleet.expire import VerificationFacts, find_expired, remove_expired
 from ortune.fleet.proofs import KIND, open_claim, pool_proofs, read_claims
 from ortune.fleet.status import read_status
 from ortune.fleet.verify import SharedVerification, share_verification
@@ -51,7 +51,7 @@ from tests.records import ONE_THREAD, make_local_record, write
 
 NOW = datetime.datetime(2026, 6, 30, tzinfo=datetime.UTC)
 CLASS = msgspec.structs.replace(HostClass.of(read_host(memory=False)), instructions="avx2", n_memory_channels=None)
-HERE = Facts(host_class=CLASS, kernel="6.1", onnxruntime="1.20.0")
+HERE = VerificationFacts(host_class=CLASS, kernel="6.1", onnxruntime="1.20.0")
 BAD_NAME = "db\x1b[2J\n::error::x"
 
 

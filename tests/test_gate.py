@@ -32,7 +32,7 @@ from ortune.cli.gate import check_outputs, write_reports
 from ortune.gates.file import read_gates
 from ortune.gates.prepare import make_gate, parse_slowdowns
 from ortune.gates.reporters.history import read_history
-from ortune.gates.results import LARGEST_SLOWDOWN, Finding, Gate, GateSide
+from ortune.gates.results import LARGEST_ALLOWED_SLOWDOWN, Finding, Gate, GateSide
 from ortune.gates.run import exit_decision, judge_together, run_gate
 from ortune.gates.sides import check_head, check_python, read_side
 from ortune.knobs import DEFAULT
@@ -184,7 +184,7 @@ class TestSides:
         path = str(write(record, tmp_path / "c.json"))
         found = make_gate(GateRequest(base=path, also=("memory",)))
         assert [limit.text for limit in found.goal.limits] == ["p99<1ms"]
-        assert found.slowdowns == {"p50": LARGEST_SLOWDOWN, "memory": pytest.approx(0.03)}
+        assert found.slowdowns == {"p50": LARGEST_ALLOWED_SLOWDOWN, "memory": pytest.approx(0.03)}
         assert make_gate(GateRequest(base=path, max_slowdown=("5%",))).slowdowns == {"p50": pytest.approx(0.05)}
 
     def test_one_config_has_one_python(self, tmp_path: Path) -> None:
@@ -396,8 +396,23 @@ class TestWorkers:
     def test_the_command(self, tmp_path: Path) -> None:
         """On a simulated host. Head exceeds its limit, which decides the gate when there are enough launches."""
         done = run_ortune(
-            *("gate", TINY_CNN, TINY_CNN, "--budget", "60s", "--busy", "--max-slowdown", "300%", "--limit", "p50<1us"),
-            *("--json", "--junit", "junit.xml", "--markdown", "page.md", "--history", "h.jsonl"),
+            "gate",
+            TINY_CNN,
+            TINY_CNN,
+            "--budget",
+            "60s",
+            "--busy",
+            "--max-slowdown",
+            "300%",
+            "--limit",
+            "p50<1us",
+            "--json",
+            "--junit",
+            "junit.xml",
+            "--markdown",
+            "page.md",
+            "--history",
+            "h.jsonl",
             cwd=tmp_path,
             simulate=True,
         )

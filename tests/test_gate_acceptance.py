@@ -13,6 +13,7 @@ from onnx import TensorProto, helper
 
 import ortune
 from ortune import Config, Load, MeasureError, RecordError, Tolerance, UsageError
+from ortune.bounds import MOST_TOLERANCE
 from ortune.gates.acceptance import list_notes
 from ortune.gates.prepare import make_gate, prepare_gate
 from ortune.gates.reporters.github import render_annotations
@@ -25,7 +26,6 @@ from ortune.measure.open import ComparisonSetup
 from ortune.options import options_of
 from ortune.requests import GateRequest, SearchRequest
 from ortune.workload import QUANTIZED_TOLERANCE, TF32_TOLERANCE, make_load, parse_limit
-from ortune.workload.workload import MOST_TOLERANCE
 from tests.conftest import TINY_CNN, run_ortune
 from tests.gate_results import make_result
 from tests.records import ONE_THREAD, make_local_record, write

@@ -20,7 +20,7 @@ from ortune import Config, Goal, InterimResult, Load, Objective
 from ortune.gates.decision import (
     ALPHA,
     CHECKS,
-    MIN_LAUNCHES,
+    LAST_CHECK_LAUNCHES,
     SPENT_SHARE,
     check_alpha,
     combine_decisions,
@@ -31,7 +31,7 @@ from ortune.gates.decision import (
     launch_means,
 )
 from ortune.gates.reporters.messages import describe_finding, describe_undecided
-from ortune.gates.results import LARGEST_SLOWDOWN, Decision, Finding, Observe
+from ortune.gates.results import LARGEST_ALLOWED_SLOWDOWN, Decision, Finding, Observe
 from ortune.gates.sequential_test import (
     SequentialTest,
     compute_log_ratios,
@@ -353,10 +353,10 @@ class TestSequentialTest:
 
     def test_when_time_is_up_the_next_check_is_used(self) -> None:
         found = self.run("p50", 1e6, 1.0, time_s=9.0)
-        assert MIN_LAUNCHES <= found.launches < CHECKS[0]
+        assert LAST_CHECK_LAUNCHES <= found.launches < CHECKS[0]
         assert (found.decision, found.n_checks) == ("pass", 1)
         few = self.run("p50", 1e6, 1.0, time_s=4.0)
-        assert few.launches < MIN_LAUNCHES
+        assert few.launches < LAST_CHECK_LAUNCHES
         assert (few.decision, few.n_checks) == ("inconclusive", 0)
         assert few.reason == f"there was time for only {few.launches} launches of each side: use a larger budget"
 
@@ -460,7 +460,7 @@ class TestDecide:
         assert decide(self.interim(), self.make_test()) == ("pass", "p50 is not worse by 3%")
 
     def test_only_the_limits_decide(self) -> None:
-        found = judge_objective("p50", launches(1.0), 1 + LARGEST_SLOWDOWN)
+        found = judge_objective("p50", launches(1.0), 1 + LARGEST_ALLOWED_SLOWDOWN)
         limit = LimitCheck(limit="mean<2ms", figure="mean", bound=2e6, value=1e6, low=9e5, high=1.1e6, kept="yes")
         assert decide(self.interim(findings=(found,), limits=(limit,)), self.make_test()) == (
             "pass",

@@ -409,7 +409,7 @@ class TestModels:
             parse_reply(reply, tmp_path / "m.onnx", ModelInfo)
 
     def test_a_graph_that_is_too_large_for_an_answer(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-        monkeypatch.setattr("ortune.model.child.MOST_BYTES", 100)
+        monkeypatch.setattr("ortune.model.child.MOST_FACTS_BYTES", 100)
         node = helper.make_node("Identity", ["x"], ["y"])
         values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in ("x", "y")]
         model = helper.make_model(helper.make_graph([node], "g", values[:1], values[1:]))

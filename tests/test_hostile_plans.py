@@ -153,11 +153,11 @@ HOSTILE: dict[str, tuple[str, Change]] = {
     "long texts": (ONE, put_all("x" * 60_000, *TEXTS)),
     "a regular expression": (
         ONE,
-        put({"program": "p", "sha256": "0" * 64, "kind": "metric", "metric": "(a+)+$"}, *("workload", "program")),
+        put({"program": "p", "sha256": "0" * 64, "kind": "metric", "metric": "(a+)+$"}, "workload", "program"),
     ),
     "a server elsewhere": (
         ONE,
-        put({"program": "p", "sha256": "0" * 64, "kind": "server", "url": "http://[::1]/"}, *("workload", "program")),
+        put({"program": "p", "sha256": "0" * 64, "kind": "server", "url": "http://[::1]/"}, "workload", "program"),
     ),
     "a rate of almost nothing": (SEVERAL, put(1e-300, "models", 0, "demand", "rate_per_s")),
     "a rate without end": (SEVERAL, put(1.7e308, "models", 0, "demand", "rate_per_s")),

@@ -13,7 +13,7 @@ import os
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -87,10 +87,40 @@ def benign() -> dict[str, Any]:
 
 TEXTS = st.sampled_from(
     [
-        *("/etc/passwd", "../../victim", "/dev/zero", "/dev/stdin", "-", "", ".", "..", "C:\\x", "\\\\host\\share"),
-        *("$(touch victim)", "`touch victim`", "; touch victim", "| sh", "a\nimport os", "\x1b]0;x\x07", "\x00"),
-        *("[/red]", "[bold]", "${{ secrets }}", "\u202egpj", "\ud800", "🦊" * 50, "x" * 100_000, "{trust}", "%s%n"),
-        *("LD_PRELOAD", "PYTHONPATH", "__class__", "ORTUNE_APPLY", "1e400", "NaN", "0", "-1"),
+        "/etc/passwd",
+        "../../victim",
+        "/dev/zero",
+        "/dev/stdin",
+        "-",
+        "",
+        ".",
+        "..",
+        "C:\\x",
+        "\\\\host\\share",
+        "$(touch victim)",
+        "`touch victim`",
+        "; touch victim",
+        "| sh",
+        "a\nimport os",
+        "\x1b]0;x\x07",
+        "\x00",
+        "[/red]",
+        "[bold]",
+        "${{ secrets }}",
+        "\u202egpj",
+        "\ud800",
+        "🦊" * 50,
+        "x" * 100_000,
+        "{trust}",
+        "%s%n",
+        "LD_PRELOAD",
+        "PYTHONPATH",
+        "__class__",
+        "ORTUNE_APPLY",
+        "1e400",
+        "NaN",
+        "0",
+        "-1",
     ]
 ) | st.text(max_size=30)
 VALUES: st.SearchStrategy[Any] = st.recursive(
@@ -126,9 +156,13 @@ def configs(draw: st.DrawFn) -> dict[str, Any]:
 def all_paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     if path:
         yield path
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, (list, tuple)) else ()
-    for key, each in items:
-        yield from all_paths(each, (*path, key))
+    items: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, dict):
+        items = value.items()
+    elif isinstance(value, (list, tuple)):
+        items = enumerate(value)
+    for key, item in items:
+        yield from all_paths(item, (*path, key))
 
 
 @st.composite

@@ -28,7 +28,7 @@ from ortune.program import http_load, http_worker
 from ortune.program import server as program_server
 from ortune.program.http_load import HttpLoad, check_unused, check_url, find_free_port, wait_until_up
 from ortune.program.http_protocol import MOST_KEPT_BYTES, OpenRequest, Response, add_content_type
-from ortune.program.http_worker import MOST_LATE_NS, Requester, Sample, ServerClock, ServerLoad, read_samples
+from ortune.program.http_worker import MOST_LATE_NS, Requester, RequestSender, Sample, ServerClock, read_samples
 from ortune.worker import Block, BlockPlan, Failure, cpu, load_generator
 from ortune.worker.cpu import CpuTimes, TreeClock
 from ortune.worker.load_generator import generate_load
@@ -162,7 +162,7 @@ def test_a_large_answer_counts_as_a_whole(tmp_path: Path) -> None:
     with start_server() as (server, url):
         answers = []
         for size in (3_000_000, 30_000_000):
-            load = program_server.ServerLoad(
+            load = program_server.LoadGenerator(
                 program_server.Server(url=f"{url}/large/{size}"), tmp_path / "log", USABLE, 1, None
             )
             try:
@@ -176,7 +176,7 @@ def test_a_large_answer_counts_as_a_whole(tmp_path: Path) -> None:
 def test_a_server_that_hangs_does_not_end_the_load_of_the_next_one(tmp_path: Path) -> None:
     hanging = BlockPlan(duration_ns=10**12, lead_in_ns=0, min_calls=1, deadline_s=0.5)
     with start_server() as (server, url):
-        load = program_server.ServerLoad(program_server.Server(url=f"{url}/work"), tmp_path / "log", USABLE, 1, None)
+        load = program_server.LoadGenerator(program_server.Server(url=f"{url}/work"), tmp_path / "log", USABLE, 1, None)
         try:
             load.open(0, server.pid)
             assert isinstance(load.measure(hanging), Failure)
@@ -282,7 +282,7 @@ def test_the_time_of_the_server_is_not_subtracted(path: str) -> None:
 
 def test_the_time_of_each_call_is_subtracted_from_its_latency(monkeypatch: pytest.MonkeyPatch) -> None:
     with start_server() as (server, url):
-        load = ServerLoad(OpenRequest(url=f"{url}/work", timeout_s=30, root=server.pid, usable=USABLE))
+        load = RequestSender(OpenRequest(url=f"{url}/work", timeout_s=30, root=server.pid, usable=USABLE))
         windows: list[Window[CpuTimes]] = []
 
         def generate(*arguments: Any, **options: Any) -> Any:
@@ -430,7 +430,7 @@ def test_processes_are_looked_for_at_the_ends_of_the_window_only() -> None:
 def test_foreign_use_is_neither_that_of_the_server_nor_of_the_load_generator(monkeypatch: pytest.MonkeyPatch) -> None:
     with start_server() as (server, url):
         request = OpenRequest(url=f"{url}/work", timeout_s=30, root=server.pid, usable=(0, 1), n_cores=2)
-        load = ServerLoad(request)
+        load = RequestSender(request)
         busy_ns, foreign_ns = 10**9, [0]
 
         def read_busy(cpus: frozenset[int]) -> int:
@@ -455,7 +455,7 @@ def test_foreign_use_is_neither_that_of_the_server_nor_of_the_load_generator(mon
 
 def test_latency_at_a_rate_does_not_include_that_clients_wake_up_late(monkeypatch: pytest.MonkeyPatch) -> None:
     request = OpenRequest(url="http://127.0.0.1:9/", timeout_s=30, root=os.getpid(), usable=USABLE)
-    server_load = ServerLoad(request)
+    server_load = RequestSender(request)
     late_ns = [np.array([MS // 5, 3 * MS]), None]
 
     def generate(*_: object, **__: object) -> Window[CpuTimes]:

@@ -13,9 +13,9 @@ import re
 import subprocess
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
@@ -85,30 +85,17 @@ def test_all_statements_are_listed() -> None:
     }
 
 
-class ModuleFacts(NamedTuple):
-    """What a module imports anywhere in its code, and how many lines of code it has."""
-
-    imports: frozenset[str]
-    n_code_lines: int
+@functools.cache
+def parse(module: str) -> ast.Module:
+    """Return the syntax tree of a module."""
+    return ast.parse(MODULES[module].read_text())
 
 
 @functools.cache
-def read_facts(module: str) -> ModuleFacts:
-    """Parse a module."""
-    text = MODULES[module].read_text()
-    tree = ast.parse(text)
-    return ModuleFacts(find_imports(module, tree), count_code_lines(text, tree))
-
-
 def imports_of(module: str) -> frozenset[str]:
     """Return the modules that a module imports anywhere in its code; for names of a package, the package."""
-    return read_facts(module).imports
-
-
-def find_imports(module: str, tree: ast.Module) -> frozenset[str]:
-    """Return the modules that a parsed module imports."""
     found: set[str] = set()
-    for node in list_statements(tree):
+    for node in list_statements(parse(module)):
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -302,27 +289,137 @@ def test_help_is_light() -> None:
     assert done.stdout.strip().splitlines()[-1] == "[]"
 
 
-DECLARATIONS = {"ortune.requests"}
-"""Modules that hold data, one declaration for each option."""
-
-MAX_CODE_LINES = 450
+CLASSES_OF_SEVERAL_MODULES = {"Observation", "Plan"}
+"""Names of classes that still stand for two things. They are those of the Python interface, and of `tuning/`."""
 
 
-def count_code_lines(text: str, tree: ast.Module) -> int:
-    """Return the number of lines with code: no blank lines, comments or docstrings."""
-    documentation = {
-        line
-        for node in list_statements(tree)
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
-        for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
-    }
-    lines = enumerate(text.splitlines(), 1)
-    return sum(1 for n, line in lines if line.strip() and not line.strip().startswith("#") and n not in documentation)
+def test_a_class_has_a_name_of_its_own() -> None:
+    homes: dict[str, list[str]] = {}
+    for module in MODULES:
+        for node in list_statements(parse(module)):
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name, []).append(module)
+    assert {name for name, modules in homes.items() if len(modules) > 1} == CLASSES_OF_SEVERAL_MODULES
 
 
-def test_modules_are_short() -> None:
-    lengths = {module: read_facts(module).n_code_lines for module in MODULES.keys() - DECLARATIONS}
-    assert not {module: length for module, length in lengths.items() if length > MAX_CODE_LINES}
+CONSTANTS_OF_SEVERAL_MODULES = {
+    "BATCH",
+    "FEWEST_ROUNDS",
+    "LONGEST_PAUSE_S",
+    "MAX_LAUNCHES",
+    "MIN_LAUNCHES",
+    "MOST_BYTES",
+    "PATIENCE",
+    "STANDARD_ERRORS",
+    "USUAL_BUDGET_S",
+    "USUAL_LUCK",
+    "WORST",
+}
+"""Names of constants that still stand for several things in `measure/`, `tuning/` and `storage/`."""
+
+STAND_IN = "ortune.apply.distribution.ortune_apply.naming"
+"""The module that takes the place of `ortune.naming` in the distribution ortune-apply, so it has the same names."""
+
+
+def is_number_or_text(value: ast.expr) -> bool:
+    """Return whether an expression is a number or a text, or is computed from one."""
+    match value:
+        case ast.Constant():
+            return isinstance(value.value, int | float | str | bytes)
+        case ast.UnaryOp():
+            return is_number_or_text(value.operand)
+        case ast.BinOp():
+            return is_number_or_text(value.left) or is_number_or_text(value.right)
+    return isinstance(value, ast.JoinedStr)
+
+
+def list_assignments(module: str) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Yield the targets and values of the assignments of a module, outside of its functions and classes."""
+    for node in parse(module).body:
+        match node:
+            case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)):
+                yield from zip(targets, values, strict=True)
+            case ast.Assign(targets=targets, value=value):
+                yield from ((target, value) for target in targets)
+            case ast.AnnAssign(target=target, value=ast.expr() as value):
+                yield target, value
+
+
+def list_constants(module: str) -> Iterator[tuple[str, ast.expr]]:
+    """Yield the public constants of a module that are numbers or texts, with their values."""
+    for target, value in list_assignments(module):
+        is_public = isinstance(target, ast.Name) and re.fullmatch(r"[A-Z][A-Z0-9_]*", target.id)
+        if is_public and is_number_or_text(value):
+            yield ast.unparse(target), value
+
+
+def test_a_constant_has_a_name_of_its_own() -> None:
+    """Equal constants are one constant, which other modules import.
+
+    Code inside programs imports nothing else of ortune, so it may repeat a constant, with the same value.
+    """
+    homes: dict[str, dict[str, str]] = {}
+    for module in MODULES.keys() - {STAND_IN}:
+        for name, value in list_constants(module):
+            homes.setdefault(name, {})[module] = ast.dump(value)
+    found = set()
+    for name, values in homes.items():
+        is_inside = {f"{module}.".startswith(f"{INSIDE}.") for module in values}
+        is_copy = len(values) == len(is_inside) == 2 and len(set(values.values())) == 1
+        if len(values) > 1 and not is_copy:
+            found.add(name)
+    assert found == CONSTANTS_OF_SEVERAL_MODULES
+
+
+def name_lines(found: Callable[[ast.AST], bool]) -> list[str]:
+    """Return the places in the package, as module and line, of the nodes for which `found` is true."""
+    return [
+        f"{module}:{getattr(node, 'lineno', 0)}"
+        for module in MODULES
+        for node in ast.walk(parse(module))
+        if found(node)
+    ]
+
+
+def test_lists_are_not_packed_by_stars() -> None:
+    """The formatter puts a long list one item a line, where a diff shows what changed."""
+    assert not name_lines(
+        lambda node: isinstance(node, ast.Starred) and isinstance(node.value, ast.List | ast.Set | ast.Tuple)
+    )
+
+
+WITH_NESTED_CONDITIONALS = {
+    "ortune.measure.block_plan",
+    "ortune.measure.block_runner",
+    "ortune.measure.evaluate",
+    "ortune.measure.limits",
+}
+"""Modules that still have them."""
+
+
+def test_conditional_expressions_are_not_nested() -> None:
+    """Two of them in one expression are read twice. Write if statements, a dictionary or a function."""
+
+    def is_nested(node: ast.AST) -> bool:
+        if not isinstance(node, ast.IfExp):
+            return False
+        return any(isinstance(inside, ast.IfExp) for inside in ast.walk(node) if inside is not node)
+
+    assert {place.partition(":")[0] for place in name_lines(is_nested)} == WITH_NESTED_CONDITIONALS
+
+
+NAME_THEIR_ITEMS = {"apply", "gates", "host", "knobs", "model", "planning", "record", "workload"}
+"""Packages where this is done."""
+
+
+def test_variables_say_what_they_hold() -> None:
+    """`each` says only that there are several."""
+    found = name_lines(
+        lambda node: (
+            (isinstance(node, ast.Name) and node.id == "each") or (isinstance(node, ast.arg) and node.arg == "each")
+        )
+    )
+    assert not [place for place in found if package_of(place.partition(":")[0]) in NAME_THEIR_ITEMS]
 
 
 MOST_DEEP_IMPORTS = 2650

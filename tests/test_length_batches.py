@@ -285,6 +285,6 @@ def test_files_have_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(lengths_module, "MOST_LENGTHS", 10)
     with pytest.raises(UsageError, match="more than 10 lengths"):
         parse_lengths(str(path))
-    monkeypatch.setattr(lengths_module, "MOST_BYTES", 10)
+    monkeypatch.setattr(lengths_module, "MOST_LENGTHS_BYTES", 10)
     with pytest.raises(UsageError, match="more than 0 KiB"):
         parse_lengths(str(path))

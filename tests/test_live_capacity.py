@@ -21,13 +21,13 @@ from ortune.queueing.capacity import Capacity
 from ortune.queueing.limited_figures import Utilization, limit_figure
 from ortune.queueing.live_capacity import (
     ENOUGH_NEAR,
-    MOST_REPEATS,
-    RELAXATIONS,
+    MEASUREMENT_RELAXATIONS,
+    MOST_RATE_REPEATS,
     find_joint_capacity,
     find_live_capacity,
 )
 from ortune.queueing.queue_model import Queue
-from ortune.queueing.rate_model import Observation, RateModel, find_factors, group_factors, join_factors
+from ortune.queueing.rate_model import RateMeasurement, RateModel, find_factors, group_factors, join_factors
 from ortune.queueing.services import make_services
 from ortune.queueing.tails import simulate_batched_tail, simulate_tail
 from ortune.queueing.theory import ConstantQueue, ExponentialQueue, KnownQueue, find_known_capacity
@@ -82,9 +82,9 @@ class Live:
         self.model = make_model(draw, target)
         self.rates: list[float] = []
 
-    def measure(self, rate_per_s: float, slowdown: float) -> Observation:
+    def measure(self, rate_per_s: float, slowdown: float) -> RateMeasurement:
         self.rates.append(rate_per_s)
-        least_s = RELAXATIONS * self.model.find_relaxation_ns(rate_per_s, slowdown) / 1e9
+        least_s = MEASUREMENT_RELAXATIONS * self.model.find_relaxation_ns(rate_per_s, slowdown) / 1e9
         n = max(1000, round(least_s * rate_per_s))
         n_warm_up = n // 2
         arrivals = np.cumsum(self.rng.exponential(1e9 / rate_per_s, n + n_warm_up))
@@ -150,7 +150,7 @@ def test_late_requests_of_slow_periods_count_in_full() -> None:
     model = make_model(draw_constant, "p90<30ms")
     rate = model.find_capacity(1.0)
     values = (0.02,) * 7 + (0.95,)
-    fit = model.fit([Observation(rate, each, 50_000, float(SERVICE_NS)) for each in values])
+    fit = model.fit([RateMeasurement(rate, each, 50_000, float(SERVICE_NS)) for each in values])
     assert model.expect(rate, fit.slowdown) == pytest.approx(float(np.mean(values)), rel=0.05)
 
 
@@ -160,10 +160,10 @@ def test_a_host_that_is_slow_at_times_has_a_lower_capacity_than_its_mean_speed()
     capacity = model.find_capacity(1.0, factors)
     assert capacity < 0.95 * model.find_capacity(1.0)
     assert model.expect_on_average(capacity, 1.0, factors) == pytest.approx(0.1, rel=0.01)
-    seen = Observation(capacity, 0.1, 5000, float(SERVICE_NS), factors)
+    seen = RateMeasurement(capacity, 0.1, 5000, float(SERVICE_NS), factors)
     assert model.fit([seen] * 4).rate_per_s == pytest.approx(capacity, rel=0.03)
     # It is not known how often the host is slow if only one of the measurements shows it. All count as much.
-    steady = Observation(capacity, 0.02, 5000, 0.9 * SERVICE_NS)
+    steady = RateMeasurement(capacity, 0.02, 5000, 0.9 * SERVICE_NS)
     joined = join_factors(
         [seen._replace(factors=group_factors(factors, 5)), *[steady._replace(factors=(0.9,) * 5)] * 3]
     )
@@ -196,7 +196,7 @@ def test_a_limit_that_is_kept_at_the_highest_rate() -> None:
     assert found.bound == "highest rate"
     assert found.rate_per_s.estimate == 100.0
     assert found.rate_per_s.high == math.inf
-    assert found.n_measurements <= 1 + MOST_REPEATS
+    assert found.n_measurements <= 1 + MOST_RATE_REPEATS
 
 
 def test_calls_alone_that_take_longer_than_the_limit() -> None:
@@ -212,7 +212,7 @@ def test_without_time_the_capacity_is_below_the_lowest_rate_at_which_the_limit_i
     live = Live(draw_constant, "p90<9ms")
     times = iter((True, True))
 
-    def measure(rate_per_s: float, slowdown: float) -> Observation | None:
+    def measure(rate_per_s: float, slowdown: float) -> RateMeasurement | None:
         return live.measure(rate_per_s, slowdown) if next(times, False) else None
 
     found = find_live_capacity(measure, live.model, lowest_per_s=2.0, highest_per_s=190.0, start_per_s=90.0)
@@ -233,9 +233,11 @@ def test_measurements_above_what_is_served_show_only_that_it_is_too_much() -> No
     """How long the queue became within a short time says nothing about the capacity."""
     model = make_model(draw_exponential, "mean<30ms")
     truth = math.sqrt(1 - 1 / 2.6) * HIGHEST_PER_S / 1.15
-    near = [Observation(truth * scale, model.expect(truth * scale, 1.15), 2000, 1.15e7) for scale in (0.97, 1.0, 1.03)]
+    near = [
+        RateMeasurement(truth * scale, model.expect(truth * scale, 1.15), 2000, 1.15e7) for scale in (0.97, 1.0, 1.03)
+    ]
     for value in (1e8, 1.5e9):
-        fit = model.fit([*near, Observation(185.0, value, 2000, 1.15e7)])
+        fit = model.fit([*near, RateMeasurement(185.0, value, 2000, 1.15e7)])
         assert fit.rate_per_s == pytest.approx(model.find_capacity(1.15), rel=0.01)
         assert fit.low_per_s < truth < fit.high_per_s
 
@@ -253,9 +255,9 @@ def test_a_limit_that_is_kept_although_the_model_expects_that_it_is_not() -> Non
     assert model.find_capacity(1.0) == 0
     rates = []
 
-    def measure(rate_per_s: float, slowdown: float) -> Observation:
+    def measure(rate_per_s: float, slowdown: float) -> RateMeasurement:
         rates.append(rate_per_s)
-        return Observation(rate_per_s, 0.0, 20_000, 10.5e6)
+        return RateMeasurement(rate_per_s, 0.0, 20_000, 10.5e6)
 
     found = find_live_capacity(
         measure,
@@ -273,7 +275,7 @@ def test_a_limit_that_is_kept_although_the_model_expects_that_it_is_not() -> Non
 def test_a_limit_that_is_kept_up_to_a_rate_that_the_model_cannot_expect() -> None:
     model = make_model_of_a_busy_host()
     found = find_live_capacity(
-        lambda rate_per_s, slowdown: Observation(rate_per_s, 0.6 if rate_per_s >= 60 else 0.0, 20_000, 10.5e6),
+        lambda rate_per_s, slowdown: RateMeasurement(rate_per_s, 0.6 if rate_per_s >= 60 else 0.0, 20_000, 10.5e6),
         model,
         lowest_per_s=2.0,
         highest_per_s=100.0,
@@ -296,7 +298,7 @@ def test_requests_that_are_not_independent_show_less(n_calls: int, is_clear: boo
     """Ten relaxation times without a request above the limit happen by chance."""
     model = make_model(draw_exponential, "p99<100ms")
     assert model.find_inflation(185.0, 1.0) > 100
-    _, high = model.bound_value(Observation(185.0, 0.0, n_calls), 1.0, 0.95)
+    _, high = model.bound_value(RateMeasurement(185.0, 0.0, n_calls), 1.0, 0.95)
     assert (high < 0.01) == is_clear
 
 
@@ -304,9 +306,9 @@ def test_a_capacity_far_below_the_expected_one() -> None:
     """A system that keeps the limit only at a tenth of the rate that the model expects."""
     live = Live(draw_constant, "p90<30ms")
 
-    def measure(rate_per_s: float, slowdown: float) -> Observation:
+    def measure(rate_per_s: float, slowdown: float) -> RateMeasurement:
         live.rates.append(rate_per_s)
-        return Observation(rate_per_s, 0.02 if rate_per_s <= 15 else 0.6, 1000)
+        return RateMeasurement(rate_per_s, 0.02 if rate_per_s <= 15 else 0.6, 1000)
 
     found = find_live_capacity(
         measure, live.model, lowest_per_s=2.0, highest_per_s=190.0, start_per_s=150.0, most_measurements=20
@@ -323,7 +325,7 @@ def test_more_requests_do_not_make_the_interval_wider(values: tuple[float, float
     rate = model.find_capacity(1.0)
     widths = []
     for n_calls in (20, 200, 2000, 20_000, 200_000):
-        observed = [Observation(rate, values[each % 2], n_calls, float(SERVICE_NS)) for each in range(n)]
+        observed = [RateMeasurement(rate, values[each % 2], n_calls, float(SERVICE_NS)) for each in range(n)]
         fit = model.fit(observed)
         widths.append(math.log(fit.high_per_s / fit.low_per_s))
     # The capacity itself differs a little, and the logarithm of its interval with it.
@@ -333,7 +335,7 @@ def test_more_requests_do_not_make_the_interval_wider(values: tuple[float, float
 
 def test_overload_alone_shows_no_capacity() -> None:
     model = make_model(draw_constant, "p90<30ms")
-    fit = model.fit([Observation(rate, 1.0, 2000, float(SERVICE_NS)) for rate in (230.0, 240.0)])
+    fit = model.fit([RateMeasurement(rate, 1.0, 2000, float(SERVICE_NS)) for rate in (230.0, 240.0)])
     assert (fit.low_per_s, fit.high_per_s) == (0, math.inf)
 
 
@@ -390,8 +392,8 @@ class TestSeveralParts:
         for other in (make_model(draw_constant, "p90<300ms"), make_model(draw_constant, "p90<31ms")):
             seen = Live(draw_constant, "p90<30ms", seed=1)
 
-            def measure(rate: float, slowdowns: Sequence[float], seen: Live = seen) -> list[Observation]:
-                return [seen.measure(rate, slowdowns[0]), Observation(rate, 0.0, 4)]
+            def measure(rate: float, slowdowns: Sequence[float], seen: Live = seen) -> list[RateMeasurement]:
+                return [seen.measure(rate, slowdowns[0]), RateMeasurement(rate, 0.0, 4)]
 
             found = find_joint_capacity(
                 measure,
@@ -411,8 +413,8 @@ class TestSeveralParts:
         live = Live(draw_constant, "p90<30ms")
         other = make_quick_model(99, 400 * MS)
 
-        def measure(rate: float, slowdowns: Sequence[float]) -> list[Observation]:
-            return [live.measure(rate, slowdowns[0]), Observation(rate, 0.0, 100, float(SERVICE_NS))]
+        def measure(rate: float, slowdowns: Sequence[float]) -> list[RateMeasurement]:
+            return [live.measure(rate, slowdowns[0]), RateMeasurement(rate, 0.0, 100, float(SERVICE_NS))]
 
         found = find_joint_capacity(
             measure,
@@ -431,7 +433,7 @@ class TestSeveralParts:
         quick = make_quick_model(90, 90 * MS)
         truth = find_known_capacity(ConstantQueue, N_SERVERS, 0.9, 3.0 / 0.8) * HIGHEST_PER_S / 0.8
         found = find_joint_capacity(
-            lambda rate, slowdowns: [slow.measure(rate, slowdowns[0]), Observation(rate, 0.0, 2000)],
+            lambda rate, slowdowns: [slow.measure(rate, slowdowns[0]), RateMeasurement(rate, 0.0, 2000)],
             [slow.model, quick],
             lowest_per_s=2.0,
             highest_per_s=1.3 * HIGHEST_PER_S,
@@ -464,8 +466,8 @@ def test_without_a_limit_for_latencies_callers_are_almost_always_busy(slowdown: 
         figure=Utilization(0.98),
     )
 
-    def measure(rate_per_s: float, expected: float) -> Observation:
-        return Observation(rate_per_s, rate_per_s * slowdown / HIGHEST_PER_S, 1000)
+    def measure(rate_per_s: float, expected: float) -> RateMeasurement:
+        return RateMeasurement(rate_per_s, rate_per_s * slowdown / HIGHEST_PER_S, 1000)
 
     found = find_live_capacity(
         measure, model, lowest_per_s=2.0, highest_per_s=1.1 * HIGHEST_PER_S, start_per_s=120.0, most_measurements=8

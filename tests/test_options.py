@@ -257,16 +257,6 @@ def test_defaults_of_fields_are_valid_values() -> None:
                     assert declared.option.parse(default) == default
 
 
-def test_options_and_records_have_the_same_bounds() -> None:
-    """The options do not import the workload, which records use too, so each states the bounds."""
-    from ortune import program_options, requests
-    from ortune.workload import load, workload
-
-    assert requests.MOST_TOLERANCE == workload.MOST_TOLERANCE
-    assert program_options.MOST_CLIENTS == load.MOST_CLIENTS
-    assert program_options.MOST_SESSIONS == load.MOST_SESSIONS
-
-
 def test_a_value_of_an_option_in_a_message_may_contain_a_placeholder() -> None:
     error = UsageError("{port} needs a URL.", "Add {url=http://127.0.0.1:{port}/}, or {budget=20s}.")
     assert error.render(spell_as_flag) == (

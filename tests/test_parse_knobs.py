@@ -19,7 +19,7 @@ from ortune.knobs.knob import Knob
 from ortune.knobs.parse_config import make_config, split_settings
 from ortune.knobs.parse_knobs import check_fix, check_only, check_tune, split_fix, split_tune
 from ortune.knobs.providers import PROVIDERS
-from ortune.knobs.space import MAX_CANDIDATES
+from ortune.knobs.space import MAX_SPACE_CANDIDATES
 from ortune.options import make_request, parse_names
 from ortune.program.space import LIBRARY_VARIABLES, library_dimensions, workers_dimension
 from ortune.record.files import read_trials
@@ -362,7 +362,7 @@ class TestByDefault:
     def test_a_large_space_keeps_the_candidates_nearest_to_the_default(self) -> None:
         tune = {name: tuple(str(n) for n in range(1, 9)) for name in (SPIN, BACKOFF)}
         space = build_space(make_host(8), make_model(4), SpaceOptions(tune=tune))
-        assert len(space.candidates) == MAX_CANDIDATES
+        assert len(space.candidates) == MAX_SPACE_CANDIDATES
         far = [sum(label != "default" for label in c.labels.values()) for c in space.candidates]
         assert far == sorted(far)
         for dimension in space.dimensions:

@@ -15,8 +15,8 @@ from ortune.host import read_host
 from ortune.knobs import DEFAULT
 from ortune.measure.comparison import Comparison, Noise, Row
 from ortune.record.files import read_trials
-from ortune.record.schema import SCHEMA
-from ortune.record.trials import Header, Trials, decode_trials, encode_trials
+from ortune.record.schema import RECORD_SCHEMA
+from ortune.record.trials import Trials, TrialsHeader, decode_trials, encode_trials
 from ortune.report.make import make_page
 from ortune.report.source import read_source
 from ortune.report.write import render_page
@@ -24,7 +24,7 @@ from ortune.tuning.conclude import list_sessions
 from ortune.worker import Block, SessionInfo
 from ortune.worker.block import CpuPlace
 from ortune.worker.cpu import tick_ns
-from ortune.worker.places import Place, PlaceReader, find_place, read_places, sum_places
+from ortune.worker.places import PlaceReader, ThreadPlace, find_place, read_places, sum_places
 from tests.conftest import long_params
 from tests.simulated import make_host
 from tests.test_report import BENCH, SEARCH
@@ -59,7 +59,7 @@ def test_places_are_read(threads: Threads) -> None:
     threads.write(7, 3, 20, 5)
     (threads.folder / "task" / "8").mkdir()
     (threads.folder / "task" / "8" / "stat").write_text("8 (short) S 1\n")
-    assert read_places((7, 8, 9), threads.folder) == {7: Place(3, 25 * tick_ns())}
+    assert read_places((7, 8, 9), threads.folder) == {7: ThreadPlace(3, 25 * tick_ns())}
     assert read_places((7,), threads.folder / "none") == {}
 
 
@@ -79,7 +79,7 @@ def test_time_counts_where_a_thread_ran_last(threads: Threads) -> None:
     # With several callers, this thread only waits for them.
     threads.write(OWN, 0, 110)
     threads.write(7, 1, 112)
-    assert reader.read([Place(1, 5), Place(3, 7)]) == (
+    assert reader.read([ThreadPlace(1, 5), ThreadPlace(3, 7)]) == (
         CpuPlace(cpu=1, pool_ns=2 * tick, calls_ns=5),
         CpuPlace(cpu=3, pool_ns=0, calls_ns=7),
     )
@@ -127,8 +127,14 @@ def test_a_search_keeps_where_threads_ran() -> None:
     comparison = Comparison(objective="p50", rows=(row,), calls_needed=1, noise=noise)
     sessions = list_sessions(comparison)
     topology = make_host(2).topology
-    header = Header(
-        schema=SCHEMA, model="x", started="", objectives=("p50",), figures=("p50",), topology=topology, usable=(0,)
+    header = TrialsHeader(
+        schema=RECORD_SCHEMA,
+        model="x",
+        started="",
+        objectives=("p50",),
+        figures=("p50",),
+        topology=topology,
+        usable=(0,),
     )
     trials = decode_trials(encode_trials(Trials(header=header, trials=(), sessions=sessions)))
     found = trials.find_session(DEFAULT)

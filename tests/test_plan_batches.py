@@ -59,14 +59,14 @@ from ortune.planning.options import PlanOptions
 from ortune.planning.prepare import prepare_plan
 from ortune.planning.proof import mark_proven
 from ortune.planning.result import Estimate, LengthPlan, LengthPolicy
-from ortune.planning.run import Outcome, run_stages
+from ortune.planning.run import PlanOutcome, run_stages
 from ortune.planning.space import make_deployment_space
 from ortune.queueing.batching import make_batch_times
 from ortune.queueing.interpolation import make_call_times
 from ortune.queueing.length_batches import evaluate_policies
 from ortune.requests import PlanRequest
 from ortune.worker import BlockPlan, Failure
-from ortune.worker.block import ItemGroup, Job, Memory
+from ortune.worker.block import ItemGroup, ItemsJob, Memory
 from ortune.worker.executor import ProcessExecutor, launch_reference
 from ortune.worker.jobs import JobPreparation, cut_padding, pad_item
 from ortune.worker.outputs import Difference
@@ -194,7 +194,7 @@ class TestPadding:
 
     def test_outputs_are_compared_with_those_of_the_item_alone(self) -> None:
         samples = [{"x": np.full((1, length), length)} for length in (2, 3)]
-        job = Job(groups=(ItemGroup(items=(1, 0), length=4),), axes={"x": (1,)}, is_checked=True)
+        job = ItemsJob(groups=(ItemGroup(items=(1, 0), length=4),), axes={"x": (1,)}, is_checked=True)
         seen = []
 
         def compare(expected: Any, actual: Any) -> Difference:
@@ -228,7 +228,7 @@ class TestRealWorkers:
         axes = find_length_axes(model, InputOptions())
         feed = make_length_feed(model, InputOptions(), LENGTHS, axes)
         groups = (ItemGroup(items=(1, 6, 4), length=12), ItemGroup(items=(2, 0), length=200))
-        job = Job(groups=groups, axes=axes, is_checked=True)
+        job = ItemsJob(groups=groups, axes=axes, is_checked=True)
         plan = BlockPlan(duration_ns=MS, lead_in_ns=0, min_calls=2, deadline_s=60, job=job)
         single = msgspec.structs.replace(plan, load=Load(scenario="multi-client", clients=2), lead_in_ns=1)
         with ProcessExecutor(model, feed, Tolerance(), usable=(0, 1)) as executor:
@@ -295,11 +295,11 @@ def test_batches_that_do_not_fit_into_memory_are_not_measured() -> None:
     assert measured == [1]
 
 
-def find_job_ns(job: Job) -> float:
+def find_job_ns(job: ItemsJob) -> float:
     return sum(token_ns(len(group.items), group.length) for group in job.groups)
 
 
-def find_job_bytes(job: Job) -> int:
+def find_job_bytes(job: ItemsJob) -> int:
     return max(100_000 * len(group.items) * group.length for group in job.groups)
 
 
@@ -307,7 +307,7 @@ ON_ALL_CPUS = Deployment()
 
 
 def plan_simulated_lengths(
-    find_fault: Callable[[Job], str] = lambda job: "",
+    find_fault: Callable[[ItemsJob], str] = lambda job: "",
     deployment: Deployment = ON_ALL_CPUS,
     *,
     limit_bytes: float | None = None,
@@ -486,7 +486,7 @@ def batch_latency(config: Config, load: Load) -> float:
     return (9e6 + 1e6 * config.batch) * max(load.n_callers, 1)
 
 
-def plan_simulated(*, batches: tuple[int, ...] = (), n_cores: int = 1, **options: Any) -> Outcome:
+def plan_simulated(*, batches: tuple[int, ...] = (), n_cores: int = 1, **options: Any) -> PlanOutcome:
     executor = SimulatedExecutor(lambda config: 1, latency_under=batch_latency, launch_s=0.01)
     base = Config(batch=batches[0]) if batches else DEFAULT
     space = make_deployment_space(make_host(n_cores), base, batches=batches)
@@ -527,7 +527,7 @@ class TestStaticBatches:
 
 
 @pytest.fixture(scope="module")
-def outcome() -> Outcome:
+def outcome() -> PlanOutcome:
     """Return the outcome of a plan with dynamic batching on a simulated host."""
     slo = parse_limit("p99<60ms")
     return plan_simulated(slo=slo, dynamic_batching=True, rate_per_s=900.0, budget_s=600.0)
@@ -597,7 +597,7 @@ class TestDynamicBatching:
         assert times.variation == pytest.approx(0.005, rel=0.01)
 
     @pytest.mark.long
-    def test_it_is_measured_and_recommended(self, outcome: Outcome) -> None:
+    def test_it_is_measured_and_recommended(self, outcome: PlanOutcome) -> None:
         row = outcome.rows[outcome.recommended]
         assert row.deployment.batching
         assert row.deployment.config.batch == 1
@@ -662,7 +662,7 @@ class TestDynamicBatching:
         assert len(found.rows) > 1
 
     @pytest.mark.long
-    def test_a_prediction_alone_does_not_recommend_it(self, outcome: Outcome) -> None:
+    def test_a_prediction_alone_does_not_recommend_it(self, outcome: PlanOutcome) -> None:
         rows = [msgspec.structs.replace(row, capacity=row.predicted_capacity or row.capacity) for row in outcome.rows]
         assert all(not row.is_proven for row in mark_proven(rows) if row.deployment.batching)
         assert not rows[rank_rows(mark_proven(rows))[0]].deployment.batching

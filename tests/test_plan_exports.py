@@ -354,7 +354,18 @@ class TestSources:
         path = tmp_path / "front.json"
         path.write_bytes(msgspec.json.encode(msgspec.structs.replace(record, evidence=evidence)))
         done = run_ortune(
-            *("apply", path, TINY_CNN, "--to", "gunicorn", "--pick", "2", "--clients", "3", "--rate", "5/s", "--trust"),
+            "apply",
+            path,
+            TINY_CNN,
+            "--to",
+            "gunicorn",
+            "--pick",
+            "2",
+            "--clients",
+            "3",
+            "--rate",
+            "5/s",
+            "--trust",
             cwd=tmp_path,
         )
         assert f"ortune apply {path} --pick 2 --clients 3 --rate 5/s --trust -- gunicorn" in done.stdout, done.stderr

@@ -47,14 +47,14 @@ from ortune.planning.capacity import estimate_utilization, find_launch_error, pr
 from ortune.planning.choose import add_cost, correct_predictions, explain_choice, find_best, rank_rows
 from ortune.planning.deployment import Batching
 from ortune.planning.files import decode_plan, encode_plan
-from ortune.planning.measured_capacity import FEWEST_MEASUREMENTS
+from ortune.planning.measured_capacity import FEWEST_RATE_MEASUREMENTS
 from ortune.planning.measuring import DeploymentRunner
 from ortune.planning.memory import MemoryNeeds
 from ortune.planning.options import PlanOptions
 from ortune.planning.prepare import prepare_plan
 from ortune.planning.proof import mark_proven
-from ortune.planning.result import SCHEMA, AtRate, Estimate, PlannedDeployment
-from ortune.planning.run import Outcome, _Planning, run_stages
+from ortune.planning.result import PLAN_SCHEMA, AtRate, Estimate, PlannedDeployment
+from ortune.planning.run import PlanOutcome, _Planning, run_stages
 from ortune.planning.screening import screen_deployments
 from ortune.planning.space import make_deployment_space
 from ortune.queueing.theory import ConstantQueue, find_known_capacity
@@ -99,7 +99,7 @@ def open_simulated(executor: SimulatedExecutor, *, free_bytes: int | None = 8_00
 
 def plan_simulated(
     executor: SimulatedExecutor, n_cores: int = 2, *, free_bytes: int | None = 8_000_000_000, **options: Any
-) -> Outcome:
+) -> PlanOutcome:
     space = make_deployment_space(make_host(n_cores), DEFAULT)
     outcome = run_stages(space, open_simulated(executor, free_bytes=free_bytes), PlanOptions(**options))
     assert not executor.live
@@ -107,14 +107,14 @@ def plan_simulated(
 
 
 @functools.cache
-def plan_with_enough_time() -> tuple[Outcome, int]:
+def plan_with_enough_time() -> tuple[PlanOutcome, int]:
     """Return the outcome where there is time to measure capacities, and the number of blocks."""
     executor = SimulatedExecutor(lambda config: 1, latency_under=scale_badly(2))
     outcome = plan_simulated(executor, slo=parse_limit("p99<50ms"), budget_s=500.0)
     return outcome, executor.n_blocks
 
 
-def choose(outcome: Outcome) -> Deployment:
+def choose(outcome: PlanOutcome) -> Deployment:
     return outcome.rows[outcome.recommended].deployment
 
 
@@ -370,7 +370,7 @@ class TestStages:
         assert outcome.rows[0].capacity.source == "measured"
 
     @staticmethod
-    def plan_slow_calls(slowness: float, target: str, **options: Any) -> tuple[Outcome, float]:
+    def plan_slow_calls(slowness: float, target: str, **options: Any) -> tuple[PlanOutcome, float]:
         """Return the outcome for calls that take so many times 10 ms, and how long it took."""
         known = scale_badly(2)
         executor = SimulatedExecutor(
@@ -401,7 +401,7 @@ class TestStages:
         default = outcome.rows[0].capacity
         assert default and default.n_measurements
         assert default.source == "measured"
-        assert default.n_measurements >= FEWEST_MEASUREMENTS
+        assert default.n_measurements >= FEWEST_RATE_MEASUREMENTS
 
     def test_the_usual_budget_is_almost_enough_for_quick_calls(self) -> None:
         """Their capacities are measured for as long as it takes to see slow periods of the host."""
@@ -839,7 +839,7 @@ class TestDocument:
         path = tmp_path / "plan.json"
         path.write_bytes(encode_plan(plan))
         assert ortune.read_plan(path) == plan
-        assert json.loads(path.read_text())["schema"] == SCHEMA
+        assert json.loads(path.read_text())["schema"] == PLAN_SCHEMA
         assert plan.choice.deployment.processes == 2
 
     def test_batching(self) -> None:
@@ -858,8 +858,8 @@ class TestDocument:
         [
             (
                 ("schema",),
-                SCHEMA + 1,
-                f"has schema {SCHEMA + 1}, and this version of ortune reads schema {SCHEMA}",
+                PLAN_SCHEMA + 1,
+                f"has schema {PLAN_SCHEMA + 1}, and this version of ortune reads schema {PLAN_SCHEMA}",
             ),
             (("schema",), 0, "plan.json has schema 0, and this"),
             (("schema",), None, "has no number as its schema"),

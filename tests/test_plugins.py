@@ -619,7 +619,7 @@ print(session.get_providers())
 
     def test_a_search_lists_the_cache_and_no_option_is_ignored(self, tmp_path: Path) -> None:
         done = run_ortune(
-            *("search", TINY_CNN, "--provider", "openvino:cpu", "--budget", "6s", "-o", "r.json"), cwd=tmp_path
+            "search", TINY_CNN, "--provider", "openvino:cpu", "--budget", "6s", "-o", "r.json", cwd=tmp_path
         )
         assert done.returncode in {0, 3}, done.stderr
         assert "is ignored" not in done.stdout + done.stderr

@@ -17,7 +17,7 @@ from ortune.knobs import DEFAULT
 from ortune.model import compute_digest, read_model
 from ortune.options import make_request
 from ortune.program.applied import NO_SESSION, find_others, find_untuned
-from ortune.program.launcher import Launcher, Run, TunedModel
+from ortune.program.launcher import LaunchedProgram, Launcher, TunedModel
 from ortune.program.prepare import prepare_program
 from ortune.program.process import ProgramProcess
 from ortune.program.search import search_program
@@ -69,7 +69,9 @@ class TestReading:
 
 
 class TestRuns:
-    def run(self, folder: OwnedFolder, config: Config, *paths: Path, model_path: Path = TINY_CNN) -> tuple[Run, str]:
+    def run(
+        self, folder: OwnedFolder, config: Config, *paths: Path, model_path: Path = TINY_CNN
+    ) -> tuple[LaunchedProgram, str]:
         """Run a program to its end, with settings for the sessions of one model. Return what it printed, too."""
         task = ProgramTask(command=(sys.executable, "-c", CODE, *map(str, paths)))
         model = TunedModel(name=model_path.name, path=str(model_path), files=read_model(model_path).files)
@@ -77,7 +79,7 @@ class TestRuns:
         process = ProgramProcess()
         try:
             run = launcher.start(process, config)
-            assert isinstance(run, Run)
+            assert isinstance(run, LaunchedProgram)
             ended = process.wait(60)
         finally:
             process.close()

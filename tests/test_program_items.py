@@ -115,7 +115,7 @@ class VirtualCandidate(CallCandidate):
         self._program = VirtualProgram(self._durations_ns, now_ns)
         self._process = self._log = cast(Any, self._program)
         while not self._program.count_new():
-            self._program.wait(candidates.POLL_S)
+            self._program.wait(candidates.CANDIDATE_POLL_S)
         self._program.finish_call()
         self._count_first_calls(len(self._program.read()))
 

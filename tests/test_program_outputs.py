@@ -32,7 +32,7 @@ from ortune.options import make_request
 from ortune.prctl import HAS_DEATH_SIGNAL
 from ortune.program.candidates import CallCandidate
 from ortune.program.executor import ProgramExecutor, open_program_executor
-from ortune.program.launcher import Run
+from ortune.program.launcher import LaunchedProgram
 from ortune.program.outputs import OutputReference, check_output, is_unjudged, read_returned
 from ortune.program.prepare import PreparedProgram, can_measure_inside, prepare_program
 from ortune.program.search import open_program, search_program
@@ -539,7 +539,7 @@ class TestPrinted:
     """What complete runs print."""
 
     def compare(self, outputs: OutputReference, output: bytes | None, key: str = "") -> str | None:
-        run = cast("Run", SimpleNamespace(read_output=lambda: output))
+        run = cast("LaunchedProgram", SimpleNamespace(read_output=lambda: output))
         failure = outputs.compare_run(run, key or DEFAULT.key, is_baseline=not key)
         assert failure is None or failure.kind == "wrong_output"
         return failure.message if failure else None
@@ -576,7 +576,7 @@ class TestCheck:
 
     def check(self, folder: Path, command: str, *, timeout_s: float = 60) -> Failure | None:
         (folder / "stdout").write_text("label 3\n")
-        run = cast("Run", SimpleNamespace(folder=folder, stdout=folder / "stdout"))
+        run = cast("LaunchedProgram", SimpleNamespace(folder=folder, stdout=folder / "stdout"))
         return check_output(command, run, timeout_s=timeout_s)
 
     @pytest.mark.parametrize(
@@ -631,7 +631,7 @@ class TestCheck:
 
     def test_one_that_does_not_run_is_no_comparison(self, tmp_path: Path) -> None:
         (tmp_path / "stdout").touch()
-        run = cast("Run", SimpleNamespace(folder=tmp_path, stdout=tmp_path / "stdout"))
+        run = cast("LaunchedProgram", SimpleNamespace(folder=tmp_path, stdout=tmp_path / "stdout"))
         for command, is_compared in (("/no/such/program", False), ("false", True), ("true", True)):
             outputs = OutputReference(ProgramTask(command=("x",), check=command))
             outputs.compare_run(run, "tuned", is_baseline=False)

@@ -29,7 +29,7 @@ from ortune.program.search import ProgramResult, search_program
 from ortune.record import files, rescue
 from ortune.record.files import encode_record, read_records
 from ortune.record.journal import Content
-from ortune.record.schema import SCHEMA, Bundle
+from ortune.record.schema import RECORD_SCHEMA, Bundle
 from ortune.requests import ProgramSearchRequest
 from ortune.worker import Runtime
 from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
@@ -327,7 +327,7 @@ class TestWriting:
     def test_a_bundle_that_proves_more_is_kept(self, searches: Searches) -> None:
         (record,) = searches.run().records
         other = msgspec.structs.replace(record, model=msgspec.structs.replace(record.model, digest="0" * 64))
-        searches.output.write_bytes(encode_record(Bundle(schema=SCHEMA, records=(record, other))))
+        searches.output.write_bytes(encode_record(Bundle(schema=RECORD_SCHEMA, records=(record, other))))
         kept = searches.run(interrupt_at=20).kept
         assert kept
         assert len(read_records(kept)) == 2

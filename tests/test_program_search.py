@@ -29,7 +29,7 @@ from ortune.program.candidates import are_replaced
 from ortune.program.executor import ProgramExecutor
 from ortune.program.http_load import find_free_port
 from ortune.program.identity import describe_program_identity
-from ortune.program.launcher import Run
+from ortune.program.launcher import LaunchedProgram
 from ortune.program.metric import parse_metric
 from ortune.program.prepare import PreparedProgram, explain_endless, make_server, make_task, prepare_program
 from ortune.program.process import Ended, ProgramProcess
@@ -274,7 +274,7 @@ class TestFailures:
             prepare("run", "3", call="__main__:missing")
 
     def test_a_program_that_does_not_end(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(preparing, "FIRST_DEADLINE_S", 0.2)
+        monkeypatch.setattr(preparing, "FIRST_RUN_DEADLINE_S", 0.2)
         with pytest.raises(ProgramError) as caught:
             prepare(command=(sys.executable, "-c", "import time; time.sleep(600)"))
         assert "did not end within 0.2 s." in caught.value.message
@@ -290,7 +290,7 @@ class TestFailures:
     ) -> None:
         """It is not started again if memory has run out."""
         monkeypatch.setattr("ortune.program.launcher.count_oom_kills", lambda: 3)
-        run = Run(cast("Any", None), tmp_path, 0)
+        run = LaunchedProgram(cast("Any", None), tmp_path, 0)
         monkeypatch.setattr("ortune.worker.exit_status.count_oom_kills", lambda: n_kills)
         failure = run.explain_end(Ended(status=-9, wall_ns=1, cpu_ns=1, peak_bytes=1), "measure")
         assert failure.kind == kind
@@ -390,7 +390,7 @@ class TestMissingFiles:
         with contextlib.closing(start_executor("import sys; sys.stdin.read(); print(1)")) as executor:
             process = executor._process = ProgramProcess()
             run = executor.launcher.start(process, Config())
-            assert isinstance(run, Run)
+            assert isinstance(run, LaunchedProgram)
             ended = process.wait(60)
             assert ended
             run.stdout.unlink()
@@ -536,8 +536,16 @@ class TestCommand:
         command = [sys.executable, str(PROGRAM), str(TINY_CNN), "rate", "20"]
         only = [each for name in ONE_THREAD_ONLY for each in ("--only", name)]
         done = run_ortune(
-            *("search", "--budget", "6s", "--call", "__main__:work", *only),
-            *("--ignore-outputs", "-o", path, "--"),
+            "search",
+            "--budget",
+            "6s",
+            "--call",
+            "__main__:work",
+            *only,
+            "--ignore-outputs",
+            "-o",
+            path,
+            "--",
             *command,
             cwd=tmp_path,
         )
@@ -555,7 +563,7 @@ class TestCommand:
     def test_json(self, tmp_path: Path) -> None:
         command = [sys.executable, str(PROGRAM), str(TINY_CNN), "run", "3"]
         done = run_ortune(
-            *("search", "--budget", "6s", "--only", "intra_op_num_threads", "-o", "-", "--"), *command, cwd=tmp_path
+            "search", "--budget", "6s", "--only", "intra_op_num_threads", "-o", "-", "--", *command, cwd=tmp_path
         )
         assert done.returncode in {0, 3}, done.stderr
         assert json.loads(done.stdout)["workload"]["program"]["program"] == Path(sys.executable).name

@@ -23,7 +23,7 @@ from ortune.program import prepare as preparing
 from ortune.program import runner
 from ortune.program.prepare import PreparedProgram, prepare_program
 from ortune.program.process import SUPERVISOR_ENDED, ProgramProcess
-from ortune.program.server import ServerLoad
+from ortune.program.server import LoadGenerator
 from ortune.requests import ProgramSearchRequest
 from ortune.worker import Block, BlockPlan, Failure
 from tests.conftest import TINY_CNN, long_params
@@ -82,7 +82,7 @@ class Killed(ProgramProcess):
             os.kill(self.supervisor_pid, signal.SIGKILL)
 
 
-class KilledLoad(ServerLoad):
+class KilledLoad(LoadGenerator):
     """A load during whose first request the supervisors are killed."""
 
     n_left = 0
@@ -116,7 +116,7 @@ def prepared_calls() -> PreparedProgram:
 def prepared_server() -> PreparedProgram:
     """A server whose supervisor was killed once while it was observed."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(preparing, "ServerLoad", KilledLoad)
+        patch.setattr(preparing, "LoadGenerator", KilledLoad)
         patch.setattr(KilledLoad, "n_left", 1)
         found = prepare("server")
         assert KilledLoad.n_left == 0
@@ -139,7 +139,7 @@ def calls(prepared_calls: PreparedProgram) -> Iterator[OpenComparison]:
 @pytest.fixture
 def server(prepared_server: PreparedProgram) -> Iterator[OpenComparison]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runner, "ServerLoad", KilledLoad)
+        patch.setattr(runner, "LoadGenerator", KilledLoad)
         with open_uncalibrated(prepared_server) as opened:
             yield opened
 

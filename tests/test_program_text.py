@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ortune.program import text
-from ortune.program.text import NOTHING, TOLERANCE, compare_text, find_unstable, has_stable_words
+from ortune.program.text import NOTHING, NUMBER_TOLERANCE, compare_text, find_unstable, has_stable_words
 
 WORDS = st.sampled_from(["score", "cat", "ü", "v1.2.3", "sha-1f3e", "3", "-17", "0.5", "1e-3", "2.50ms", "x2"])
 SEPARATORS = st.sampled_from([" ", "\n", ": ", ", ", "  ", "\t", '{"'])
@@ -36,7 +36,7 @@ FLOATS = st.floats(min_value=1e-6, max_value=1e6)
 )
 def test_rounding_is_no_difference(reference: bytes, other: bytes) -> None:
     assert compare_text(reference, other) is None
-    assert find_unstable(reference, other, tolerance=TOLERANCE) == NOTHING
+    assert find_unstable(reference, other, tolerance=NUMBER_TOLERANCE) == NOTHING
 
 
 def test_times_that_are_nearly_equal_vary() -> None:
@@ -91,7 +91,7 @@ def test_large_numbers_of_digits_are_text() -> None:
 
 
 def test_large_texts_are_compared_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text, "MOST_BYTES", 10)
+    monkeypatch.setattr(text, "MOST_COMPARED_BYTES", 10)
     assert compare_text(b"0.1234 ms", b"0.1235 ms") is None
     found = compare_text(b"score 0.1234", b"score 0.1235")
     assert found is not None
@@ -146,7 +146,9 @@ def test_a_text_equals_itself(data: bytes) -> None:
 @given(TEXTS, TEXTS)
 def test_what_is_ignored_makes_two_runs_equal(first: bytes, second: bytes) -> None:
     assert compare_text(first, second, find_unstable(first, second)) is None
-    assert (compare_text(first, second) is None) == (find_unstable(first, second, tolerance=TOLERANCE) == NOTHING)
+    assert (compare_text(first, second) is None) == (
+        find_unstable(first, second, tolerance=NUMBER_TOLERANCE) == NOTHING
+    )
     assert (compare_text(first, second) is None) == (compare_text(second, first) is None)
 
 

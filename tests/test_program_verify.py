@@ -38,7 +38,7 @@ from ortune.program.tuned import (
     read_program_records,
 )
 from ortune.record.files import encode_record, read_records
-from ortune.record.schema import SCHEMA, Bundle, Tried
+from ortune.record.schema import RECORD_SCHEMA, Bundle, Tried
 from ortune.requests import ProgramGateRequest, ProgramSearchRequest, ProgramVerifyRequest
 from ortune.worker import Failure
 from ortune.workload import make_load, parse_limit
@@ -113,7 +113,7 @@ def gate_request(config: Any, command: Sequence[str] = CALLS, **options: Any) ->
 
 
 def write_bundle(path: Path, *records: Record) -> Path:
-    path.write_bytes(encode_record(Bundle(schema=SCHEMA, records=records)))
+    path.write_bytes(encode_record(Bundle(schema=RECORD_SCHEMA, records=records)))
     return path
 
 

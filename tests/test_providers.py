@@ -48,7 +48,7 @@ from ortune.tuning.plan import BATCH
 from ortune.worker import BlockPlan, Failure, Runtime, SessionInfo
 from ortune.worker.block import GpuState
 from ortune.worker.devices import Devices
-from ortune.worker.executor import MOST_REPEATS, ProcessExecutor, launch_reference
+from ortune.worker.executor import MOST_SAMPLE_REPEATS, ProcessExecutor, launch_reference
 from ortune.worker.gpu import GpuReader, find_device, find_number, list_gpus, list_visible
 from ortune.worker.installed import find_installed_version
 from ortune.worker.providers import choose_providers
@@ -567,7 +567,7 @@ class TestBuilds:
         with self.executor() as executor:
             config = self.config("3")
             assert executor._count_repeats(DEFAULT) == 0
-            assert executor._count_repeats(config) == MOST_REPEATS
+            assert executor._count_repeats(config) == MOST_SAMPLE_REPEATS
             executor._nodes[config.key] = {}
             assert executor._count_repeats(config) == 1
 
@@ -1009,7 +1009,9 @@ print(json.dumps({{
 """
         log = tmp_path / "log.jsonl"
         done = run_program(
-            *(sys.executable, "-c", code),
+            sys.executable,
+            "-c",
+            code,
             record=write(record, tmp_path / "r.json"),
             options=("--explain-json", str(log), *options),
         )

@@ -22,7 +22,7 @@ from ortune.queueing.batching import (
 from ortune.queueing.capacity import find_capacity, simulate_capacity
 from ortune.queueing.cost import count_replicas, price_of_million
 from ortune.queueing.queue_model import Dispatch, Queue
-from ortune.queueing.replications import Latencies
+from ortune.queueing.replications import SimulatedLatencies
 from ortune.queueing.services import ServiceTimes, make_services, resample
 from ortune.queueing.simulation import serve, simulate
 from ortune.queueing.single_server import find_single_server_waits
@@ -148,9 +148,9 @@ def test_intervals_contain_the_truth() -> None:
 def test_controls_make_the_simulation_precise() -> None:
     queue = make_queue("exponential", 2)
     found = simulate(queue, 0.8 * queue.highest_per_s, relative_error=0.03, seed=1)
-    plain = Latencies(found.values_ns)
+    plain = SimulatedLatencies(found.values_ns)
 
-    def width(latencies: Latencies) -> float:
+    def width(latencies: SimulatedLatencies) -> float:
         return latencies.percentile(99).high - latencies.percentile(99).low
 
     assert width(found) < width(plain) / 4
@@ -240,7 +240,7 @@ def test_measured_services_must_be_positive(sample: list[float]) -> None:
 
 def test_estimates_of_replications_without_controls() -> None:
     values = np.arange(1.0, 1001.0).reshape(100, 10)
-    latencies = Latencies(values)
+    latencies = SimulatedLatencies(values)
     assert latencies.mean().estimate == pytest.approx(500.5)
     assert [latencies.percentile(point).estimate for point in (1, 50, 90)] == pytest.approx([10, 500, 900], abs=1)
 

@@ -42,14 +42,14 @@ from ortune.record.files import (
 from ortune.record.json_schema import json_schema
 from ortune.record.layout import encode
 from ortune.record.rounding import ratio, round_record, significant
-from ortune.record.schema import SCHEMA, Bundle, FrontPoint, TrialsFile, Tried
-from ortune.record.select import Choice
+from ortune.record.schema import RECORD_SCHEMA, Bundle, FrontPoint, TrialsFile, Tried
+from ortune.record.select import SelectedRecord
 from ortune.record.trials import (
-    Header,
     Trial,
     TrialRound,
     Trials,
     TrialSession,
+    TrialsHeader,
     decode_trials,
     encode_trials,
     is_trials_file,
@@ -243,13 +243,13 @@ class TestReading:
 
         A seed may be any number. It is only shown, and passed to random generators.
         """
-        kinds = inspect.multi_type_info([Record, Header, Trial, TrialRound, TrialSession])
+        kinds = inspect.multi_type_info([Record, TrialsHeader, Trial, TrialRound, TrialSession])
         seen: set[type] = set()
         found = {path for kind in kinds for path in find_unbounded(kind, "", seen)}
         checked = ("Config.", "ModelSettings.", "ThreadPool.", "Load.", "Workload.batches", "SessionInfo.settings")
         assert {path for path in found if not path.startswith(checked)} == {
             "Record.schema",
-            "Header.schema",
+            "TrialsHeader.schema",
             "Search.seed",
         }
 
@@ -283,7 +283,7 @@ class TestWhatIsKnown:
     def test_settings_that_were_only_fixed_are_not_applied(self) -> None:
         record = interrupted_with_fixed_settings()
         assert not record.is_proven
-        assert not Choice(record=record, source="", fits=True, why="").applies
+        assert not SelectedRecord(record=record, source="", fits=True, why="").applies
 
     def test_the_gain_is_that_of_the_config(self) -> None:
         record = example()
@@ -439,8 +439,8 @@ class TestWriting:
         path, kept = tmp_path / "c.json", tmp_path / "c.before.json"
         first, second = proven_gain("a"), proven_gain("b")
         lost = msgspec.structs.replace(example(), model=second.model)
-        both = Bundle(schema=SCHEMA, records=(first, second))
-        fewer: list[Record | Bundle] = [Bundle(schema=SCHEMA, records=(first, lost)), first]
+        both = Bundle(schema=RECORD_SCHEMA, records=(first, second))
+        fewer: list[Record | Bundle] = [Bundle(schema=RECORD_SCHEMA, records=(first, lost)), first]
         for new in fewer:
             write_record(both, path)
             assert write_record(new, path).kept == kept
@@ -456,7 +456,7 @@ class TestWriting:
 
     def test_a_record_of_a_newer_version_is_kept(self, tmp_path: Path) -> None:
         path, kept = tmp_path / "c.json", tmp_path / "c.before.json"
-        newer = json.dumps({**json.loads(EXAMPLE.read_bytes()), "schema": SCHEMA + 1}).encode()
+        newer = json.dumps({**json.loads(EXAMPLE.read_bytes()), "schema": RECORD_SCHEMA + 1}).encode()
         path.write_bytes(newer)
         assert write_record(example(), path).kept == kept
         assert kept.read_bytes() == newer
@@ -498,7 +498,7 @@ class TestWriting:
             assert is_record(path.read_bytes())
         newer = json.loads(EXAMPLE.read_bytes()) | {"schema": 99}
         assert is_record(json.dumps(newer).encode())
-        assert is_record(encode_record(Bundle(schema=SCHEMA, records=(example(), example()))))
+        assert is_record(encode_record(Bundle(schema=RECORD_SCHEMA, records=(example(), example()))))
 
     def test_a_large_file_is_not_read_to_find_that_it_is_of_another(self, tmp_path: Path) -> None:
         """Reading a terabyte would fail: it does not fit into memory."""
@@ -536,8 +536,8 @@ class TestWriting:
 
 def trials(seed: int) -> Trials:
     return Trials(
-        header=Header(
-            schema=SCHEMA,
+        header=TrialsHeader(
+            schema=RECORD_SCHEMA,
             model="sha256:0",
             started="2026-01-01",
             objectives=("p50",),
@@ -631,7 +631,7 @@ class TestTrials:
         screening = [msgspec.structs.replace(one, at_s=float(at)) for at in range(400)]
         others = [msgspec.structs.replace(each, stage="confirmation") for each in screening[:20]]
         written = msgspec.structs.replace(trials(1), rounds=(*screening, *others))
-        monkeypatch.setattr(trials_module, "MOST_BYTES", most_bytes)
+        monkeypatch.setattr(trials_module, "MOST_TRIALS_BYTES", most_bytes)
         found = decode_trials(encode_trials(written))
         assert found.trials == written.trials
         assert [sum(each.stage == stage for each in found.rounds) for stage in ("screening", "confirmation")] == [

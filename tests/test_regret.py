@@ -75,7 +75,7 @@ class TestTuning:
     def test_a_constant_is_set_everywhere(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for module in (block_plan, plan):
             monkeypatch.setattr(module, "SHORT_BLOCK_NS", block_plan.SHORT_BLOCK_NS)
-        tune.set_constant("compare.block_plan.SHORT_BLOCK_NS=123")
+        tune.set_constant("measure.block_plan.SHORT_BLOCK_NS=123")
         assert [vars(module)["SHORT_BLOCK_NS"] for module in (block_plan, plan)] == [123, 123]
 
     @pytest.mark.parametrize("text", ["tuning.plan.NONE=1", "tuning.plan.BATCH='8'", "tuning.plan.make_plan=1"])

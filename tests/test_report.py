@@ -26,7 +26,7 @@ from ortune.measure.paired_run import PairedRun, Side
 from ortune.options import parse_shapes
 from ortune.record.files import encode_record, read_trials
 from ortune.record.files import write_record as write_both
-from ortune.record.schema import SCHEMA, Bundle
+from ortune.record.schema import RECORD_SCHEMA, Bundle
 from ortune.record.trials import TrialRound, encode_trials
 from ortune.report import trials as trials_page
 from ortune.report import write
@@ -152,7 +152,7 @@ class TestSource:
 
     def test_a_bundle(self, tmp_path: Path) -> None:
         record = read_record(SEARCH)
-        (tmp_path / "b.json").write_bytes(encode_record(Bundle(schema=SCHEMA, records=(record, record))))
+        (tmp_path / "b.json").write_bytes(encode_record(Bundle(schema=RECORD_SCHEMA, records=(record, record))))
         page = page_of(tmp_path / "b.json")
         assert page.verdict == "A bundle of 2 records"
         assert sum(title.startswith("Record ") for title in titles_of(page)) == 2
@@ -765,7 +765,13 @@ class TestCommand:
     def test_a_search_with_a_report(self, tmp_path: Path) -> None:
         environment = {"BROWSER": "true"}
         done = run_ortune(
-            *("search", TINY_CNN, "-o", "r.json", "--open", "--budget", "20s"),
+            "search",
+            TINY_CNN,
+            "-o",
+            "r.json",
+            "--open",
+            "--budget",
+            "20s",
             cwd=tmp_path,
             simulate=True,
             environment=environment,

@@ -28,10 +28,10 @@ from ortune.model import InputInfo
 from ortune.options import make_request
 from ortune.record.files import read_trials
 from ortune.record.journal import (
-    Answer,
     Begin,
     Journal,
     Launched,
+    LaunchResult,
     Line,
     Measured,
     Resume,
@@ -97,7 +97,7 @@ class TestContent:
         "changes",
         [
             {"answers": ()},
-            {"answers": (Answer(),)},
+            {"answers": (LaunchResult(),)},
             {"runtime": None},
             {"at_s": -1.0},
             {"at_s": 1e300},
@@ -324,7 +324,7 @@ PLAN = BlockPlan(duration_ns=10**7, lead_in_ns=0, min_calls=3, deadline_s=9.0)
 
 def make_lines(n: int = 4) -> list[bytes]:
     rng = np.random.default_rng(0)
-    works = Answer(session_info=SessionInfo(load_ns=1, providers=("CPUExecutionProvider",), max_error=0.0))
+    works = LaunchResult(session_info=SessionInfo(load_ns=1, providers=("CPUExecutionProvider",), max_error=0.0))
     lines: list[Line] = [BEGIN, Launched(configs=("{}",), answers=(works,), runtime=RUNTIME, at_s=0.0)]
     lines += [
         Measured(launch=0, position=0, plan=PLAN, block=pack_block(make_block(rng)), at_s=float(number))

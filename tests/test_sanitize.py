@@ -47,7 +47,7 @@ from ortune.gates.reporters.markdown import render_markdown
 from ortune.gates.results import GateError
 from ortune.knobs import CPU, Candidate
 from ortune.planning.files import encode_plan
-from ortune.record.schema import SCHEMA, Bundle
+from ortune.record.schema import RECORD_SCHEMA, Bundle
 from ortune.record.select import Sourced
 from ortune.sanitize import (
     BREAK,
@@ -272,7 +272,7 @@ def show_check(console: SafeConsole) -> None:
 def show_merged(console: SafeConsole) -> None:
     record = hostile_verdict("faster")
     dropped = [Sourced(record=record, source=HOSTILE)]
-    show_bundle(console, Bundle(schema=SCHEMA, records=(record,)), dropped, Path(HOSTILE))
+    show_bundle(console, Bundle(schema=RECORD_SCHEMA, records=(record,)), dropped, Path(HOSTILE))
 
 
 def show_entries(console: SafeConsole) -> None:
@@ -441,7 +441,17 @@ class TestMarkdown:
         assert all(each == "\n" or each.isprintable() for each in page)
         html = read_html(show_markdown(page))
         assert {each.tag for each in html.iter()} == {
-            *("page", "h3", "table", "thead", "tbody", "tr", "th", "td", "ul", "li", "strong"),
+            "page",
+            "h3",
+            "table",
+            "thead",
+            "tbody",
+            "tr",
+            "th",
+            "td",
+            "ul",
+            "li",
+            "strong",
         }
         assert [len(row) for row in html.iter("tr")] == [6, 6, 6]
 

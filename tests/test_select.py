@@ -21,7 +21,7 @@ from ortune.measure.hosts import pool_hosts
 from ortune.model import read_model
 from ortune.profile.run import read_config
 from ortune.record.files import encode_record, read_records
-from ortune.record.schema import SCHEMA
+from ortune.record.schema import RECORD_SCHEMA
 from ortune.record.select import (
     Sourced,
     Wanted,
@@ -237,7 +237,7 @@ class TestBundle:
     def test_another_schema_in_a_bundle(self, tmp_path: Path) -> None:
         path = tmp_path / "b.json"
         record = json.loads(EXAMPLE.read_text())
-        path.write_text(json.dumps({"schema": SCHEMA, "records": [record, {**record, "schema": 99}]}))
+        path.write_text(json.dumps({"schema": RECORD_SCHEMA, "records": [record, {**record, "schema": 99}]}))
         with pytest.raises(RecordError, match=r"b\.json has schema 99, and this version of ortune reads schema 1\."):
             read_records(path)
 

@@ -80,8 +80,17 @@ def test_locations(text: str, title: str, url: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        *("x/fl", "redis://host", "grpc://host", "grpc://a:1/x", "postgresql://host", "postgresql://h:x/d"),
-        *("a\nb.journal", "postgresql://h:70000/d", "postgresql://h/d%0A", "mysql:/u@h/d.log", "mysql+x:h.journal"),
+        "x/fl",
+        "redis://host",
+        "grpc://host",
+        "grpc://a:1/x",
+        "postgresql://host",
+        "postgresql://h:x/d",
+        "a\nb.journal",
+        "postgresql://h:70000/d",
+        "postgresql://h/d%0A",
+        "mysql:/u@h/d.log",
+        "mysql+x:h.journal",
     ],
 )
 def test_illegal_locations_are_refused_without_showing_them(text: str) -> None:

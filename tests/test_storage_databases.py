@@ -297,7 +297,11 @@ def numbers_of(exchange: SharedExchange) -> Iterable[int]:
 def test_the_command_searches_on_two_nodes(url: str, location: Location, tmp_path: Path) -> None:
     for node in "ab":
         done = run_ortune(
-            *("search", TINY_CNN, "--no-history", "-o", f"{node}.json"),
+            "search",
+            TINY_CNN,
+            "--no-history",
+            "-o",
+            f"{node}.json",
             cwd=tmp_path,
             simulate=True,
             environment={"ORTUNE_NODE": node, "ORTUNE_STORAGE": url},

@@ -7,18 +7,18 @@ from pathlib import Path
 import pytest
 
 from ortune import UsageError
-from ortune.toml_file import MOST_BYTES, read_toml
+from ortune.toml_file import MOST_TOML_BYTES, read_toml
 
-LINES = MOST_BYTES // 6
+LINES = MOST_TOML_BYTES // 6
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        'x = "' + '\\"' * (MOST_BYTES // 2 - 100),
+        'x = "' + '\\"' * (MOST_TOML_BYTES // 2 - 100),
         '"""\n' + '\\"""\n' * (LINES - 100) + "\\",
-        "x = '" + "\\'" * (MOST_BYTES // 2 - 100),
-        '"\n' * (MOST_BYTES // 2 - 100),
+        "x = '" + "\\'" * (MOST_TOML_BYTES // 2 - 100),
+        '"\n' * (MOST_TOML_BYTES // 2 - 100),
     ],
     ids=["escaped quotes", "escaped triple quotes", "single quotes", "quotes"],
 )

@@ -209,10 +209,10 @@ def test_trials_are_checked(tmp_path: Path) -> None:
 def test_sizes_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record = make_local_record(TINY_CNN, ONE_THREAD)
     write_record(record, tmp_path / "r.json", gzip.compress(b" " * 10**6))
-    monkeypatch.setattr("ortune.record.trials.MOST_BYTES", 10**5)
+    monkeypatch.setattr("ortune.record.trials.MOST_TRIALS_BYTES", 10**5)
     with pytest.raises(RecordError, match="it expands to more than"):
         read_trials(tmp_path / "r.json")
-    monkeypatch.setattr("ortune.record.files.MOST_BYTES", 1000)
+    monkeypatch.setattr("ortune.record.files.MOST_RECORD_BYTES", 1000)
     with pytest.raises(RecordError, match="is not an ortune record: it has more than"):
         read_record(tmp_path / "r.json")
 

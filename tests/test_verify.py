@@ -30,7 +30,7 @@ from ortune.measure.comparison import Comparison, FewCalls, LimitCheck, Row
 from ortune.model import read_model
 from ortune.record.files import check_unchanged, encode_record, read_records
 from ortune.record.rounding import round_record
-from ortune.record.schema import SCHEMA, Bundle, Occasion
+from ortune.record.schema import RECORD_SCHEMA, Bundle, Occasion
 from ortune.replaceable import replaced
 from ortune.requests import ApplyRequest, VerifyRequest
 from ortune.worker import Failure
@@ -274,7 +274,7 @@ class TestChanged:
         record = make_local_record(TINY_CNN, ONE_THREAD)
         path = write(record, tmp_path / "r.json")
         check_unchanged(path, [record], trust=False)
-        both = Bundle(schema=SCHEMA, records=(record, make_local_record(TINY_ENCODER, ONE_THREAD)))
+        both = Bundle(schema=RECORD_SCHEMA, records=(record, make_local_record(TINY_ENCODER, ONE_THREAD)))
         path.write_bytes(encode_record(both))
         check_unchanged(path, [record], trust=False)
         with pytest.raises(UsageError, match="was changed in the meantime"):

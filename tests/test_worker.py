@@ -21,7 +21,7 @@ from ortune import Config, HostError, InputsError, Load, ModelError, Record, Tol
 from ortune.knobs import DEFAULT
 from ortune.model import read_model
 from ortune.record.files import read_trials
-from ortune.record.schema import SCHEMA
+from ortune.record.schema import RECORD_SCHEMA
 from ortune.replaceable import replaced
 from ortune.requests import SearchRequest
 from ortune.tuning.prepare import prepare
@@ -805,7 +805,7 @@ def test_search_continues_after_failures_to_load(tmp_path: Path, monkeypatch: py
         "ORT_ENABLE_EXTENDED": "exit",
         "ORT_ENABLE_LAYOUT": "out_of_memory",
     }
-    assert json.loads((tmp_path / "c.json").read_text())["schema"] == SCHEMA
+    assert json.loads((tmp_path / "c.json").read_text())["schema"] == RECORD_SCHEMA
 
 
 @pytest.mark.long
@@ -924,7 +924,7 @@ def test_threads_may_pin_themselves_late(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_unpinned_threads_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readback, "PINNING_S", 0.02)
+    monkeypatch.setattr(readback, "LONGEST_PINNING_S", 0.02)
     monkeypatch.setattr(cpu, "read_threads", lambda ids: (PoolThread(cpus=(0, 1)),))
     config = Config(session_config={"session.intra_op_thread_affinities": "2"})
     threads = read_pool(frozenset({7}), config, 1)

@@ -12,9 +12,9 @@ from ortune import InputsError
 from ortune.cli import make_advised_command
 from ortune.model import InputInfo
 from ortune.model.inspect import inspect_model
-from ortune.worker.working_inputs import Tried, TryRequest, check_inputs, list_options, run_once, try_inputs
+from ortune.worker.working_inputs import InputsResult, TryRequest, check_inputs, list_options, run_once, try_inputs
 from ortune.workload import InputOptions, make_feed
-from ortune.workload.working_sizes import Outcome, WorkingInputs, find_working_sizes, read_numbers
+from ortune.workload.working_sizes import RunAttempt, WorkingInputs, find_working_sizes, read_numbers
 from tests.conftest import long_params, run_ortune
 from tests.input_graphs import GRAPHS, make_graph
 from tests.simulated import make_model
@@ -28,7 +28,7 @@ NEEDS_OPTIONS = {
 """The generated models that need options, and the options that work."""
 
 
-def try_here(path: Path, options: InputOptions | None = None) -> Tried:
+def try_here(path: Path, options: InputOptions | None = None) -> InputsResult:
     return try_inputs(TryRequest(model=inspect_model(path), options=options or InputOptions()), lambda stage: None)
 
 
@@ -104,12 +104,12 @@ class TestSearch:
             inputs=tuple(InputInfo(name=name, dtype="float32", shape=shape) for name, shape in shapes.items())
         )
 
-        def run(options: InputOptions) -> Outcome:
+        def run(options: InputOptions) -> RunAttempt:
             sizes = {name: size for name, (size,) in options.dims.items()}
             for number, (name, size) in enumerate(needed.items()):
                 if sizes.get(name) != size:
-                    return Outcome(f"{name}: Got: 7 Expected: {size}", number if depth else -1)
-            return Outcome()
+                    return RunAttempt(f"{name}: Got: 7 Expected: {size}", number if depth else -1)
+            return RunAttempt()
 
         return find_working_sizes(model, InputOptions(), run)
 

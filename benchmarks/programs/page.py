@@ -9,8 +9,20 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 WORDS = (
-    *("measure", "threads", "latency", "server", "model", "config", "session"),
-    *("memory", "tensor", "kernel", "launch", "result", "record", "baseline"),
+    "measure",
+    "threads",
+    "latency",
+    "server",
+    "model",
+    "config",
+    "session",
+    "memory",
+    "tensor",
+    "kernel",
+    "launch",
+    "result",
+    "record",
+    "baseline",
 )
 
 

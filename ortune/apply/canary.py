@@ -14,7 +14,7 @@ from ortune.errors import UsageError
 from ortune.host import HostClass, read_host
 from ortune.options import options_of
 from ortune.program_options import LoadOptions, ProgramRequest
-from ortune.record.select import Choice, Sourced
+from ortune.record.select import SelectedRecord, Sourced
 from ortune.sanitize import printable
 
 ID_LENGTH = 12
@@ -24,7 +24,7 @@ DECIDING = (*options_of(LoadOptions), "any_host", "any_model", "keep_explicit")
 
 
 def plan_canary(
-    records: Sequence[Sourced], choices: Sequence[Choice], options: ProgramRequest
+    records: Sequence[Sourced], choices: Sequence[SelectedRecord], options: ProgramRequest
 ) -> dict[str, Any] | None:
     """Return `canary` of the plan; None if all processes use the config, or no record is for this host.
 
@@ -79,9 +79,9 @@ def identify_configs(records: Sequence[Sourced], options: ProgramRequest) -> str
     Hosts of several classes, which use different configs, share it.
     """
     known = sorted(
-        f"{each.record.model.digest} {each.record.host.id} "
-        f"{msgspec.json.encode(each.record.config, order='deterministic').decode()}"
-        for each in records
+        f"{sourced.record.model.digest} {sourced.record.host.id} "
+        f"{msgspec.json.encode(sourced.record.config, order='deterministic').decode()}"
+        for sourced in records
     )
     # Folders may differ between hosts.
     values = {name: getattr(options, name) for name in DECIDING} | {"cache_dir": options.cache_dir is not None}

@@ -14,7 +14,7 @@ from ortune.model import read_model
 from ortune.record.schema import Record
 from ortune.record.select import check_model
 from ortune.worker import Failure, Runtime, SessionInfo
-from ortune.worker.executor import FIRST_LOAD_DEADLINE_S, launch_reference, open_workers
+from ortune.worker.executor import BASELINE_LOAD_DEADLINE_S, launch_reference, open_workers
 from ortune.workload import InputOptions, make_feed
 from ortune.workload.batching import list_batches
 
@@ -71,7 +71,7 @@ def run_once(record: Record, model: str | Path, data: str | None = None) -> Chec
     ) as executor:
         launch_reference(executor, info, feed, record.base).close()
         runner = BlockRunner(executor, np.random.default_rng())
-        runner.load_deadline_s = FIRST_LOAD_DEADLINE_S
+        runner.load_deadline_s = BASELINE_LOAD_DEADLINE_S
         (tuned,) = runner.launch([record.config])
         return CheckResult(
             runtime=executor.runtime,

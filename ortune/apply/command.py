@@ -30,7 +30,7 @@ from ortune.errors import UsageError, spell_as_flag, spell_options
 from ortune.naming import COMMAND
 from ortune.options import make_request, options_of
 from ortune.program_options import ProgramRequest
-from ortune.record.select import Choice
+from ortune.record.select import SelectedRecord
 from ortune.sanitize import printable
 
 
@@ -63,7 +63,7 @@ def launch(arguments: list[str]) -> NoReturn:
     replace_process(program, command, environment)
 
 
-def find_workers(choices: tuple[Choice, ...]) -> int:
+def find_workers(choices: tuple[SelectedRecord, ...]) -> int:
     """Return the number of worker processes that the records in use ask for; 0 for that of the command."""
     return max((choice.record.config.workers for choice in choices if choice.applies), default=0)
 
@@ -121,7 +121,7 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(f"{COMMAND} ... -- COMMAND: {message}.", f"{COMMAND} --help shows its options.")
 
 
-def notes(choices: tuple[Choice, ...], *, keep_explicit: bool) -> list[str]:
+def notes(choices: tuple[SelectedRecord, ...], *, keep_explicit: bool) -> list[str]:
     """Return the message to print before the program starts."""
     lines = [
         printable(f"{choice.source} for {choice.record.model.path}: {choice.why}")

@@ -104,12 +104,17 @@ def find_load_mismatch(record: Record, beside: str | None) -> tuple[Mismatch, ..
     recorded, here = record.workload.background_load, None if beside is None else BackgroundProgram.of(beside)
     if recorded == here:
         return ()
-    is_same_program = recorded is not None and here is not None and recorded.program == here.program
+    if here is None:
+        shown = "none"
+    elif recorded is not None and recorded.program == here.program:
+        shown = "another command"
+    else:
+        shown = here.program
     return (
         Mismatch(
             what="background load",
             recorded=recorded.program if recorded else "none",
-            here="another command" if is_same_program else here.program if here else "none",
+            here=shown,
             hint="Run the recorded background load." if recorded else "Verify without a background load.",
         ),
     )

@@ -7,11 +7,11 @@ import os
 from ortune.errors import Spelling, spell_in_python, spell_options
 from ortune.host.allocators import find_allocators
 from ortune.record.schema import Record
-from ortune.record.select import Choice
+from ortune.record.select import SelectedRecord
 from ortune.sanitize import printable
 
 
-def describe_mismatch(choice: Choice, spell: Spelling = spell_in_python) -> str:
+def describe_mismatch(choice: SelectedRecord, spell: Spelling = spell_in_python) -> str:
     """Return a warning that ortune does not use a record.
 
     Args:
@@ -26,7 +26,7 @@ def describe_mismatch(choice: Choice, spell: Spelling = spell_in_python) -> str:
     return printable(f"{text} {hint}")
 
 
-def describe_left_out(choice: Choice) -> str:
+def describe_left_out(choice: SelectedRecord) -> str:
     """Return a warning that names what a program itself would have to do for the gain of a record; empty for nothing.
 
     Args:

@@ -29,15 +29,15 @@ from ortune.naming import PACKAGE
 from ortune.planning.read import read_configs, use_cache_dir
 from ortune.program_options import ProgramRequest
 from ortune.record.schema import Record, Tried
-from ortune.record.select import Choice, Sourced, Wanted, select_per_model
+from ortune.record.select import SelectedRecord, Sourced, Wanted, select_per_model
 from ortune.sanitize import printable
 
 MOST_INPUTS = 16
-MOST_SHAPES = 32
+MOST_PLANNED_SHAPES = 32
 """Numbers of inputs, and of shapes of each, that a plan holds for each record."""
 
 
-def choose_records(configs: Sequence[str | Path], options: ProgramRequest) -> tuple[Choice, ...]:
+def choose_records(configs: Sequence[str | Path], options: ProgramRequest) -> tuple[SelectedRecord, ...]:
     """Read records, and select one for each model; none if there are none.
 
     Raises:
@@ -55,7 +55,7 @@ def read_for(configs: Sequence[str | Path], options: ProgramRequest) -> tuple[So
     return read_configs(configs, trust=options.trust, pick=options.pick)
 
 
-def choose_for(records: Sequence[Sourced], options: ProgramRequest) -> tuple[Choice, ...]:
+def choose_for(records: Sequence[Sourced], options: ProgramRequest) -> tuple[SelectedRecord, ...]:
     """Select a record for each model; none if there are none.
 
     Raises:
@@ -71,7 +71,7 @@ def choose_for(records: Sequence[Sourced], options: ProgramRequest) -> tuple[Cho
 
 
 def make_plan(
-    choices: Sequence[Choice], options: ProgramRequest, hint: str, canary: dict[str, Any] | None = None
+    choices: Sequence[SelectedRecord], options: ProgramRequest, hint: str, canary: dict[str, Any] | None = None
 ) -> dict[str, Any]:
     """Return the plan as JSON types: see `ortune.apply.inside.finder.Plan`.
 
@@ -97,7 +97,7 @@ def make_plan(
     }
 
 
-def _rule(choice: Choice) -> dict[str, Any]:
+def _rule(choice: SelectedRecord) -> dict[str, Any]:
     record = choice.record
     rule = make_rule(
         choice.source,
@@ -181,7 +181,7 @@ def describe_measured(record: Record, *, shapes_vary: bool = False) -> dict[str,
         for name, data in list({} if shapes_vary else inputs.items())[:MOST_INPUTS]
     }
     return {
-        "shapes": {name: known for name, known in shapes.items() if len(known) <= MOST_SHAPES},
+        "shapes": {name: known for name, known in shapes.items() if len(known) <= MOST_PLANNED_SHAPES},
         # A program calls its sessions as it does, and its own clients are not those of a session.
         "clients": None if load.rate_per_s or record.workload.program else load.clients,
         "program": describe_program(record),
@@ -203,7 +203,7 @@ def describe_program(record: Record) -> dict[str, Any] | None:
     }
 
 
-def find_doubts(choices: Sequence[Choice]) -> list[str]:
+def find_doubts(choices: Sequence[SelectedRecord]) -> list[str]:
     """Return a warning for each record in use whose gain may be another one, because the host was busy."""
     return [
         printable(
@@ -215,19 +215,19 @@ def find_doubts(choices: Sequence[Choice]) -> list[str]:
     ]
 
 
-def check_pools(choices: Sequence[Choice]) -> None:
+def check_pools(choices: Sequence[SelectedRecord]) -> None:
     """Check that the configs need at most one global thread pool. ONNX Runtime can create only one in a process.
 
     Raises:
         UsageError: Two configs need different ones.
     """
-    known: Choice | None = None
+    known: SelectedRecord | None = None
     for choice in choices:
         if not choice.applies or choice.record.config.global_thread_pool is None:
             continue
         if known is None:
             known = choice
-        here, there = (each.record.config.settings[GLOBAL_THREAD_POOL] for each in (choice, known))
+        here, there = (selected.record.config.settings[GLOBAL_THREAD_POOL] for selected in (choice, known))
         if here != there:
             raise UsageError(
                 f"{choice.source} needs {GLOBAL_THREAD_POOL}={here}, but {known.source} needs "
@@ -236,7 +236,7 @@ def check_pools(choices: Sequence[Choice]) -> None:
             )
 
 
-def environment_of(choices: Sequence[Choice]) -> dict[str, str]:
+def environment_of(choices: Sequence[SelectedRecord]) -> dict[str, str]:
     """Return the environment variables that the configs need.
 
     Raises:
@@ -260,9 +260,9 @@ def variables_needed(config: Config) -> dict[str, str]:
     return config.environment | ({ALLOCATOR: config.allocator} if config.allocator else {})
 
 
-def find_foreign_settings(choices: Sequence[Choice]) -> list[str]:
+def find_foreign_settings(choices: Sequence[SelectedRecord]) -> list[str]:
     """Return a warning for each setting of the process that a record in use needs and another was measured without."""
-    needs: list[tuple[Choice, dict[str, object]]] = []
+    needs: list[tuple[SelectedRecord, dict[str, object]]] = []
     for choice in choices:
         if choice.applies:
             config = choice.record.config
@@ -280,7 +280,7 @@ def find_foreign_settings(choices: Sequence[Choice]) -> list[str]:
     return found
 
 
-def missing_allocators(choices: Sequence[Choice]) -> list[str]:
+def missing_allocators(choices: Sequence[SelectedRecord]) -> list[str]:
     """Return a warning for each allocator that the configs need and that is not installed."""
     names = dict.fromkeys(choice.record.config.allocator for choice in choices if choice.applies)
     return [text for name in names if (text := describe_missing_allocator(name))]

@@ -128,7 +128,7 @@ def recorded_inputs(record: Record, data: str | None, model: str | None = None) 
         data: Path of input data, or None.
         model: The model to run, if it may differ from the recorded one. Inputs that it lacks are left out.
     """
-    names = None if model is None else {each.name for each in read_model(model).inputs}
+    names = None if model is None else {info.name for info in read_model(model).inputs}
     shapes = {name: given.shapes for name, given in record.workload.inputs.items() if names is None or name in names}
     cases = list_cases(shapes)
     if record.workload.batches:
@@ -198,8 +198,8 @@ def list_speedups(record: Record) -> list[Speedup]:
 
     Those whose intervals say nothing are left out: the few launches of a short verification may differ by any factor.
     """
-    speedups = [*([record.gain] if record.gain else []), *(each.speedup for each in record.evidence.occasions)]
-    return [each for each in speedups if can_pool(each)]
+    speedups = [*([record.gain] if record.gain else []), *(occasion.speedup for occasion in record.evidence.occasions)]
+    return [speedup for speedup in speedups if can_pool(speedup)]
 
 
 def pool_occasions(record: Record) -> Interval | None:
@@ -207,7 +207,7 @@ def pool_occasions(record: Record) -> Interval | None:
     speedups = list_speedups(record)
     if len(speedups) < FEWEST_OCCASIONS:
         return None
-    return pool_intervals([each.log() for each in speedups], [each.n_launches for each in speedups]).exp()
+    return pool_intervals([speedup.log() for speedup in speedups], [speedup.n_launches for speedup in speedups]).exp()
 
 
 def judge_comparison(record: Record, comparison: Comparison, recorded: Speedup | None) -> tuple[Answer, str]:
@@ -231,7 +231,7 @@ def judge_comparison(record: Record, comparison: Comparison, recorded: Speedup |
 
 def judge_gain(row: Row, comparison: Comparison, recorded: Speedup | None) -> tuple[Answer, str]:
     """Return whether the gain holds, apart from limits."""
-    sides = [each.summary for each in comparison.rows if each.summary]
+    sides = [side.summary for side in comparison.rows if side.summary]
     if any(map(may_be_overloaded, sides)):
         return "inconclusive", NOT_SERVED
     if row.speedup is None:

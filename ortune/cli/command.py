@@ -87,7 +87,11 @@ def find_defaults(table: str, request: type[Request], given: Values, *, quiet: b
 def make_parameter(declared: DeclaredOption, *, required: bool) -> inspect.Parameter:
     """Return an option as the parameter of a Typer command. None stands for an option that was not given."""
     option = declared.option
-    kind: Any = bool if option.is_switch else list[str] if option.repeatable else str
+    kind: Any = str
+    if option.is_switch:
+        kind = bool
+    elif option.repeatable:
+        kind = list[str]
     text = spell_options(option.help, spell_as_flag)
     text += " Can be repeated." if option.repeatable and not option.positional else ""
     text += f" [default: {option.default}]" if option.default else ""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 Completions = list[tuple[str, str]]
 """Words, each with a description that some shells show."""
 
-VARIABLE = "_ORTUNE_COMPLETE"
+COMPLETION_VARIABLE = "_ORTUNE_COMPLETE"
 """The environment variable that a shell sets when it asks for completions."""
 
 BEFORE = "ORTUNE_COMPLETE_AFTER"
@@ -27,7 +27,7 @@ CHOICES = re.compile(r"[a-z0-9]+(\|[a-z0-9]+)+")
 SMALL_INTEGERS = (0, 1, 2, 4, 8, 16)
 """Offered for integers, such as numbers of threads."""
 
-MOST_VALUES = 20
+MOST_OFFERED_VALUES = 20
 """Number of values of a knob that are offered."""
 
 
@@ -89,14 +89,14 @@ def complete_setting(incomplete: str) -> Completions:
     if knob is None:
         return []
     before, comma, last = value.rpartition(",")
-    values = [each for each in list_values(name) if each.startswith(last)][:MOST_VALUES]
+    values = [each for each in list_values(name) if each.startswith(last)][:MOST_OFFERED_VALUES]
     return [(f"{name}={before}{comma}{each}", "") for each in values] or [(f"{name}=", knob.summary)] * (not equals)
 
 
 def list_values(name: str) -> list[str]:
     """Return values of a knob: all of a choice, some of others."""
     from ortune.knobs import KNOBS
-    from ortune.knobs.knob import LARGEST
+    from ortune.knobs.knob import LARGEST_INTEGER
 
     knob = KNOBS[name]
     if knob.kind == "boolean":
@@ -105,7 +105,7 @@ def list_values(name: str) -> list[str]:
         return [each for each in knob.values if each]
     if knob.examples or knob.kind == "text":
         return [*knob.examples]
-    low, high = knob.low or 0, LARGEST if knob.high is None else knob.high
+    low, high = knob.low or 0, LARGEST_INTEGER if knob.high is None else knob.high
     return [str(each) for each in SMALL_INTEGERS if low <= each <= high]
 
 
@@ -118,7 +118,7 @@ def prepare_completion(environment: Mapping[str, str]) -> dict[str, str]:
     Args:
         environment: The environment variables.
     """
-    shell = environment.get(VARIABLE)
+    shell = environment.get(COMPLETION_VARIABLE)
     if not shell:
         return {}
     # Descriptions are not folded: fish reads a word from each line.

@@ -9,13 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ortune.cli.after_dashes import names_program
+from ortune.cli.after_dashes import SEPARATOR, names_program
 from ortune.errors import ModelError, UsageError
 from ortune.file_kinds import PROGRAMS
 from ortune.options import DeclaredOption, options_of
 from ortune.requests import ProgramSearchRequest, SearchOutputOptions, SearchRequest
-
-SEPARATOR = "--"
 
 MAX_LISTED = 20
 """Models that are listed."""
@@ -26,7 +24,7 @@ MAX_READ_S = 5.0
 
 MAX_RECORD_BYTES = 4 << 20
 
-MAX_INPUTS = 4
+MAX_DESCRIBED_INPUTS = 4
 """Inputs of a model that are described."""
 
 
@@ -250,7 +248,7 @@ def describe_file(path: Path, size_bytes: int, *, may_read: bool, is_ort: bool) 
         return command, f"{size}, cannot be read as a model"
     inputs = [
         f"{each.name} {each.dtype}[{','.join('?' if size is None else str(size) for size in each.shape or ())}]"
-        for each in info.inputs[:MAX_INPUTS]
+        for each in info.inputs[:MAX_DESCRIBED_INPUTS]
     ]
-    inputs += ["..."] if len(info.inputs) > MAX_INPUTS else []
+    inputs += ["..."] if len(info.inputs) > MAX_DESCRIBED_INPUTS else []
     return command, "; ".join([", ".join([size, *list_traits(info)]), *inputs])

@@ -14,7 +14,7 @@ from ortune.requests import GateReportOptions, ProgramGateRequest
 if TYPE_CHECKING:
     from ortune.gates.results import GateError, GateResult
 
-USAGE = "ortune gate tuned.json -- python app.py"
+GATE_USAGE = "ortune gate tuned.json -- python app.py"
 
 
 @command(ProgramGateRequest, GateReportOptions, optional=frozenset({"config", "command"}), has_steps=True)
@@ -23,7 +23,7 @@ def gate_program(values: Values, reports: GateReportOptions) -> None:
 
     What is measured is in the records. What they do not hold must be given again, such as the files of requests.
     """
-    check_single_config(values.get("command", ()), sys.argv, USAGE)
+    check_single_config(values.get("command", ()), sys.argv, GATE_USAGE)
     check_outputs(reports)
     request = make_request(ProgramGateRequest, values, "cli")
     run_and_report(lambda done: run(request, reports), request.name, reports)

@@ -12,7 +12,7 @@ from ortune.options import make_request
 from ortune.requests import ReportRequest
 from ortune.secret_variables import STORAGE_VARIABLES
 
-SUFFIX = ".html"
+PAGE_SUFFIX = ".html"
 
 
 @command(ReportRequest)
@@ -58,8 +58,8 @@ def choose_output(file: str) -> Path:
         UsageError: The page would replace the file.
     """
     if file == STANDARD_STREAM:
-        return Path(f"report{SUFFIX}")
-    path = Path(file).with_suffix(SUFFIX)
+        return Path(f"report{PAGE_SUFFIX}")
+    path = Path(file).with_suffix(PAGE_SUFFIX)
     if path == Path(file):
         raise UsageError(f"{file} would be replaced by its report.", "Name another file with {output=FILE}.")
     return path

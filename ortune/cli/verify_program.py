@@ -13,7 +13,7 @@ from ortune.errors import OrtuneError
 from ortune.options import make_request
 from ortune.requests import ProgramVerifyOptions, ProgramVerifyRequest
 
-USAGE = "ortune apply tuned.json --verify -- python app.py"
+VERIFY_USAGE = "ortune apply tuned.json --verify -- python app.py"
 
 
 @command(ProgramVerifyRequest, ProgramVerifyOptions, optional=frozenset({"config", "command"}), has_steps=True)
@@ -31,7 +31,7 @@ def verify_program(values: Values, options: ProgramVerifyOptions) -> None:
     from ortune.program.verify import verify_program as run
     from ortune.record.files import check_unchanged, check_writable
 
-    check_single_config(values.get("command", ()), sys.argv, USAGE)
+    check_single_config(values.get("command", ()), sys.argv, VERIFY_USAGE)
     request = make_request(ProgramVerifyRequest, values, "cli")
     console = make_console(stderr=options.json)
     path = Path(request.config) if options.update else None

@@ -21,6 +21,8 @@ from ortune.console.warnings import (
     warn_two_speeds,
 )
 from ortune.console.widgets import (
+    UNLIMITED_WIDTH,
+    WORST_P99,
     add_note,
     find_figure,
     format_bytes,
@@ -46,12 +48,6 @@ from ortune.workload.goal import AT_TWO_SPEEDS
 
 SHOWN_AS_OBJECTIVE = frozenset({"mean", "load-time", "metric", "score"})
 """Figures other than percentiles that have a column where they are the objective. The rest always has one."""
-
-WORST = "worst p99"
-"""Heading of the p99 latency of the slowest of several processes."""
-
-UNLIMITED = 10_000
-"""Columns in which every table fits."""
 
 
 def show_bench(console: Console, setup: ComparisonSetup, sides: Sequence[Side]) -> None:
@@ -101,7 +97,7 @@ def show_tables(console: Console, comparison: BenchResult) -> None:
     """Print the figures of all configs: in one table if it fits, else with the ratios in a table of their own."""
     table = make_comparison_table(comparison, with_figures=True, with_ratios=True)
     tables = [table]
-    if Measurement.get(console, console.options.update(width=UNLIMITED), table).maximum > console.width:
+    if Measurement.get(console, console.options.update(width=UNLIMITED_WIDTH), table).maximum > console.width:
         ratios = make_comparison_table(comparison, with_figures=False, with_ratios=True)
         tables = [ratios, make_comparison_table(comparison, with_figures=True, with_ratios=False)]
     for each in tables:
@@ -120,7 +116,7 @@ def make_comparison_table(comparison: BenchResult, *, with_figures: bool, with_r
     objective = comparison.objective
     shown: dict[str, None] = dict.fromkeys(["p50", "p99", objective])
     names = [name for name in shown if FIGURES[name].percentile or name in SHOWN_AS_OBJECTIVE]
-    headings = [*names, WORST] if comparison.workload.load.processes > 1 else names
+    headings = [*names, WORST_P99] if comparison.workload.load.processes > 1 else names
     table = make_table()
     table.add_column("", justify="right", no_wrap=True)
     if with_ratios:
@@ -182,7 +178,7 @@ def _format_figures(row: Row, names: Sequence[str]) -> list[str]:
 
 
 def _format_latency(summary: Summary, name: str) -> str:
-    if name == WORST:
+    if name == WORST_P99:
         return "" if summary.worst_p99_ns is None else format_duration(summary.worst_p99_ns)
     return format_figure(name, find_figure(summary, name))
 

@@ -13,7 +13,7 @@ from ortune.doctor.findings import Diagnosis, DoctorFinding
 
 STYLES = {"problem": "bold red", "advice": "bold yellow", "ok": "green"}
 
-INDENT = 9
+DETAIL_INDENT = 9
 
 
 def show_diagnosis(console: Console, diagnosis: Diagnosis) -> None:
@@ -24,7 +24,7 @@ def show_diagnosis(console: Console, diagnosis: Diagnosis) -> None:
         if finding.severity != "ok":
             _show_finding(console, finding)
     table = Table.grid(padding=(0, 2))
-    table.add_column(width=INDENT - 2)
+    table.add_column(width=DETAIL_INDENT - 2)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for finding in diagnosis.findings:
@@ -56,7 +56,7 @@ def _show_finding(console: Console, finding: DoctorFinding) -> None:
     console.print(grid)
     if finding.command:
         # Never wrapped, so that it can be copied.
-        console.print(Text(f"{'':{INDENT}}{finding.command}", "cyan"), soft_wrap=True)
+        console.print(Text(f"{'':{DETAIL_INDENT}}{finding.command}", "cyan"), soft_wrap=True)
     console.print()
 
 
@@ -77,7 +77,7 @@ def _show_skipped(console: Console, diagnosis: Diagnosis) -> None:
 def _make_grid() -> Table:
     """Return a table of two columns: the severity, and wrapped text."""
     grid = Table.grid()
-    grid.add_column(width=INDENT)
+    grid.add_column(width=DETAIL_INDENT)
     grid.add_column(overflow="fold")
     return grid
 

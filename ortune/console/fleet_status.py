@@ -98,7 +98,13 @@ def format_node_speedup(node: NodeStatus) -> Text | str:
         return node.verdict.replace("_", " ")
     found = node.speedup
     interval = Interval(estimate=found.estimate, low=found.low, high=found.high, confidence=found.confidence)
-    return Text(format_speedup(interval), "green" if found.low > 1 else "red" if found.high < 1 else "yellow")
+    if found.low > 1:
+        style = "green"
+    elif found.high < 1:
+        style = "red"
+    else:
+        style = "yellow"
+    return Text(format_speedup(interval), style)
 
 
 def show_unread(console: Console, unread: Sequence[Unread]) -> None:

@@ -20,6 +20,7 @@ from ortune.console.tuned import add_program, show_tuned_warnings
 from ortune.console.warnings import warn_one_at_a_time
 from ortune.console.widgets import (
     LIMIT_STATES,
+    WORST_P99,
     add_note,
     find_figure,
     format_count,
@@ -48,7 +49,7 @@ DRAWN_WIDTH = 21
 DRAWN_SPAN = 3.0
 """Largest slowdown that is drawn, as a multiple of the allowed one."""
 
-WIDE = 78
+WIDE_FOR_INTERVALS = 78
 """Minimum number of columns to draw intervals, and to show base and head as rows of the table."""
 
 FIGURES_SHOWN = {
@@ -60,9 +61,6 @@ FIGURES_SHOWN = {
     "creation": "load-time",
 }
 """Figures of the table, by its titles."""
-
-WORST = "worst p99"
-"""Title of the 99th percentile of the slowest process, where there are several."""
 
 
 class GateDisplay:
@@ -180,9 +178,9 @@ class GateDisplay:
         if self._quiet:
             return
         if result.base.summary:
-            self._console.print(make_figures_table(result, transposed=self._console.width < WIDE))
+            self._console.print(make_figures_table(result, transposed=self._console.width < WIDE_FOR_INTERVALS))
             self._console.print()
-        drawn = self._console.width >= WIDE
+        drawn = self._console.width >= WIDE_FOR_INTERVALS
         for finding in result.findings:
             self._console.print(draw_finding(finding, drawn=drawn))
         for line in describe_measurement(result):
@@ -216,7 +214,7 @@ class GateDisplay:
         return Group(*([self._interim] if self._interim else []), *step)
 
     def _draw(self, name: str, interim: InterimResult) -> Group:
-        return draw_interim(name, interim, drawn=self._console.width >= WIDE)
+        return draw_interim(name, interim, drawn=self._console.width >= WIDE_FOR_INTERVALS)
 
 
 def make_header(gate: Gate, subject: Feed | TunedProgram) -> Table:
@@ -341,7 +339,7 @@ def make_figures_table(result: GateResult, *, transposed: bool = False) -> Table
     for name, figure in FIGURES_SHOWN.items():
         columns.append((name, *(format_figure(figure, find_figure(summary, figure)) for summary in summaries)))
         if figure == "p99" and all(summary.worst_p99_ns is not None for summary in summaries):
-            columns.append((WORST, *(format_duration(summary.worst_p99_ns or 0) for summary in summaries)))
+            columns.append((WORST_P99, *(format_duration(summary.worst_p99_ns or 0) for summary in summaries)))
     versions = [side.runtime.onnxruntime for _, side in sides if side.summary]
     if len(set(versions)) > 1:
         columns.append(("onnxruntime", *versions))

@@ -23,7 +23,7 @@ from ortune.workload import FIGURES, Feed, Goal
 DYNAMIC_QUANTIZATION = frozenset({"DynamicQuantizeLinear", "DynamicQuantizeLSTM", "DynamicQuantizeMatMul"})
 """Operators that quantize all items of a call by one scale."""
 
-MAX_SHAPES = 4
+MAX_LISTED_SHAPES = 4
 """Number of shapes of an input that are listed."""
 
 
@@ -63,7 +63,7 @@ def add_inputs(grid: Table, feed: Feed) -> None:
     """Add each input with its shapes and where its values come from."""
     for name in feed.tensors:
         data = feed.describe_input(name)
-        shown = str(data) if len(data.shapes) <= MAX_SHAPES else f"{data.dtype}, {len(data.shapes)} samples"
+        shown = str(data) if len(data.shapes) <= MAX_LISTED_SHAPES else f"{data.dtype}, {len(data.shapes)} samples"
         grid.add_row("input", add_note(f"{name}  {shown}", data.origin))
 
 

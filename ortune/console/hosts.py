@@ -10,7 +10,7 @@ from ortune.console.widgets import add_note, format_count
 from ortune.measure.host_speedup import HostsEvidence
 from ortune.measure.interval import Interval, format_speedup
 
-MOST_SHOWN = 8
+MOST_SHOWN_HOSTS = 8
 """Hosts that are named."""
 
 
@@ -50,8 +50,8 @@ def add_hosts(grid: Table, hosts: HostsEvidence, nodes: Mapping[str, str]) -> No
     grid.add_row("worst", add_note(format_speedup(hosts.worst), worst))
     slower = [name(each.host) for each in hosts.hosts if each.slower]
     if slower:
-        more = f" and {hosts.n_slower - MOST_SHOWN} more" if hosts.n_slower > MOST_SHOWN else ""
-        grid.add_row("slower", f"{', '.join(slower[:MOST_SHOWN])}{more}")
+        more = f" and {hosts.n_slower - MOST_SHOWN_HOSTS} more" if hosts.n_slower > MOST_SHOWN_HOSTS else ""
+        grid.add_row("slower", f"{', '.join(slower[:MOST_SHOWN_HOSTS])}{more}")
     if hosts.n_contended:
         grid.add_row("busy", f"{hosts.n_contended} of {hosts.n_hosts} hosts, during the verification")
 

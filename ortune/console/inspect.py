@@ -22,7 +22,7 @@ from ortune.console.widgets import (
 )
 from ortune.program.observation import Observation, ObservedModel, SeenShapes
 
-MOST_SHAPES = 5
+MOST_SHOWN_SHAPES = 5
 """Number of combinations of shapes that are shown for each model."""
 
 MOST_FAULTS = 5
@@ -126,12 +126,12 @@ def make_model_grid(model: ObservedModel) -> Table:
     if model.n_failed:
         grid.add_row("failed", format_count(model.n_failed, "call"))
     n_shapes = sum(seen.count for seen in model.shapes) + model.n_other_shapes
-    for number, seen in enumerate(model.shapes[:MOST_SHAPES]):
+    for number, seen in enumerate(model.shapes[:MOST_SHOWN_SHAPES]):
         share = f"{seen.count / n_shapes:.0%}" if n_shapes else ""
         grid.add_row("shapes" if number == 0 else "", add_note(format_shapes(seen), share))
-    n_others = len(model.shapes) - MOST_SHAPES
+    n_others = len(model.shapes) - MOST_SHOWN_SHAPES
     if n_others > 0 or model.n_other_shapes:
-        count = n_shapes - sum(seen.count for seen in model.shapes[:MOST_SHAPES])
+        count = n_shapes - sum(seen.count for seen in model.shapes[:MOST_SHOWN_SHAPES])
         share = f"{count / n_shapes:.0%}"
         grid.add_row("", add_note(f"{max(n_others, 0) or 'others'}{' others' if n_others > 0 else ''}", share))
     return grid

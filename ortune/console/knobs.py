@@ -16,7 +16,7 @@ from ortune.knobs.ids import ALLOCATOR
 from ortune.knobs.knob import PLACES, Knob, Value
 
 ID_WIDTH, DEFAULT_WIDTH = 44, 16
-INDENT = 4
+KNOB_INDENT = 4
 
 OWN_PROGRAMS = {
     "providers": 'onnxruntime.InferenceSession(model, options, providers=["CUDAExecutionProvider"])',
@@ -42,7 +42,7 @@ def show_knobs(console: Console, knobs: Sequence[Knob]) -> None:
 def show_knob(console: Console, knob: Knob) -> None:
     """Print everything about one knob, including how to set, tune and fix it."""
     console.print(Text(knob.id, "bold cyan"))
-    console.print(Padding(Text(_spell(knob.summary)), (0, 0, 1, INDENT), expand=False))
+    console.print(Padding(Text(_spell(knob.summary)), (0, 0, 1, KNOB_INDENT), expand=False))
     grid = Table.grid(padding=(0, 2))
     grid.add_column(no_wrap=True, style="dim", min_width=10)
     grid.add_column(overflow="fold")
@@ -91,7 +91,7 @@ def _show_line(console: Console, knob: Knob) -> None:
         below.append(f" Tuned {_spell(knob.tuned)}.", style)
     line.append(when, style)
     console.print(line, soft_wrap=True)
-    console.print(Padding(below, (0, 0, 0, INDENT), expand=False))
+    console.print(Padding(below, (0, 0, 0, KNOB_INDENT), expand=False))
 
 
 def _facts(knob: Knob) -> list[tuple[str, str]]:

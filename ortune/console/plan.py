@@ -14,9 +14,10 @@ from rich.text import Text
 
 from ortune.console.header import add_host, add_inputs, add_model, show_header
 from ortune.console.plan_lengths import show_lengths
-from ortune.console.progress import LIVE_INTERVAL_S, PLAIN_INTERVAL_S, STAGE_WIDTH, WIDE, LiveBar
+from ortune.console.progress import LIVE_INTERVAL_S, PLAIN_INTERVAL_S, STAGE_WIDTH, WIDE_FOR_BAR, LiveBar
 from ortune.console.warnings import warn_busy_host, warn_one_at_a_time, warn_two_speeds
 from ortune.console.widgets import (
+    UNLIMITED_WIDTH,
     add_note,
     format_bytes,
     format_count,
@@ -41,9 +42,6 @@ from ortune.planning.result import AtRate, Estimate, Plan, PlannedDeployment
 from ortune.steps import end_steps
 from ortune.times import read_clock_s
 from ortune.workload import Limit, Objective
-
-UNLIMITED = 10_000
-"""Columns in which every table fits."""
 
 Part = Literal["capacity", "resources", "rate"]
 
@@ -137,7 +135,7 @@ def fit_tables(console: Console, plan: Plan) -> list[Table]:
 
 def fits(console: Console, table: Table) -> bool:
     """Return whether no cell of a table would be wrapped."""
-    return Measurement.get(console, console.options.update(width=UNLIMITED), table).maximum <= console.width
+    return Measurement.get(console, console.options.update(width=UNLIMITED_WIDTH), table).maximum <= console.width
 
 
 def make_names_table(plan: Plan) -> Table:
@@ -382,7 +380,7 @@ class PlanProgress(LiveBar):
         super().__init__(
             console,
             TextColumn(f"{{task.description:>{STAGE_WIDTH}}}", "cyan", markup=False),
-            *([BarColumn(bar_width=30)] if console.width >= WIDE else []),
+            *([BarColumn(bar_width=30)] if console.width >= WIDE_FOR_BAR else []),
             TextColumn("{task.completed:.0f}/{task.total:.0f}"),
             quiet=quiet,
         )

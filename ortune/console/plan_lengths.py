@@ -10,14 +10,14 @@ from rich.text import Text
 
 from ortune.console.widgets import format_number, make_table, show_note
 from ortune.numbers import format_interval, format_ratio
-from ortune.planning.length_policies import TIE
+from ortune.planning.length_policies import POLICY_TIE
 from ortune.planning.result import Estimate, LengthPlan, LengthPolicy
 from ortune.queueing.cost import price_of_million
 
 MOST_PREDICTED = 3
 """Policies that were only predicted, and are printed."""
 
-NARROW = 80
+NARROW_COLUMNS = 80
 """Columns of a terminal below which the intervals are left out."""
 
 
@@ -32,7 +32,7 @@ def show_lengths(console: Console, lengths: LengthPlan, price_per_hour: float | 
     reference = lengths.policies[lengths.reference]
     console.print(Text(f"{describe_lengths(lengths)}, in calls with several items:"))
     console.print()
-    console.print(make_lengths_table(lengths, with_intervals=console.width >= NARROW))
+    console.print(make_lengths_table(lengths, with_intervals=console.width >= NARROW_COLUMNS))
     console.print()
     show_note(console, "grouping", lengths.choice.title, "bold green")
     console.print(Text(explain_grouping(lengths, price_per_hour)))
@@ -106,7 +106,7 @@ def explain_grouping(lengths: LengthPlan, price_per_hour: float | None = None) -
     """Return why the policy is recommended, and the price of its items if that of the host is known, in sentences."""
     choice, reference = lengths.choice, lengths.policies[lengths.reference]
     right = "" if choice.problem else " with correct outputs"
-    text = f"No other way{right} that was measured is faster by more than {TIE:.0%}"
+    text = f"No other way{right} that was measured is faster by more than {POLICY_TIE:.0%}"
     if choice.to_reference is None:
         text += "."
     else:

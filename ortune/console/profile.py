@@ -18,7 +18,7 @@ from ortune.profile.trace import Breakdown, TimeShare
 MAX_OPS = 15
 MAX_NODES = 8
 
-BAR_WIDTH = 10
+SHARE_BAR_WIDTH = 10
 
 NAME_WIDTH = 36
 
@@ -145,12 +145,17 @@ def _make_last_cell(shares: list[TimeShare | None]) -> Text:
     """Return a bar for the share of one config, or the ratio of two."""
     first = shares[0]
     if len(shares) == 1:
-        return Text("━" * round(BAR_WIDTH * first.share) if first else "", "cyan")
+        return Text("━" * round(SHARE_BAR_WIDTH * first.share) if first else "", "cyan")
     second = shares[1]
     if first is None or second is None or not first.ns or not second.ns:
         return Text()
     value = first.ns / second.ns
-    style = "green" if value > 1.05 else "yellow" if value < 0.95 else "dim"
+    if value > 1.05:
+        style = "green"
+    elif value < 0.95:
+        style = "yellow"
+    else:
+        style = "dim"
     return Text(format_ratio(value), style)
 
 

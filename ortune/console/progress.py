@@ -33,7 +33,7 @@ PLAIN_INTERVAL_S = 5.0
 LIVE_INTERVAL_S = 0.1
 """Time between two updates of a terminal."""
 
-WIDE = 60
+WIDE_FOR_BAR = 60
 """Minimum number of columns to show a bar and the remaining time."""
 
 STAGE_WIDTH = len("confirmation")
@@ -49,7 +49,7 @@ STAGES: Mapping[Stage, str] = {
 WIDE_STAGES = 80
 """Minimum number of columns to show a stage of a search in one line. Below that, its speedup has its own."""
 
-BAR_WIDTH = 10
+PROGRESS_BAR_WIDTH = 10
 COUNT_WIDTH = len("10 of 10 rounds")
 LEFT_WIDTH = len("at most 1000 s")
 NARROW_INDENT = 2
@@ -195,9 +195,9 @@ def draw_stage(report: SearchReport, width: int, *, is_current: bool) -> Rendera
     if width < WIDE_STAGES:
         first = Text.assemble((report.stage, "cyan"), f"  {count}", (f"  {left}" if left else "", "dim"))
         return Group(first, Padding(Text(speedup), (0, 0, 0, NARROW_INDENT))) if speedup else first
-    bar = ProgressBar(total=1.0, completed=report.share if is_current else 1.0, width=BAR_WIDTH)
+    bar = ProgressBar(total=1.0, completed=report.share if is_current else 1.0, width=PROGRESS_BAR_WIDTH)
     row = Table.grid(padding=(0, 2, 0, 0))
-    for least in (STAGE_WIDTH, BAR_WIDTH, COUNT_WIDTH, LEFT_WIDTH, 0):
+    for least in (STAGE_WIDTH, PROGRESS_BAR_WIDTH, COUNT_WIDTH, LEFT_WIDTH, 0):
         row.add_column(no_wrap=True, min_width=least)
     row.add_row(stage, bar, count, Text(left, "dim"), speedup)
     return row
@@ -245,7 +245,7 @@ class ComparisonProgress(LiveBar):
         super().__init__(
             console,
             TextColumn("  rounds", "cyan"),
-            BarColumn(bar_width=30 if console.width >= WIDE else 14),
+            BarColumn(bar_width=30 if console.width >= WIDE_FOR_BAR else 14),
             TextColumn("{task.completed:.0f}/{task.total:.0f}"),
             TimeElapsedColumn(),
             quiet=quiet,

@@ -12,7 +12,7 @@ from ortune.console.widgets import make_table
 from ortune.gates.reporters.history import HistoryEntry
 from ortune.gates.reporters.messages import describe_cost, describe_interval
 
-WIDE = 100
+WIDE_FOR_NAMES = 100
 """Minimum number of columns to show how head was named."""
 
 
@@ -20,7 +20,7 @@ def show_history(console: Console, entries: Sequence[HistoryEntry]) -> None:
     """Print the gates of a history."""
     table = make_table()
     columns = ["time", "gate", "decision", "head vs. base"]
-    columns += ["head"] if console.width >= WIDE else []
+    columns += ["head"] if console.width >= WIDE_FOR_NAMES else []
     for column in columns:
         table.add_column(column, overflow="fold")
     for entry in entries:
@@ -30,6 +30,6 @@ def show_history(console: Console, entries: Sequence[HistoryEntry]) -> None:
             entry.name,
             Text(entry.decision, STYLES.get(entry.decision, "red")),
             Group(*lines) if lines else entry.reason,
-            *([entry.head] if console.width >= WIDE else []),
+            *([entry.head] if console.width >= WIDE_FOR_NAMES else []),
         )
     console.print(table)

@@ -16,10 +16,10 @@ from ortune.errors import spell_as_flag, spell_options
 from ortune.knobs import SearchSpace, describe, ids
 from ortune.workload import Feed
 
-INDENT = 2
+DIMENSION_INDENT = 2
 MIN_LABEL_WIDTH = 20
 
-MOST_VALUES = 8
+MOST_LISTED_VALUES = 8
 """Maximum number of values between choices that are listed."""
 
 
@@ -57,16 +57,18 @@ def show_space(console: Console, space: SearchSpace, faults: Mapping[str, str], 
         if dimension.between:
             labels = [choice.label for choice in dimension.between]
             values = (
-                ", ".join(labels) if len(labels) <= MOST_VALUES else f"{len(labels)} from {labels[0]} to {labels[-1]}"
+                ", ".join(labels)
+                if len(labels) <= MOST_LISTED_VALUES
+                else f"{len(labels)} from {labels[0]} to {labels[-1]}"
             )
             table.add_row(Text("between these"), Text(f"{values}: next to the best candidates"))
-        console.print(Padding(table, (0, 0, 0, INDENT), expand=False))
+        console.print(Padding(table, (0, 0, 0, DIMENSION_INDENT), expand=False))
     console.print()
     if space.rules:
         console.print(Text("tried first", "bold"))
         for rule in space.rules:
             _show_indented(console, space.select(rule.labels).label, "cyan")
-            _show_indented(console, rule.why, indent=2 * INDENT)
+            _show_indented(console, rule.why, indent=2 * DIMENSION_INDENT)
         console.print()
     for name, why in [*((each.knob.id, each.why) for each in space.skipped), *faults.items()]:
         console.print(Text.assemble(("not tried  ", "dim"), f"{name}: {why}"))
@@ -74,5 +76,5 @@ def show_space(console: Console, space: SearchSpace, faults: Mapping[str, str], 
     console.print(Text.assemble((n_candidates, "bold"), ", including the baseline"))
 
 
-def _show_indented(console: Console, text: str, style: str = "", indent: int = INDENT) -> None:
+def _show_indented(console: Console, text: str, style: str = "", indent: int = DIMENSION_INDENT) -> None:
     console.print(Padding(Text(text, style), (0, 0, 0, indent), expand=False))

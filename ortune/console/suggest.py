@@ -19,7 +19,7 @@ from ortune.requests import SuggestRequest
 from ortune.tuning.suggest import NoSuggestion, SuggestedConfig
 from ortune.workload import Goal
 
-INDENT = 2
+SUGGESTION_INDENT = 2
 
 
 def show_answer(
@@ -66,14 +66,14 @@ def show_answer(
     console.print(Text("To prove the gain:" if "measure" in commands else "To find the best settings:", "dim"))
     # Never wrapped, so that they can be copied.
     for command in commands.values():
-        console.print(Text(f"{'':{INDENT}}{command}", "cyan"), soft_wrap=True)
+        console.print(Text(f"{'':{SUGGESTION_INDENT}}{command}", "cyan"), soft_wrap=True)
 
 
 def _show_suggestion(console: Console, answer: SuggestedConfig) -> None:
     console.print(Text.assemble(("suggestion", "bold green"), ("  not proven: nothing was measured", "dim")))
     for name, value in answer.config.settings.items():
         _show_indented(console, Text(f"{name}={value}", "cyan"))
-        _show_indented(console, Text(format_reason(answer.reasons[name])), indent=2 * INDENT)
+        _show_indented(console, Text(format_reason(answer.reasons[name])), indent=2 * SUGGESTION_INDENT)
     console.print()
     grid = make_grid()
     if answer.gain:
@@ -85,5 +85,5 @@ def _show_suggestion(console: Console, answer: SuggestedConfig) -> None:
     console.print(grid)
 
 
-def _show_indented(console: Console, text: Text, indent: int = INDENT) -> None:
+def _show_indented(console: Console, text: Text, indent: int = SUGGESTION_INDENT) -> None:
     console.print(Padding(text, (0, 0, 0, indent), expand=False))

@@ -155,8 +155,8 @@ def warn_opposed_figures(baseline: Summary, candidate: Summary, objective: str) 
         f"{format_figure(name, find_figure(candidate, name))}"
         for name in (best, worst)
     ]
-    other = worst if objective == best else best if objective == worst else ""
-    choose = f" To optimize another one, use {spell_as_flag('objective', other or worst)}."
+    other = best if objective == worst else worst
+    choose = f" To optimize another one, use {spell_as_flag('objective', other)}."
     return [f"The figures disagree: {shown[0]} is better, {shown[1]} is worse.{choose}"]
 
 

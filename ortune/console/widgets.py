@@ -26,6 +26,12 @@ MAX_WIDTH = 200
 KEPT = "the previous one, which may prove more"
 """Why the copy of a replaced record was kept."""
 
+UNLIMITED_WIDTH = 10_000
+"""Columns in which every table fits."""
+
+WORST_P99 = "worst p99"
+"""The 99th percentile of the slowest process, where there are several."""
+
 LIMIT_STATES = {"yes": ("met", "green"), "no": ("not met", "red"), "unsure": ("uncertain", "yellow")}
 """Text and style for each value of `LimitCheck.kept`."""
 
@@ -178,7 +184,9 @@ def format_number(value: float) -> str:
     """Return a number with three digits."""
     if value < 1:
         return format_digits(value)
-    return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"
+    if value < 10:
+        return f"{value:.2f}"
+    return f"{value:.1f}" if value < 100 else f"{value:.0f}"
 
 
 def format_cpus(cpus: Iterable[int]) -> str:

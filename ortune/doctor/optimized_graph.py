@@ -34,10 +34,10 @@ WEIGHTS_FILE = "weights"
 REPEAT_BELOW_S = 10.0
 """A session that takes less than this to create is created twice, and the shorter time counts."""
 
-RUN_S = 0.3
+BLOCK_S = 0.3
 """Time to run the model for, in each block."""
 
-DEADLINE_S = 900.0
+OPTIMIZE_DEADLINE_S = 900.0
 """Time for all that the child does."""
 
 PROGRESS_FILE = "progress.json"
@@ -106,7 +106,7 @@ def optimize_in_child(request: OptimizeRequest) -> OptimizedModel | Failure:
 
     If the child ends after the first session was created, the result is what it recorded until then.
     """
-    found = ask_child("ortune.doctor.optimized_graph", request, OptimizedModel, deadline_s=DEADLINE_S)
+    found = ask_child("ortune.doctor.optimized_graph", request, OptimizedModel, deadline_s=OPTIMIZE_DEADLINE_S)
     path = Path(request.folder) / PROGRESS_FILE
     if not isinstance(found, Failure) or not path.is_file():
         return found
@@ -114,7 +114,9 @@ def optimize_in_child(request: OptimizeRequest) -> OptimizedModel | Failure:
     if recorded.activity == PLACING and found.kind != "timeout":
         return _add_missing(recorded, "assigned", found.message)
     if found.kind == "timeout":
-        end = f"the checks took longer than {DEADLINE_S:.0f} s, and ended while ONNX Runtime {recorded.activity}"
+        end = (
+            f"the checks took longer than {OPTIMIZE_DEADLINE_S:.0f} s, and ended while ONNX Runtime {recorded.activity}"
+        )
     else:
         end = f"the process ended while ONNX Runtime {recorded.activity}: {found.message}"
     return msgspec.structs.replace(recorded, end=end)
@@ -207,7 +209,7 @@ def _time_run(session: Any, feed_path: Path) -> int:
     sample: dict[str, Any] = samples[0]
     session.run(None, sample)
     times: list[int] = []
-    end = time.perf_counter_ns() + int(RUN_S * 1e9)
+    end = time.perf_counter_ns() + int(BLOCK_S * 1e9)
     while not times or time.perf_counter_ns() < end:
         start = time.perf_counter_ns()
         session.run(None, sample)

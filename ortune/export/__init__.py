@@ -143,8 +143,11 @@ def find_target(name: str) -> Target:
         return load_installed(installed[name])
     called = re.sub(r"[\s_]", "-", name.lower())
     near = OTHER_NAMES.get(called, ()) or difflib.get_close_matches(name, [*TARGETS, *installed], n=1)
-    *others, last = near or ("",)
-    suggestion = f"Did you mean {', '.join(others)}{' or ' if others else ''}{last}? " if last else ""
+    suggestion = ""
+    if near:
+        *others, last = near
+        first = f"{', '.join(others)} or " if others else ""
+        suggestion = f"Did you mean {first}{last}? "
     reason = f"{REASONS[called]} " if called in REASONS else ""
     hint = f"{reason}{suggestion}{{list}} lists all targets."
     raise UsageError(f"{name}: there is no such target.", hint, option="to")

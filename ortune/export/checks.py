@@ -16,7 +16,7 @@ from ortune.host import HostClass
 from ortune.knobs import KNOBS, Config
 from ortune.knobs.legal import PROVIDER_NAME
 
-HINT = "Remove it from the record, or write the record again: ortune search MODEL -o FILE."
+RECORD_HINT = "Remove it from the record, or write the record again: ortune search MODEL -o FILE."
 
 ENTRY_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*(\.[A-Za-z][A-Za-z0-9_]*)*")
 """Names of configuration entries and of options of execution providers."""
@@ -27,7 +27,7 @@ VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")
 """A number that all languages and YAML read as the same number."""
 
-LARGEST = 2**31 - 1
+LARGEST_NUMBER = 2**31 - 1
 """Largest integer. ONNX Runtime's are `int`."""
 
 LONGEST_SHOWN = 100
@@ -57,7 +57,7 @@ def check_config(config: Config) -> None:
             raise _make_error(name, value, "contains characters that are not printable")
     if pool := config.global_thread_pool:
         for name in ("intra_op_num_threads", "inter_op_num_threads"):
-            _check_integer(f"global_thread_pool.{name}", getattr(pool, name), 0, LARGEST)
+            _check_integer(f"global_thread_pool.{name}", getattr(pool, name), 0, LARGEST_NUMBER)
 
 
 def check_host(host: HostClass) -> None:
@@ -67,9 +67,9 @@ def check_host(host: HostClass) -> None:
         RecordError: A number is not possible for a host.
     """
     for name in ("n_logical", "n_usable", "n_usable_cores"):
-        _check_integer(f"host.{name}", getattr(host, name), 0, LARGEST)
+        _check_integer(f"host.{name}", getattr(host, name), 0, LARGEST_NUMBER)
     quota = host.cpu_quota
-    if quota is not None and not (math.isfinite(quota) and 0 < quota <= LARGEST):
+    if quota is not None and not (math.isfinite(quota) and 0 < quota <= LARGEST_NUMBER):
         raise _make_error("host.cpu_quota", quota, "is not a number of CPUs")
 
 
@@ -126,7 +126,7 @@ def _check_attribute(name: str, value: Value, where: str) -> None:
     if knob.kind == "boolean" and not isinstance(value, bool):
         raise _make_error(name, value, "is not True or False")
     if knob.kind == "integer":
-        _check_integer(name, value, -LARGEST - 1 if knob.low is None else knob.low, knob.high or LARGEST)
+        _check_integer(name, value, -LARGEST_NUMBER - 1 if knob.low is None else knob.low, knob.high or LARGEST_NUMBER)
     if knob.kind == "choice" and value not in knob.values:
         raise _make_error(name, value, f"is not one of {', '.join(knob.values)}")
     if knob.kind == "text":
@@ -149,7 +149,7 @@ def _check_entries(entries: Mapping[str, str], what: str) -> None:
 
 def _check_name(pattern: re.Pattern[str], name: str, shown: str, what: str) -> None:
     if not pattern.fullmatch(name):
-        raise RecordError(f"{_shorten(shown)}: {name[:LONGEST_SHOWN]!r} is not a name of {what}.", HINT)
+        raise RecordError(f"{_shorten(shown)}: {name[:LONGEST_SHOWN]!r} is not a name of {what}.", RECORD_HINT)
 
 
 def _check_text(name: str, value: object) -> None:
@@ -160,8 +160,8 @@ def _check_text(name: str, value: object) -> None:
 
 def _make_error(name: str, value: object, fault: str) -> RecordError:
     # Python does not convert very large integers to decimal digits.
-    shown = hex(value) if isinstance(value, int) and abs(value) > LARGEST else str(value)
-    return RecordError(f"{name[:LONGEST_SHOWN]}={_shorten(shown)}: this {fault}.", HINT)
+    shown = hex(value) if isinstance(value, int) and abs(value) > LARGEST_NUMBER else str(value)
+    return RecordError(f"{name[:LONGEST_SHOWN]}={_shorten(shown)}: this {fault}.", RECORD_HINT)
 
 
 def _shorten(text: str) -> str:

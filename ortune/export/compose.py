@@ -23,7 +23,7 @@ from ortune.export.serving import (
     report_gpu,
     report_replicas,
 )
-from ortune.export.target import PORT, Job, Target
+from ortune.export.target import FIRST_PORT, Job, Target
 from ortune.host import Cpus
 
 
@@ -60,7 +60,7 @@ def make_service(job: Job, name: str, port: int, cpus: Cpus = ()) -> list[str]:
     """
     # A container with fewer CPUs is of another class of host.
     apply = make_apply_command(job, source=CONFIG_IN_CONTAINER, program="ortune-apply", any_host=bool(cpus))
-    bind = f"0.0.0.0:{PORT}"
+    bind = f"0.0.0.0:{FIRST_PORT}"
     command = [*apply, *make_gunicorn_command(job, workers=1 if cpus else None, bind=bind)]
     host = job.record.host
     lines = [
@@ -69,7 +69,7 @@ def make_service(job: Job, name: str, port: int, cpus: Cpus = ()) -> list[str]:
         "    command:",
         *(f"      - {quote(word)}" for word in command),
         "    ports:",
-        f'      - "{port}:{PORT}"',
+        f'      - "{port}:{FIRST_PORT}"',
         "    volumes:",
         "      - type: bind",
         f"        source: {quote(find_source(job))}",

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from ortune.export.target import Job, Target
 from ortune.knobs import ids
-from ortune.knobs.config import CPU
-
-CUDA, TENSORRT = "CUDAExecutionProvider", "TensorrtExecutionProvider"
+from ortune.knobs.config import CPU, CUDA, TENSORRT
 
 DEVICES = {TENSORRT: "TensorRT", "ROCMExecutionProvider": "ROCM", "CoreMLExecutionProvider": "CoreML"}
 """Values of `ortDevice`. Without it, DJL uses CUDA on a GPU."""

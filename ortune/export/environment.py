@@ -5,6 +5,7 @@ from __future__ import annotations
 from ortune.export.checks import check_line
 from ortune.export.literals import SHELL
 from ortune.export.target import Job, Target
+from ortune.knobs.ids import INTRA_OP_THREAD_AFFINITIES
 from ortune.limited import STDIN
 from ortune.numbers import format_quota
 
@@ -13,8 +14,6 @@ COUNTS = {
     "inter_op_num_threads": "ORT_INTER_OP_NUM_THREADS",
 }
 """Variables of thread counts. ONNX Runtime 1.29 and later read them if the program leaves the count at 0."""
-
-AFFINITY = "session.intra_op_thread_affinities"
 
 
 def take_variables(job: Job) -> dict[str, str]:
@@ -32,7 +31,7 @@ def cpu_comments(job: Job) -> list[str]:
     host = job.record.host
     quota = f"a quota of {format_quota(host.cpu_quota)}" if host.cpu_quota else "no CPU quota"
     lines = [f"# Tuned with {host.n_usable} of {host.n_logical} CPUs and {quota}. Run the program with the same."]
-    if AFFINITY in job.record.config.session_config:
+    if INTRA_OP_THREAD_AFFINITIES in job.record.config.session_config:
         lines.append("# The affinity string numbers the logical CPUs of the machine, starting at 1.")
     return lines
 

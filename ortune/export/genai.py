@@ -30,7 +30,7 @@ DEFAULT_THREADS = {"intra_op_num_threads": 0}
 """ONNX Runtime's default. Without the option, onnxruntime-genai sets half of the CPUs, at most 16
 (`CreateSessionOptionsFromConfig` in src/models/model.cpp)."""
 
-MOST_BYTES = 1 << 20
+MOST_GENAI_CONFIG_BYTES = 1 << 20
 """Largest size of a genai_config.json that is read."""
 
 PROVIDERS = {
@@ -159,7 +159,7 @@ def _read_document(path: Path | None) -> dict[str, Any]:
     if path is None or not path.exists():
         return {}
     try:
-        content = read_limited(path, MOST_BYTES)
+        content = read_limited(path, MOST_GENAI_CONFIG_BYTES)
         document = json.loads(content)
     except (OSError, ValueError, RecursionError) as error:
         raise UsageError(

@@ -8,8 +8,8 @@ from __future__ import annotations
 from ortune.export.comments import make_comment
 from ortune.export.literals import SHELL
 from ortune.export.serving import (
-    APP,
-    START_TIMEOUT_S,
+    ASGI_APP,
+    WORKER_TIMEOUT_S,
     count_requests,
     find_bind,
     make_apply_command,
@@ -37,7 +37,7 @@ def write(job: Job) -> str:
     job.pending.take_applied()
     report_calls(job)
     report_replicas(job)
-    start = [*make_apply_command(job), "gunicorn", "--config=gunicorn.conf.py", APP]
+    start = [*make_apply_command(job), "gunicorn", "--config=gunicorn.conf.py", ASGI_APP]
     lines = [
         make_comment("#", f"Save as gunicorn.conf.py, and start: {SHELL.join(start)}"),
         "# Each worker must create its own session: without --preload.",
@@ -52,7 +52,7 @@ def write(job: Job) -> str:
     threads = count_requests(job)
     lines += ["", f"workers = {deployment.processes}", f"threads = {threads}"]
     lines.append(f'worker_class = "{"gthread" if threads > 1 else "sync"}"')
-    lines += ["preload_app = False", f"timeout = {START_TIMEOUT_S}  # a worker is silent while it loads its model"]
+    lines += ["preload_app = False", f"timeout = {WORKER_TIMEOUT_S}  # a worker is silent while it loads its model"]
     if bind := find_bind(job):
         lines.append(f'bind = "{bind}"')
     if parts:

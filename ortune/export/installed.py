@@ -20,7 +20,7 @@ GROUP = "ortune.exports"
 
 NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
-HINT = "Update the package that contains it, or report this to its authors."
+PACKAGE_HINT = "Update the package that contains it, or report this to its authors."
 
 
 class ListedTarget(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -174,4 +174,4 @@ def _describe(error: BaseException) -> str:
 
 
 def _make_error(name: str, fault: str) -> UsageError:
-    return UsageError(f"{name}: {fault}.", HINT, option="to")
+    return UsageError(f"{name}: {fault}.", PACKAGE_HINT, option="to")

@@ -12,6 +12,7 @@ from ortune.export.environment import cpu_comments, take_variables
 from ortune.export.literals import SHELL, YAML
 from ortune.export.serving import (
     CONFIG_IN_CONTAINER,
+    MEMORY_STEP_MIB,
     cache_comments,
     count_cpus,
     count_memory_mib,
@@ -21,29 +22,28 @@ from ortune.export.serving import (
     report_calls,
     report_gpu,
 )
-from ortune.export.target import PORT, Job, Target
+from ortune.export.target import FIRST_PORT, Job, Target
 from ortune.knobs.ids import INTRA_OP_ALLOW_SPINNING
 from ortune.planning.pick import PickedDeployment
 
-MEMORY_FACTOR = 1.5
+POD_MEMORY_FACTOR = 1.5
 """Factor on the largest resident memory that was measured: a program holds more than its session."""
 
-MEMORY_STEP_MIB = 64
 
 LARGEST_BYTES = 2**60
 
 CONFIG_MAP = "ortune-config"
 
-SCALE = 2
+MOST_REPLICAS_FACTOR = 2
 """How many times the planned replicas there may be."""
 
-TOLERANCE = 0.1
+AUTOSCALER_TOLERANCE = 0.1
 """By how much the CPU use must exceed the target of an autoscaler before it adds pods, as a share of the target.
 
 Source: "Horizontal Pod Autoscaling" in the documentation of Kubernetes.
 """
 
-LARGEST_SHARE = 0.98
+LARGEST_CPU_SHARE = 0.98
 """Above this share of the CPU use at full load, a pod at the highest planned rate cannot be distinguished from an
 overloaded one."""
 
@@ -71,7 +71,7 @@ def write_container(job: Job) -> str:
     cpu = f'    cpu: "{text}"'
     requests = [cpu]
     if (peak := peak_memory_bytes(job)) > 0:
-        memory = f"{math.ceil(peak * MEMORY_FACTOR / (MEMORY_STEP_MIB << 20)) * MEMORY_STEP_MIB}Mi"
+        memory = f"{math.ceil(peak * POD_MEMORY_FACTOR / (MEMORY_STEP_MIB << 20)) * MEMORY_STEP_MIB}Mi"
         requests.append(f"    memory: {memory}  # for the {measured} only; add what the program itself needs")
     lines = cpu_comments(job)
     if cpus != (job.record.host.cpu_quota or job.record.host.n_usable):
@@ -122,8 +122,8 @@ class PodShape:
         used = min(picked.most_cpus / self.n_per_host / self.cpus, 1.0)
         most = min(picked.full_cpus / self.n_per_host / self.cpus, 1.0) if picked.full_cpus else 1.0
         self.cpu_percent = max(round(100 * used), 1)
-        self.target_percent = max(math.floor(100 * used / (1 + TOLERANCE)), 1)
-        self.shows_overload = used < LARGEST_SHARE * most
+        self.target_percent = max(math.floor(100 * used / (1 + AUTOSCALER_TOLERANCE)), 1)
+        self.shows_overload = used < LARGEST_CPU_SHARE * most
 
 
 def write_manifests(job: Job, picked: PickedDeployment) -> str:
@@ -178,7 +178,7 @@ def make_deployment(job: Job, shape: PodShape, *, scales: bool) -> list[str]:
     apply = make_apply_command(
         job, source=CONFIG_IN_CONTAINER, program="ortune-apply", any_host=job.record.host.cpu_quota != shape.cpus
     )
-    command = [*apply, *make_gunicorn_command(job, workers=shape.n_processes, bind=f"0.0.0.0:{PORT}")]
+    command = [*apply, *make_gunicorn_command(job, workers=shape.n_processes, bind=f"0.0.0.0:{FIRST_PORT}")]
     cpu = f'              cpu: "{format_cpus(shape.cpus)}"'
     memory = [f"              memory: {shape.memory_mib}Mi"] if shape.memory_mib else []
     return [
@@ -203,7 +203,7 @@ def make_deployment(job: Job, shape: PodShape, *, scales: bool) -> list[str]:
         "          command:",
         *(f"            - {quote(word)}" for word in command),
         "          ports:",
-        f"            - containerPort: {PORT}",
+        f"            - containerPort: {FIRST_PORT}",
         "          resources:",
         "            requests:",
         cpu,
@@ -233,7 +233,7 @@ def make_service(name: str) -> list[str]:
         f"    app: {name}",
         "  ports:",
         "    - port: 80",
-        f"      targetPort: {PORT}",
+        f"      targetPort: {FIRST_PORT}",
     ]
 
 
@@ -277,7 +277,7 @@ def make_autoscaler(job: Job, picked: PickedDeployment, shape: PodShape) -> list
         "    kind: Deployment",
         f"    name: {job.name}",
         f"  minReplicas: {shape.n_pods}",
-        f"  maxReplicas: {SCALE * shape.n_pods}",
+        f"  maxReplicas: {MOST_REPLICAS_FACTOR * shape.n_pods}",
         "  metrics:",
         "    - type: Resource",
         "      resource:",

@@ -18,7 +18,7 @@ from ortune.knobs import ids
 from ortune.knobs.canonical import OF_SPINNING, OF_WORKERS
 from ortune.knobs.config import CPU
 
-CONSUMER = "onnxruntime-web"
+ONNXRUNTIME_WEB_NAME = "onnxruntime-web"
 
 OF_POOL = (ids.INTRA_OP_NUM_THREADS, ids.INTER_OP_NUM_THREADS, ids.EXECUTION_MODE)
 
@@ -96,7 +96,7 @@ def write(job: Job) -> str:
         # With this entry, all calls would fail, whether or not the session enables the arena.
         pending.put_back(ids.ARENA_SHRINKAGE, "WebAssembly has no memory arena")
     if run_entries:
-        extra = format_json({"extra": nest_entries(run_entries, CONSUMER)})
+        extra = format_json({"extra": nest_entries(run_entries, ONNXRUNTIME_WEB_NAME)})
         lines += ["", f"export const runOptions = {extra};  // pass it to session.run(feeds, runOptions)"]
     return "\n".join(lines)
 
@@ -124,17 +124,17 @@ def _take_session_options(job: Job) -> dict[str, Any]:
         if value is None and name == ids.ENABLE_MEM_PATTERN:
             value = True  # the default of ONNX Runtime, but not that of onnxruntime-web
         if name in LEVELS_OF_LOG and value not in (None, *LOGGING_LEVELS):
-            pending.put_back(name, f"{CONSUMER} does not have this level")
+            pending.put_back(name, f"{ONNXRUNTIME_WEB_NAME} does not have this level")
         elif value is not None:
             options[key] = VALUES.get(value, value) if isinstance(value, str) else value
     providers: list[Any] = []
     for provider, own in pending.take_providers():
         if provider not in PROVIDERS:
-            pending.put_back_provider(provider, f"{CONSUMER} does not have this provider")
+            pending.put_back_provider(provider, f"{ONNXRUNTIME_WEB_NAME} does not have this provider")
             continue
         name, supported = PROVIDERS[provider]
         pending.put_back_provider_options(
-            provider, f"{CONSUMER} does not have this option of the provider", supported=supported
+            provider, f"{ONNXRUNTIME_WEB_NAME} does not have this option of the provider", supported=supported
         )
         taken = {option: value for option, value in own.items() if option in supported}
         providers.append({"name": name, **taken} if taken else name)
@@ -144,7 +144,7 @@ def _take_session_options(job: Job) -> dict[str, Any]:
         pending.put_back(name, SHARED)
         del entries[name]
     if entries:
-        options["extra"] = nest_entries(entries, CONSUMER)
+        options["extra"] = nest_entries(entries, ONNXRUNTIME_WEB_NAME)
     return options
 
 

@@ -12,7 +12,7 @@ from ortune.worker.failure import Failure
 from ortune.worker.runtime import read_runtime
 from ortune.worker.session import make_session
 
-DEADLINE_S = 900.0
+SAVE_DEADLINE_S = 900.0
 
 
 class SaveRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +38,7 @@ class SavedModel(msgspec.Struct, frozen=True, kw_only=True):
 
 def save_optimized(request: SaveRequest) -> SavedModel | Failure:
     """Save an optimized model, in a child process."""
-    return ask_child("ortune.export.save", request, SavedModel, deadline_s=DEADLINE_S)
+    return ask_child("ortune.export.save", request, SavedModel, deadline_s=SAVE_DEADLINE_S)
 
 
 # The rest runs in the child process.

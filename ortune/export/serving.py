@@ -8,15 +8,15 @@ import re
 from ortune.export.checks import check_line
 from ortune.export.comments import make_comment
 from ortune.export.selection import CACHE_DIR
-from ortune.export.target import PORT, Job
+from ortune.export.target import FIRST_PORT, Job
 from ortune.host import Cpus
 from ortune.knobs import ids
 from ortune.knobs.config import CUDA_BASED
 
-APP = "app:app"
+ASGI_APP = "app:app"
 """The application in commands: module and name."""
 
-START_TIMEOUT_S = 120
+WORKER_TIMEOUT_S = 120
 """Time after which gunicorn ends a worker that is silent, as one is that loads a model. With the default of 30 s,
 models that load for longer would never be ready."""
 
@@ -67,8 +67,8 @@ def make_gunicorn_command(
     """
     bind = find_bind(job) if bind is None else bind
     words = ["gunicorn", f"--workers={workers or job.deployment.processes}", f"--threads={count_requests(job)}"]
-    words += [f"--timeout={START_TIMEOUT_S}", *(["--reuse-port"] if reuse_port else [])]
-    return [*words, *([f"--bind={bind}"] if bind else []), APP]
+    words += [f"--timeout={WORKER_TIMEOUT_S}", *(["--reuse-port"] if reuse_port else [])]
+    return [*words, *([f"--bind={bind}"] if bind else []), ASGI_APP]
 
 
 def count_requests(job: Job) -> int:
@@ -82,7 +82,7 @@ def count_requests(job: Job) -> int:
 
 def find_bind(job: Job) -> str:
     """Return where gunicorn listens if its default, the first port, is that of another model; empty if it is not."""
-    return f"127.0.0.1:{job.first_port}" if job.first_port != PORT else ""
+    return f"127.0.0.1:{job.first_port}" if job.first_port != FIRST_PORT else ""
 
 
 OWN_POOLS = {

@@ -22,7 +22,7 @@ from ortune.export.target import Job, Target
 PROGRAMS = "/srv/app/.venv/bin"
 """Folder of the programs in commands. systemd needs full paths."""
 
-FOLDER = "/srv/app"
+APP_FOLDER = "/srv/app"
 
 
 def write(job: Job) -> str:
@@ -44,7 +44,7 @@ def write(job: Job) -> str:
         "After=network.target",
         "",
         "[Service]",
-        f"WorkingDirectory={FOLDER}",
+        f"WorkingDirectory={APP_FOLDER}",
         *(f"Environment=CPUS_{number}={make_text_of_cpus(cpus)}" for number, cpus in enumerate(parts, 1)),
         f"ExecStart={make_command(job, is_template=bool(parts))}",
         "Restart=on-failure",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from ortune.bounds import MOST_PROCESSES
 from ortune.errors import UsageError
 from ortune.export.checks import check_config, check_host
 from ortune.export.comments import make_comment
@@ -21,13 +22,12 @@ from ortune.limited import STDIN
 from ortune.measure.interval import format_speedup
 from ortune.planning.deployment import Deployment
 from ortune.planning.pick import MODEL
-from ortune.workload.load import MOST_PROCESSES
 
 if TYPE_CHECKING:
     from ortune.planning.pick import PickedDeployment
     from ortune.record.schema import Record
 
-PORT = 8000
+FIRST_PORT = 8000
 
 
 class Job:
@@ -114,7 +114,7 @@ class Job:
     @property
     def first_port(self) -> int:
         """Port of the first server. Each process of each model may need one of its own."""
-        return PORT + (self.picked.n_before if self.picked else 0)
+        return FIRST_PORT + (self.picked.n_before if self.picked else 0)
 
     @functools.cached_property
     def cpus(self) -> tuple[Cpus, ...]:

@@ -16,7 +16,7 @@ from ortune.export.target import Job, Target
 from ortune.knobs import ids
 from ortune.knobs.config import CPU
 
-CONSUMER = "Transformers.js"
+TRANSFORMERS_JS_NAME = "Transformers.js"
 
 DEVICES = ("cuda", "dml", "coreml", "webgpu")
 """Providers that are also names of devices. Without one, Transformers.js uses the CPU: `cpu` in Node.js, `wasm` in
@@ -55,7 +55,7 @@ def write(job: Job) -> str:
         pool.intra_op_num_threads if pool else int(pending.config.session_options.get(ids.INTRA_OP_NUM_THREADS, 0))
     )
     pending.explain(ids.GLOBAL_THREAD_POOL, "onnxruntime-node does not have it; in browsers, all sessions share a pool")
-    options = take_session_options(job, CONSUMER)
+    options = take_session_options(job, TRANSFORMERS_JS_NAME)
     providers = [each if isinstance(each, str) else each["name"] for each in options["executionProviders"]]
     if providers == [PROVIDERS[CPU]]:
         del options["executionProviders"]  # it has another name in browsers

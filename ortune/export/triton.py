@@ -20,7 +20,8 @@ from ortune.export.serving import (
 from ortune.export.target import Job, Target
 from ortune.host import Cpus
 from ortune.host.topology import list_ranges
-from ortune.knobs.config import CPU, CUDA, alias_of
+from ortune.knobs.config import CPU, CUDA, TENSORRT, alias_of
+from ortune.knobs.plugin_options import OPENVINO
 
 PARAMETERS = {
     "intra_op_num_threads": "intra_op_thread_count",
@@ -36,8 +37,6 @@ RUN_ENTRIES = ("memory.enable_memory_arena_shrinkage",)
 LEVELS = {"ORT_ENABLE_BASIC": -1, "ORT_ENABLE_EXTENDED": 1, "ORT_DISABLE_ALL": 2}
 """Values of optimization.graph.level. Any other value means ORT_ENABLE_ALL."""
 
-TENSORRT = "TensorrtExecutionProvider"
-OPENVINO = "OpenVINOExecutionProvider"
 
 PRECISIONS = {"trt_int8_enable": "INT8", "trt_bf16_enable": "BF16", "trt_fp16_enable": "FP16"}
 """Options of TensorRT that are values of precision_mode. If several are set, the first is written: models with
@@ -55,24 +54,42 @@ TENSORRT_PARAMETERS: Mapping[str, tuple[str, re.Pattern[str]]] = {
     **{
         f"trt_{name}": (f"trt_{name}", INTEGER)
         for name in (
-            *("max_partition_iterations", "min_subgraph_size", "dla_core", "builder_optimization_level"),
-            *("auxiliary_streams", "ep_context_embed_mode"),
+            "max_partition_iterations",
+            "min_subgraph_size",
+            "dla_core",
+            "builder_optimization_level",
+            "auxiliary_streams",
+            "ep_context_embed_mode",
         )
     },
     **{
         f"trt_{name}": (f"trt_{name}", BOOLEAN)
         for name in (
-            *("dla_enable", "engine_cache_enable", "dump_subgraphs", "force_sequential_engine_build"),
-            *("context_memory_sharing_enable", "layer_norm_fp32_fallback", "timing_cache_enable", "force_timing_cache"),
-            *("detailed_build_log", "build_heuristics_enable", "sparsity_enable"),
+            "dla_enable",
+            "engine_cache_enable",
+            "dump_subgraphs",
+            "force_sequential_engine_build",
+            "context_memory_sharing_enable",
+            "layer_norm_fp32_fallback",
+            "timing_cache_enable",
+            "force_timing_cache",
+            "detailed_build_log",
+            "build_heuristics_enable",
+            "sparsity_enable",
             "dump_ep_context_model",
         )
     },
     **{
         f"trt_{name}": (f"trt_{name}", TEXT)
         for name in (
-            *("engine_cache_path", "engine_cache_prefix", "timing_cache_path", "tactic_sources"),
-            *("extra_plugin_lib_paths", "profile_min_shapes", "profile_max_shapes", "profile_opt_shapes"),
+            "engine_cache_path",
+            "engine_cache_prefix",
+            "timing_cache_path",
+            "tactic_sources",
+            "extra_plugin_lib_paths",
+            "profile_min_shapes",
+            "profile_max_shapes",
+            "profile_opt_shapes",
             "ep_context_file_path",
         )
     },

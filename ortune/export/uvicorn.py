@@ -8,14 +8,14 @@ from __future__ import annotations
 from ortune.export.comments import make_comment
 from ortune.export.literals import SHELL
 from ortune.export.serving import (
-    APP,
+    ASGI_APP,
     make_apply_command,
     make_text_of_cpus,
     report_calls,
     report_cpus,
     report_replicas,
 )
-from ortune.export.target import PORT, Job, Target
+from ortune.export.target import FIRST_PORT, Job, Target
 
 
 def write(job: Job) -> str:
@@ -46,13 +46,13 @@ def write(job: Job) -> str:
         for number, cpus in enumerate(parts):
             # ortune looks at the host before taskset leaves only a part of it.
             pinned = ["taskset", "--cpu-list", make_text_of_cpus(cpus)]
-            command = [*apply, *pinned, "uvicorn", f"--port={job.first_port + number}", APP]
+            command = [*apply, *pinned, "uvicorn", f"--port={job.first_port + number}", ASGI_APP]
             lines.append(f"{SHELL.join(command)} &")
         lines.append("wait")
     else:
         report_cpus(job)
-        port = [f"--port={job.first_port}"] if job.first_port != PORT else []
-        lines.append(SHELL.join([*apply, "uvicorn", f"--workers={deployment.processes}", *port, APP]))
+        port = [f"--port={job.first_port}"] if job.first_port != FIRST_PORT else []
+        lines.append(SHELL.join([*apply, "uvicorn", f"--workers={deployment.processes}", *port, ASGI_APP]))
     return "\n".join([*(make_comment("#", line[2:]) if line.startswith("# ") else line for line in lines)])
 
 

@@ -9,9 +9,7 @@ from __future__ import annotations
 from ortune.export.checks import NUMBER
 from ortune.export.target import Job, Target
 from ortune.knobs import ids
-from ortune.knobs.config import CPU
-
-CUDA = "CUDAExecutionProvider"
+from ortune.knobs.config import CPU, CUDA
 
 MODES = {"ORT_SEQUENTIAL": "sequential", "ORT_PARALLEL": "parallel"}
 

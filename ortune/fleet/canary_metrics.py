@@ -14,21 +14,28 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from ortune.apply.inside.canary import FIRST_BUCKET, FORMAT, GROWTH, LAST_BUCKET, MOST_MODELS, MOST_TEXT
+from ortune.apply.inside.canary import (
+    FIRST_BUCKET,
+    GROWTH,
+    LAST_BUCKET,
+    LONGEST_METRICS_TEXT,
+    METRICS_FORMAT,
+    MOST_COUNTED_MODELS,
+)
 from ortune.errors import UsageError
 from ortune.limited import TooLargeError, read_limited
 from ortune.numbers import Count
 
 FILE = re.compile(r"canary-[0-9a-f]{1,64}-[0-9]{1,10}-[0-9]{1,20}\.json")
 
-MOST_BYTES = 1 << 20
+MOST_METRICS_BYTES = 1 << 20
 """Largest size of the file of one process. 16 models with all buckets have less."""
 
-MOST_TOTAL_BYTES = 512 << 20
-MOST_FILES = 100_000
+MOST_TOTAL_METRICS_BYTES = 512 << 20
+MOST_METRICS_FILES = 100_000
 
 Number = Annotated[int, Meta(ge=0, le=1 << 62)]
-Text = Annotated[str, Meta(max_length=MOST_TEXT)]
+Text = Annotated[str, Meta(max_length=LONGEST_METRICS_TEXT)]
 Name = Annotated[str, Meta(pattern="^[0-9a-f]{0,64}$")]
 Digest = Annotated[str, Meta(pattern="^([0-9a-f]{64})?$")]
 Bucket = Annotated[str, Meta(pattern="^[0-9]{1,4}$")]
@@ -97,7 +104,7 @@ class ProcessMetrics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         models: Its models.
     """
 
-    format: Annotated[int, Meta(ge=FORMAT, le=FORMAT)]
+    format: Annotated[int, Meta(ge=METRICS_FORMAT, le=METRICS_FORMAT)]
     host: Text
     host_class: Name
     pid: Number
@@ -111,7 +118,7 @@ class ProcessMetrics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     written_ns: Number
     wall_ns: Number
     cpu_ns: Number
-    models: Annotated[tuple[ModelMetrics, ...], Meta(min_length=1, max_length=MOST_MODELS)]
+    models: Annotated[tuple[ModelMetrics, ...], Meta(min_length=1, max_length=MOST_COUNTED_MODELS)]
 
     @property
     def n_calls(self) -> int:
@@ -151,11 +158,11 @@ def read_metrics(folder: Path) -> Metrics:
         ) from None
     processes: list[ProcessMetrics] = []
     faults: list[str] = []
-    left_bytes = MOST_TOTAL_BYTES
+    left_bytes = MOST_TOTAL_METRICS_BYTES
     decoder = msgspec.json.Decoder(ProcessMetrics)
-    for path in paths[:MOST_FILES]:
+    for path in paths[:MOST_METRICS_FILES]:
         try:
-            data = read_limited(path, min(MOST_BYTES, left_bytes), only_regular=True)
+            data = read_limited(path, min(MOST_METRICS_BYTES, left_bytes), only_regular=True)
             left_bytes -= len(data)
             processes.append(decoder.decode(data))
         except FileNotFoundError:
@@ -164,8 +171,8 @@ def read_metrics(folder: Path) -> Metrics:
             faults.append(f"{path.name} cannot be read: {error.strerror}.")
         except (TooLargeError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             faults.append(f"{path.name} cannot be read: {error}.")
-    if len(paths) > MOST_FILES:
-        faults.append(f"Only {MOST_FILES} of {len(paths)} processes were read.")
+    if len(paths) > MOST_METRICS_FILES:
+        faults.append(f"Only {MOST_METRICS_FILES} of {len(paths)} processes were read.")
     return Metrics(processes=tuple(sorted(processes, key=lambda each: each.start_ns)), faults=tuple(faults))
 
 

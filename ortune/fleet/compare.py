@@ -20,7 +20,7 @@ from ortune.fleet.mixed_model import Unit, estimate_effect
 from ortune.measure.interval import DEFAULT_CONFIDENCE, Interval
 
 Metric = Literal["p50", "p99", "mean", "cpu"]
-Verdict = Literal["better", "not_worse", "worse", "inconclusive"]
+RolloutVerdict = Literal["better", "not_worse", "worse", "inconclusive"]
 
 LATENCIES: tuple[Metric, ...] = ("p50", "p99", "mean")
 QUANTILES = {"p50": 0.5, "p99": 0.99}
@@ -28,7 +28,7 @@ QUANTILES = {"p50": 0.5, "p99": 0.99}
 CALLS_NEEDED = {"p50": 20, "p99": 1000, "mean": 20, "cpu": 20}
 """Calls that a process must have made for its figure to count. Ten are beyond the quantile."""
 
-MOST_MODELS = 256
+MOST_COMPARED_MODELS = 256
 """Models of a rollout at most. Each is compared over all processes."""
 
 LEAST_TIME_SHARE = 0.01
@@ -94,7 +94,7 @@ class FleetComparison(msgspec.Struct, frozen=True, kw_only=True):
         warnings: What may spoil the comparison, each as a sentence.
     """
 
-    verdict: Verdict
+    verdict: RolloutVerdict
     reason: str
     metric: Metric
     config: str
@@ -145,9 +145,9 @@ def compare_arms(
     chosen, parts = choose_config(metrics, config)
     processes = merge_forks(parts)
     models = find_models(processes)
-    if len(models) > MOST_MODELS:
+    if len(models) > MOST_COMPARED_MODELS:
         raise UsageError(
-            f"The metrics are of {len(models)} models, and at most {MOST_MODELS} can be compared.",
+            f"The metrics are of {len(models)} models, and at most {MOST_COMPARED_MODELS} can be compared.",
             "Write the metrics of each program to a folder of its own.",
         )
     rows = [
@@ -217,7 +217,7 @@ def find_models(processes: Iterable[_Process]) -> dict[str, str]:
     return {key_of(model): model.name for process in processes for part in process.parts for model in part.models}
 
 
-def judge(speedup: Interval | None, max_slowdown: float) -> Verdict:
+def judge(speedup: Interval | None, max_slowdown: float) -> RolloutVerdict:
     """Return whether the canary is better."""
     if speedup is None:
         return "inconclusive"
@@ -228,7 +228,7 @@ def judge(speedup: Interval | None, max_slowdown: float) -> Verdict:
     return "not_worse" if speedup.low >= 1 / (1 + max_slowdown) else "inconclusive"
 
 
-def _explain(row: ComparisonRow, verdict: Verdict, max_slowdown: float) -> str:
+def _explain(row: ComparisonRow, verdict: RolloutVerdict, max_slowdown: float) -> str:
     if verdict == "better":
         return "the whole interval lies above 1"
     if verdict == "worse":

@@ -24,7 +24,7 @@ LARGEST_SKEW_S = 3600.0
 """How far the clock of another host may be ahead."""
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
+class VerificationFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What a verification depends on, besides the record. Empty texts are unknown.
 
     Attributes:
@@ -56,10 +56,10 @@ class Expired(msgspec.Struct, frozen=True, kw_only=True):
     kept: str = ""
 
 
-def read_facts() -> Facts:
+def read_facts() -> VerificationFacts:
     """Return what verifications on this host depend on now."""
     host = HostClass.of(read_host(memory=False))
-    return Facts(host_class=host, kernel=platform.release(), onnxruntime=find_installed_version() or "")
+    return VerificationFacts(host_class=host, kernel=platform.release(), onnxruntime=find_installed_version() or "")
 
 
 def digest_models(paths: Iterable[str]) -> dict[str, str]:
@@ -73,7 +73,7 @@ def digest_models(paths: Iterable[str]) -> dict[str, str]:
 
 def find_expired(
     claims: Sequence[SharedClaim],
-    here: Facts,
+    here: VerificationFacts,
     models: Mapping[str, str],
     older_than_s: float | None,
     now: datetime.datetime,
@@ -109,7 +109,7 @@ def find_expired(
     return found
 
 
-def find_latest_facts(claims: Sequence[SharedClaim]) -> dict[str, Facts]:
+def find_latest_facts(claims: Sequence[SharedClaim]) -> dict[str, VerificationFacts]:
     """Return what is known of each host from its latest verification."""
     latest: dict[str, Proof] = {}
     for claim in claims:
@@ -117,12 +117,12 @@ def find_latest_facts(claims: Sequence[SharedClaim]) -> dict[str, Facts]:
             if proof.node not in latest or read_time(proof) > read_time(latest[proof.node]):
                 latest[proof.node] = proof
     return {
-        node: Facts(host_class=each.host_class, kernel=each.kernel, onnxruntime=each.onnxruntime)
+        node: VerificationFacts(host_class=each.host_class, kernel=each.kernel, onnxruntime=each.onnxruntime)
         for node, each in latest.items()
     }
 
 
-def compare_facts(proof: Proof, now: Facts) -> list[str]:
+def compare_facts(proof: Proof, now: VerificationFacts) -> list[str]:
     """Return what changed on a host since it verified a record."""
     reasons = []
     if proof.host_class and now.host_class:

@@ -19,7 +19,7 @@ from ortune.storage.schema import encode
 METRICS_OF_CANARIES = "metrics of canaries"
 """Entry of the identity of a study that holds no search."""
 
-PROCESS = "process:"
+PROCESS_PREFIX = "process:"
 """Prefix of the attributes that hold processes."""
 
 
@@ -71,7 +71,7 @@ class MetricsSender:
             except ValueError:
                 faults.append(f"The metrics of process {process.pid} are too large for a storage.")
                 continue
-            study.write_text(f"{PROCESS}{name}", text)
+            study.write_text(f"{PROCESS_PREFIX}{name}", text)
             self._sent[name] = process.written_ns
             n_sent += 1
         return Sent(n_processes=n_sent, n_known=len(metrics.processes) - n_sent, faults=tuple(faults))
@@ -81,7 +81,7 @@ class MetricsSender:
         study = self._studies.get(config)
         if study is None:
             study = SharedStudy(self._location, {KIND: METRICS_OF_CANARIES, "config": config, "model_name": "canary"})
-            for name, known in study.read_all(PROCESS, ProcessMetrics).items():
+            for name, known in study.read_all(PROCESS_PREFIX, ProcessMetrics).items():
                 self._sent[name] = known.written_ns
             self._studies[config] = study
         return study
@@ -98,7 +98,7 @@ def read_shared_metrics(location: Location) -> Metrics:
         process
         for study in open_studies(location)
         if study.identity.get(KIND) == METRICS_OF_CANARIES
-        for name, process in study.read_all(PROCESS, ProcessMetrics).items()
+        for name, process in study.read_all(PROCESS_PREFIX, ProcessMetrics).items()
         if process.config == study.identity.get("config")
         and name == name_process(process.host, process.pid, process.start_ns)
     ]

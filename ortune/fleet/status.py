@@ -14,7 +14,7 @@ from ortune.knobs.config import DEFAULT, Config
 from ortune.measure.host_speedup import HostsEvidence
 from ortune.storage import Location, Measurement, NodeState, Proof, SharedSpeedup, SharedStudy, hash_node
 
-MOST_SHOWN = 1024
+LONGEST_SHOWN_IDENTITY = 1024
 """Number of characters of a text of a study's identity, which another host may have written."""
 
 
@@ -110,7 +110,7 @@ def _describe(study: SharedStudy, found: SharedClaim | Unread | None) -> StudySt
     measurements, states = study.receive(), study.read_nodes()
     proofs = claim.proofs if claim else ()
     record = claim.record if claim else None
-    identity = {name: text[:MOST_SHOWN] for name, text in study.identity.items()}
+    identity = {name: text[:LONGEST_SHOWN_IDENTITY] for name, text in study.identity.items()}
     return StudyStatus(
         study=study.name,
         model=identity.get("model_name", ""),

@@ -80,7 +80,7 @@ def find_further_limits(request: GateRequest, head: Record, base: Config, goal: 
         # A bound that keeps another limit is tighter.
         if key not in tightest or tightest[key].excess(limit.bound) < 0:
             tightest[key] = limit
-    return tuple(each for each in tightest.values() if each not in goal.limits)
+    return tuple(limit for limit in tightest.values() if limit not in goal.limits)
 
 
 def settle_tolerance(gate: Gate, base: ModelInfo) -> Tolerance:

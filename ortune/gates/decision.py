@@ -35,7 +35,7 @@ two speeds, they cover somewhat less than Student's intervals of normal values d
 CHECKS = (7, 9, 12, 16, 23, 33, 46)
 """Numbers of launches after which the rule is checked. If the last one does not decide the gate, it is inconclusive."""
 
-MIN_LAUNCHES = 5
+LAST_CHECK_LAUNCHES = 5
 """Launches that the last check needs if the budget ends before the first one."""
 
 FIRST_SHARE = 0.25
@@ -163,7 +163,9 @@ def is_biased(self_check: Interval, allowed: float) -> bool:
 def combine_decisions(findings: Sequence[Finding]) -> Decision:
     """Return the decision on all objectives: one failure fails the gate, and all must pass for it to pass."""
     decisions = {finding.decision for finding in findings}
-    return "fail" if "fail" in decisions else "inconclusive" if "inconclusive" in decisions else "pass"
+    if "fail" in decisions:
+        return "fail"
+    return "inconclusive" if "inconclusive" in decisions else "pass"
 
 
 def holm(p_values: Mapping[Claim, float], alpha: float = ALPHA) -> frozenset[Claim]:
@@ -177,7 +179,7 @@ def holm(p_values: Mapping[Claim, float], alpha: float = ALPHA) -> frozenset[Cla
     (1979).
     """
     failing: list[Claim] = []
-    for rank, name in enumerate(sorted(p_values, key=lambda each: p_values[each])):
+    for rank, name in enumerate(sorted(p_values, key=lambda claim: p_values[claim])):
         if p_values[name] > alpha / (len(p_values) - rank):
             break
         failing.append(name)

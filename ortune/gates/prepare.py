@@ -11,7 +11,7 @@ import msgspec
 from ortune.apply.verify import HELD_SHARE, check_alone, recorded_inputs
 from ortune.errors import UsageError
 from ortune.gates.acceptance import choose_goal, find_further_limits, note_ignored, settle_tolerance
-from ortune.gates.results import LARGEST_SLOWDOWN, USUAL_SLOWDOWN, Gate, GateSide
+from ortune.gates.results import LARGEST_ALLOWED_SLOWDOWN, USUAL_SLOWDOWN, Gate, GateSide
 from ortune.gates.sides import NamedSide, check_inputs, check_outputs, make_side, read_side
 from ortune.host import read_host
 from ortune.knobs import DEFAULT
@@ -21,7 +21,7 @@ from ortune.model import read_model
 from ortune.record.schema import Record
 from ortune.record.select import check_model, read_sourced
 from ortune.requests import GateRequest
-from ortune.worker.executor import FIRST_LOAD_DEADLINE_S
+from ortune.worker.executor import BASELINE_LOAD_DEADLINE_S
 from ortune.workload import Goal, InputOptions, Limit, Objective, make_feed
 from ortune.workload.batching import with_batches
 from ortune.workload.workload import check_tolerance
@@ -100,7 +100,7 @@ def _fill_in(request: GateRequest, sides: tuple[GateSide, GateSide], goal: Goal,
         name=request.name,
         base=sides[0],
         head=sides[1],
-        goal=with_batches(goal, *(each.config.batch for each in sides)),
+        goal=with_batches(goal, *(side.config.batch for side in sides)),
         budget_s=request.budget,
         inputs=request.given_inputs or (recorded_inputs(record, None, sides[0].model) if record else InputOptions()),
         tolerance=request.tolerance,
@@ -117,8 +117,8 @@ def check_alone_in(path: str, *, trust: bool) -> None:
     Raises:
         RecordError: One was, or the file holds no records.
     """
-    for each in read_sourced([path], trust=trust):
-        check_alone(each.record, f"ortune gate {path} -- COMMAND")
+    for sourced in read_sourced([path], trust=trust):
+        check_alone(sourced.record, f"ortune gate {path} -- COMMAND")
 
 
 def _gate_gain(
@@ -176,7 +176,7 @@ def require_gain(slowdowns: dict[Objective, float], goal: Goal, record: Record) 
     slowdown is allowed in the first objective.
     """
     if record.claims_limits and goal.limits:
-        return {**slowdowns, goal.objective: LARGEST_SLOWDOWN}
+        return {**slowdowns, goal.objective: LARGEST_ALLOWED_SLOWDOWN}
     recorded = record.gain
     if recorded is None or recorded.estimate <= 1:
         return slowdowns
@@ -199,7 +199,7 @@ def parse_slowdowns(texts: Sequence[str], goal: Goal) -> dict[Objective, float]:
                 f"Write {share}% for {share} percent, or {value + 1:g}x for {value + 1:g} times the time.",
                 option="max_slowdown",
             )
-        if not 0 < value <= LARGEST_SLOWDOWN:
+        if not 0 < value <= LARGEST_ALLOWED_SLOWDOWN:
             raise UsageError(
                 f"{text}: not a share above 0.", "Write it as 3%, as 1.03x, or as memory=5%.", option="max_slowdown"
             )
@@ -251,7 +251,7 @@ def prepare_gate(gate: Gate) -> ComparisonSetup:
         seed=gate.seed,
         n_sides=N_SIDES,
         compare_outputs=gate.same_outputs,
-        load_deadline_s=min(max(gate.budget_s, MIN_LOAD_DEADLINE_S), FIRST_LOAD_DEADLINE_S),
+        load_deadline_s=min(max(gate.budget_s, MIN_LOAD_DEADLINE_S), BASELINE_LOAD_DEADLINE_S),
     )
     check_captures([(gate.base.text, gate.base.config)], setup)
     check_captures([(gate.head.text, gate.head.config)], msgspec.structs.replace(setup, program=setup.other))

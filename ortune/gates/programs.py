@@ -22,10 +22,10 @@ from ortune.record.files import name_of_input
 from ortune.record.schema import Record
 from ortune.requests import ProgramGateRequest
 from ortune.worker import Failure
-from ortune.worker.executor import FIRST_LOAD_DEADLINE_S
+from ortune.worker.executor import BASELINE_LOAD_DEADLINE_S
 from ortune.workload import Goal, Objective
 
-CHECK_SHARE = 0.25
+OUTPUT_CHECK_SHARE = 0.25
 """Share of the budget for running a program to its end, to compare what it prints."""
 
 NOT_OF_PROGRAMS = frozenset({"load-time"})
@@ -95,8 +95,8 @@ def open_programs(gate: Gate, tuned: TunedProgram) -> Iterator[OpenSides]:
     program = tuned.program
     with open_program(program, n_sides=N_SIDES) as opened:
         executor = cast("ProgramExecutor", opened.executors[0])
-        opened.runner.load_deadline_s = min(max(gate.budget_s, MIN_LOAD_DEADLINE_S), FIRST_LOAD_DEADLINE_S)
-        check_s = CHECK_SHARE * gate.budget_s
+        opened.runner.load_deadline_s = min(max(gate.budget_s, MIN_LOAD_DEADLINE_S), BASELINE_LOAD_DEADLINE_S)
+        check_s = OUTPUT_CHECK_SHARE * gate.budget_s
         check_tuned(gate.head.text, gate.head.config, opened.runner, executor, check_s=check_s)
         identity = program.identities[0]
         yield OpenSides(

@@ -19,10 +19,10 @@ Decision = Literal["pass", "fail", "inconclusive"]
 
 USUAL_SLOWDOWN = 0.03
 
-LARGEST_SLOWDOWN = 10.0
+LARGEST_ALLOWED_SLOWDOWN = 10.0
 """Largest slowdown that may be allowed. A gate that only limits decide allows it."""
 
-USUAL_BUDGET_S = 180.0
+USUAL_GATE_BUDGET_S = 180.0
 
 
 class GateSide(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,7 +73,7 @@ class Gate(msgspec.Struct, frozen=True, kw_only=True):
     head: GateSide
     goal: Goal = Goal()
     slowdowns: Mapping[Objective, float] = {}
-    budget_s: float = USUAL_BUDGET_S
+    budget_s: float = USUAL_GATE_BUDGET_S
     inputs: InputOptions = InputOptions()
     tolerance: Tolerance | None = None
     base_tolerance: Tolerance | None = None

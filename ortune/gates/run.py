@@ -105,7 +105,7 @@ def run_gate(
         base=base,
         head=head,
         max_error=sides.max_error,
-        outputs_compared=gate.same_outputs and any(each.outputs_compared for each in run.loaded[HEAD]),
+        outputs_compared=gate.same_outputs and any(loaded.outputs_compared for loaded in run.loaded[HEAD]),
         notes=list_notes(gate, sides.workload.tolerance),
         noise=noise,
         workload=sides.workload,
@@ -159,17 +159,19 @@ def count_claims(gate: Gate) -> int:
 
 def judge_together(results: Sequence[GateResult | GateError]) -> tuple[GateResult | GateError, ...]:
     """Return the results of gates that ran together. With Holm's correction over all claims, more gates may fail."""
-    done = [each for each in results if isinstance(each, GateResult)]
+    done = [result for result in results if isinstance(result, GateResult)]
     if len(done) < 2:
         return tuple(results)
     p_values: dict[tuple[str, str], float] = {}
-    for each in done:
+    for result in done:
         # Gates that pass and limits count among the claims, but cannot fail here.
-        can_fail = each.decision != "pass" and not each.is_void
-        p_values |= {(each.name, finding.objective): finding.p_value if can_fail else 1.0 for finding in each.findings}
-        p_values |= {(each.name, check.limit): 1.0 for check in each.limits}
+        can_fail = result.decision != "pass" and not result.is_void
+        p_values |= {
+            (result.name, finding.objective): finding.p_value if can_fail else 1.0 for finding in result.findings
+        }
+        p_values |= {(result.name, check.limit): 1.0 for check in result.limits}
     failing = holm(p_values)
-    return tuple(_fail_with_others(each, failing) if isinstance(each, GateResult) else each for each in results)
+    return tuple(_fail_with_others(result, failing) if isinstance(result, GateResult) else result for result in results)
 
 
 def _fail_with_others(result: GateResult, failing: Container[tuple[str, str]]) -> GateResult:
@@ -179,11 +181,12 @@ def _fail_with_others(result: GateResult, failing: Container[tuple[str, str]]) -
         result: The result of the gate alone.
         failing: Gates and objectives that fail with Holm's correction.
     """
-    found = [each for each in result.findings if (result.name, each.objective) in failing]
+    found = [finding for finding in result.findings if (result.name, finding.objective) in failing]
     if result.decision != "inconclusive" or not found:
         return result
     findings = tuple(
-        msgspec.structs.replace(each, decision="fail") if each in found else each for each in result.findings
+        msgspec.structs.replace(finding, decision="fail") if finding in found else finding
+        for finding in result.findings
     )
     reason = f"{describe_failures(found)}, with Holm's correction over all gates"
     return msgspec.structs.replace(result, decision="fail", reason=reason, findings=findings)
@@ -191,5 +194,5 @@ def _fail_with_others(result: GateResult, failing: Container[tuple[str, str]]) -
 
 def exit_decision(results: Sequence[GateResult | GateError]) -> Decision | str:
     """Return the overall result of all gates: "error", "fail", "inconclusive" or "pass"."""
-    found = {"error" if isinstance(each, GateError) else each.decision for each in results}
-    return next(each for each in ("fail", "error", "inconclusive", "pass") if each in found)
+    found = {"error" if isinstance(result, GateError) else result.decision for result in results}
+    return next(decision for decision in ("fail", "error", "inconclusive", "pass") if decision in found)

@@ -10,7 +10,7 @@ import msgspec
 
 from ortune.gates.decision import (
     CHECKS,
-    MIN_LAUNCHES,
+    LAST_CHECK_LAUNCHES,
     check_alpha,
     combine_decisions,
     compare_copies,
@@ -18,7 +18,7 @@ from ortune.gates.decision import (
     judge_objective,
 )
 from ortune.gates.reporters.messages import describe_failures, describe_undecided, percent
-from ortune.gates.results import LARGEST_SLOWDOWN, Blocks, Decision, InterimResult, Observe
+from ortune.gates.results import LARGEST_ALLOWED_SLOWDOWN, Blocks, Decision, InterimResult, Observe
 from ortune.knobs import Config
 from ortune.measure.block_plan import RunPlan
 from ortune.measure.block_runner import BlockRunner
@@ -176,7 +176,9 @@ def evaluate_interim(
     copies = {name: compare_copies(name, compute_copy_ratios(counting, name), check=check) for name in test.allowed}
     limits = tuple(_check_limit(counting, limit, check, test.n_claims) for limit in test.goal.limits)
     in_doubt = [
-        each.figure for each in limits if each.kept == "unsure" and not has_enough_calls(counting, HEAD, each.figure)
+        limit.figure
+        for limit in limits
+        if limit.kept == "unsure" and not has_enough_calls(counting, HEAD, limit.figure)
     ]
     strict = 1 - 2 * check_alpha(check) / test.n_claims
     base, head = (compute_utilization(counting, position, strict) for position in (BASE, HEAD))
@@ -184,10 +186,10 @@ def evaluate_interim(
     interim = InterimResult(
         # Between checks, and with too few calls, nothing is decided. The blocks then support only a lower percentile.
         findings=tuple(
-            each
-            if is_due and each.objective not in few
-            else msgspec.structs.replace(each, decision="inconclusive", p_value=1.0)
-            for each in findings
+            finding
+            if is_due and finding.objective not in few
+            else msgspec.structs.replace(finding, decision="inconclusive", p_value=1.0)
+            for finding in findings
         ),
         self_check=copies[test.goal.objective],
         biased=tuple(name for name, copy in copies.items() if is_biased(copy, test.allowed[name])),
@@ -223,7 +225,7 @@ def is_check_due(run: PairedRun, test: SequentialTest, check: int, *, is_last: b
         names |= {limit.figure for limit in test.goal.limits}
     if not is_last and not all(has_enough_calls(run, HEAD, name) for name in names):
         return False
-    return len(run.launches) >= (MIN_LAUNCHES if is_last else CHECKS[check])
+    return len(run.launches) >= (LAST_CHECK_LAUNCHES if is_last else CHECKS[check])
 
 
 def _check_limit(run: PairedRun, limit: Limit, check: int, n_claims: int) -> LimitCheck:
@@ -275,14 +277,16 @@ def decide(interim: InterimResult, test: SequentialTest) -> tuple[Decision, str]
     if decision == "fail":
         return decision, describe_failures(deciding)
     if decision == "pass" and kept == "yes" and not _is_near_overload(interim):
-        deciding = [each for each in deciding if not interim.limits or each.allowed < 1 + LARGEST_SLOWDOWN]
+        deciding = [
+            finding for finding in deciding if not interim.limits or finding.allowed < 1 + LARGEST_ALLOWED_SLOWDOWN
+        ]
         if not deciding:
             return decision, f"head stays within {name_limits(interim.limits, 'yes')}"
         return decision, "; ".join(
-            f"{each.objective} is not worse by {percent(each.allowed)}"
-            if each.allowed >= 1
-            else f"{each.objective} is at least {1 / each.allowed:.3g}x as good"
-            for each in deciding
+            f"{finding.objective} is not worse by {percent(finding.allowed)}"
+            if finding.allowed >= 1
+            else f"{finding.objective} is at least {1 / finding.allowed:.3g}x as good"
+            for finding in deciding
         )
     return "inconclusive", ""
 
@@ -304,7 +308,7 @@ def explain_indecision(interim: InterimResult, test: SequentialTest, *, time_is_
     if interim.lacking:
         needed = ", ".join(f"{name} needs {required_calls(name)} calls of each side" for name in interim.lacking)
         return f"{needed}: use a larger budget or a lower percentile"
-    if interim.launches < MIN_LAUNCHES:
+    if interim.launches < LAST_CHECK_LAUNCHES:
         return f"there was time for only {interim.launches} launches of each side: use a larger budget"
     if _is_near_overload(interim):
         return "requests arrive about as fast as they can be served: use a lower request rate"
@@ -322,7 +326,7 @@ def _is_overloaded(interim: InterimResult) -> bool:
 
 def _is_near_overload(interim: InterimResult) -> bool:
     """Return whether either side seems to be overloaded, which moves ratios closer to 1."""
-    return interim.utilization is not None and any(each.estimate >= 1 for each in interim.utilization)
+    return interim.utilization is not None and any(share.estimate >= 1 for share in interim.utilization)
 
 
 def _is_disturbed(interim: InterimResult, test: SequentialTest) -> bool:
@@ -335,7 +339,10 @@ def collect_blocks(run: PairedRun, goal: Goal) -> Blocks:
 
     def costs(position: int) -> dict[str, tuple[tuple[float, ...], ...]]:
         return {
-            name: tuple(tuple(to_cost(name, each.figure(name, position)) for each in launch) for launch in run.launches)
+            name: tuple(
+                tuple(to_cost(name, measured_round.figure(name, position)) for measured_round in launch)
+                for launch in run.launches
+            )
             for name in goal.objectives
         }
 
@@ -344,5 +351,5 @@ def collect_blocks(run: PairedRun, goal: Goal) -> Blocks:
         head=costs(HEAD),
         base_copy=costs(BASE_COPY),
         head_copy=costs(HEAD_COPY),
-        contended=tuple(tuple(each.contended for each in launch) for launch in run.launches),
+        contended=tuple(tuple(measured_round.contended for measured_round in launch) for launch in run.launches),
     )

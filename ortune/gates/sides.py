@@ -35,7 +35,7 @@ from ortune.workload import Workload
 
 PACKAGE = Path(__file__).parents[1]
 
-PROBE = """
+VERSION_PROBE = """
 import importlib, json, os, sys
 found = {"version": sys.version_info[:2], "parent": os.getppid()}
 for name in ("msgspec", "numpy", "onnxruntime"):
@@ -196,7 +196,7 @@ def check_python(python: str, option: str) -> None:
         raise UsageError(f"{python}: no such program.", "Pass the Python of the environment.", option=option)
     try:
         done = subprocess.run(
-            [program, "-c", LEAVE_FOLDER + PROBE],
+            [program, "-c", LEAVE_FOLDER + VERSION_PROBE],
             capture_output=True,
             text=True,
             env={**make_environment(), **TELEMETRY_OFF},
@@ -237,7 +237,7 @@ def check_outputs(base: ModelInfo, head: ModelInfo, base_text: str, head_text: s
     Raises:
         MeasureError: They do not.
     """
-    ours, theirs = ([each.name for each in model.outputs] for model in (base, head))
+    ours, theirs = ([output.name for output in model.outputs] for model in (base, head))
     if ours != theirs:
         raise MeasureError(
             f"The outputs differ: {base_text} returns {', '.join(ours)}, and {head_text} returns {', '.join(theirs)}.",
@@ -251,14 +251,14 @@ def check_inputs(base: ModelInfo, head: ModelInfo, base_text: str, head_text: st
     Raises:
         InputsError: They do not.
     """
-    ours, theirs = ({each.name: each.dtype for each in model.inputs} for model in (base, head))
+    ours, theirs = ({info.name: info.dtype for info in model.inputs} for model in (base, head))
     if ours != theirs:
         shown = " and ".join(
-            f"{text} takes {', '.join(f'{name} ({dtype})' for name, dtype in each.items()) or 'nothing'}"
-            for text, each in ((base_text, ours), (head_text, theirs))
+            f"{text} takes {', '.join(f'{name} ({dtype})' for name, dtype in inputs.items()) or 'nothing'}"
+            for text, inputs in ((base_text, ours), (head_text, theirs))
         )
         raise InputsError(f"The inputs differ: {shown}.", "Both sides must take the same inputs to be compared.")
-    shapes = {each.name: each for each in head.inputs}
+    shapes = {info.name: info for info in head.inputs}
     for one in base.inputs:
         other = shapes[one.name]
         if one.shape is not None and other.shape is not None and len(one.shape) != len(other.shape):

@@ -41,10 +41,10 @@ LIMIT, LIMIT_TO_HOLD = 1.9e-3, 1e-2
 change is dropped. For more divisions, the former is divided by the square root of their number, as their tests have
 most runs in common."""
 
-SMALLEST = 0.005
+SMALLEST_CHANGE = 0.005
 """Smallest change, as a log-ratio: smaller ones are of no interest."""
 
-AROUND, FARTHEST = 4, 3.0
+AROUND, FARTHEST_CHANGE = 4, 3.0
 """Runs on each side of a run whose median it is compared with, and how far from it a run may be, in standard
 deviations. These are estimated from the median deviation."""
 
@@ -138,7 +138,7 @@ def find_change(logs: NDArray[np.float64]) -> int | None:
     kept = winsorize(logs)
     p_values = compute_p_values(kept, places)
     best = int(places[np.argmin(p_values)])
-    is_large = abs(compare_levels(kept, best)) >= SMALLEST
+    is_large = abs(compare_levels(kept, best)) >= SMALLEST_CHANGE
     return best if is_large and p_values.min() <= LIMIT / math.sqrt(len(places)) else None
 
 
@@ -157,7 +157,7 @@ def winsorize(logs: NDArray[np.float64]) -> NDArray[np.float64]:
     sizes = np.sort(np.abs(deviations))
     sigma = float(sizes[(n - 1) // 2] + sizes[n // 2]) / 2 / MEDIAN_DEVIATION
     # Without noise, the deviation may be 0 although some runs differ a bit.
-    most = max(FARTHEST * sigma, SMALLEST)
+    most = max(FARTHEST_CHANGE * sigma, SMALLEST_CHANGE)
     return np.asarray(medians + np.clip(deviations, -most, most))
 
 

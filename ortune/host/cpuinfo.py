@@ -92,9 +92,10 @@ def _list_types(cpuinfo: str, usable: set[int]) -> list[str]:
             found[rest.strip()] = None
             if "vendor_id" in rest or len(found) == MOST_TYPES:
                 break
+    if any(_read_type(block) for block in found):
+        return list(found)
     # Old kernels on ARM describe all CPUs once, at the end.
-    is_described = any(_read_type(block) for block in found)
-    return list(found) if is_described else [cpuinfo[-(1 << 14) :]] if cpuinfo else []
+    return [cpuinfo[-(1 << 14) :]] if cpuinfo else []
 
 
 def _find(block: str, name: str) -> str:
@@ -124,12 +125,14 @@ def _read_type(block: str) -> CpuType | None:
 
 def _join_types(types: list[CpuType]) -> CpuType | None:
     """Return several kinds of cores as one type, in an order that does not depend on how CPUs are numbered."""
-    distinct = sorted(set(types), key=lambda each: (each.vendor, each.family, each.model, each.stepping))
+    distinct = sorted(
+        set(types), key=lambda core_type: (core_type.vendor, core_type.family, core_type.model, core_type.stepping)
+    )
     if len(distinct) < 2:
         return distinct[0] if distinct else None
     joined = {}
     for name in CpuType.__struct_fields__:
-        values = [getattr(each, name) for each in distinct]
+        values = [getattr(core_type, name) for core_type in distinct]
         joined[name] = values[0] if len(set(values)) == 1 else "+".join(values)
     return CpuType(**joined)
 

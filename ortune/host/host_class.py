@@ -202,8 +202,10 @@ def format_difference(name: str, recorded: object, here: object) -> tuple[str, s
     """Return both values of a property that differs. Only instruction sets that one side lacks are listed."""
     if name != "instructions" or not recorded or not here:
         return format_property(name, recorded), format_property(name, here)
-    sets = [str(each).split() for each in (recorded, here)]
-    more, others = ([each for each in own if each not in other] for own, other in (sets, sets[::-1]))
+    sets = [str(text).split() for text in (recorded, here)]
+    more, others = (
+        [instruction for instruction in own if instruction not in other] for own, other in (sets, sets[::-1])
+    )
     return ", ".join(more) or "fewer", ", ".join(others) or "fewer"
 
 

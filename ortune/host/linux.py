@@ -20,7 +20,7 @@ from ortune.limited import read_limited
 MAX_CPU_ID = 1 << 14
 """Larger ids are invalid. The limit of the kernel (NR_CPUS) is 8192."""
 
-MOST_BYTES = 16 << 20
+MOST_SYSTEM_FILE_BYTES = 16 << 20
 """Largest size of a file that is read. /proc/cpuinfo of 8192 CPUs has 12 MB."""
 
 
@@ -56,7 +56,7 @@ def parse_cpu_mask(text: str) -> Cpus:
 def read_text(path: Path) -> str:
     """Return the text of a file without NUL bytes, or "" if it cannot be read."""
     try:
-        return read_limited(path, MOST_BYTES).replace(b"\0", b"").decode("utf-8", "replace").strip()
+        return read_limited(path, MOST_SYSTEM_FILE_BYTES).replace(b"\0", b"").decode("utf-8", "replace").strip()
     except (OSError, ValueError):
         return ""
 
@@ -107,7 +107,7 @@ def _group(cpus: Iterable[int], members: dict[int, Cpus], online: set[int]) -> t
     for cpu in sorted(cpus):
         if cpu in seen:
             continue
-        group = {each for each in (cpu, *members.get(cpu, ())) if each in online and each not in seen}
+        group = {member for member in (cpu, *members.get(cpu, ())) if member in online and member not in seen}
         seen |= group
         groups.append(tuple(sorted(group)))
     return tuple(groups)

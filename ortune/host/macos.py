@@ -127,7 +127,9 @@ def build_processor(values: dict[str, str]) -> Processor:
     )
     return Processor(
         cpu=CpuType(vendor=vendor, family=family, model=model, stepping=stepping) if family else None,
-        instructions=select_instructions({each for each, name in INSTRUCTIONS.items() if values.get(name) == "1"}),
+        instructions=select_instructions(
+            {instruction for instruction, name in INSTRUCTIONS.items() if values.get(name) == "1"}
+        ),
         caches=caches if caches != Caches() else None,
         virtual={"0": False, "1": True}.get(values.get("kern.hv_vmm_present", "")),
     )

@@ -141,7 +141,9 @@ def _name_skylake(stepping: str) -> str:
     number = _read_number(stepping)
     if number is None:
         return ""
-    return "Skylake" if number <= 4 else "Cascade Lake" if number <= 7 else "Cooper Lake"
+    if number <= 4:
+        return "Skylake"
+    return "Cascade Lake" if number <= 7 else "Cooper Lake"
 
 
 def _read_number(text: str) -> int | None:

@@ -13,7 +13,7 @@ Unit = Literal["cores", "L3 domains", "nodes"]
 """What processes are pinned to: to cores of their own, or each to an L3 domain or a NUMA node that it may share with
 other processes."""
 
-LEAST_SHARE = 2 / 3
+LEAST_CORE_SHARE = 2 / 3
 """Part of an equal share of the cores that a process gets at least so that it stays within a node."""
 
 Region = tuple[Cpus, ...]
@@ -35,7 +35,7 @@ class ProcessPlacement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     def __post_init__(self) -> None:
         """Reject processes without CPUs."""
-        if not self.cpus or not all(self.cpus) or any(cpu < 0 for each in self.cpus for cpu in each):
+        if not self.cpus or not all(self.cpus) or any(cpu < 0 for group in self.cpus for cpu in group):
             raise ValueError("each process must have CPUs")
 
     @property
@@ -99,7 +99,7 @@ def place_processes(
         parts = _divide(nodes, n_processes, threads)
     else:
         regions = [domain for node in nodes for domain in node] if unit == "L3 domains" else _join_domains(nodes)
-        places = _spread([len(each) for each in regions], [n_processes] * len(regions), n_processes)
+        places = _spread([len(region) for region in regions], [n_processes] * len(regions), n_processes)
         parts = [regions[place] for place in places]
     if not parts or not all(parts) or (threads or 1) > min(map(len, parts)):
         return None
@@ -130,8 +130,12 @@ def _divide(nodes: Sequence[Sequence[Region]], n_parts: int, threads: int | None
     starts = range(0, n_parts * n_nodes, n_nodes) if n_nodes > 1 else ()
     runs = [tuple(core for node in whole[start : start + n_nodes] for core in node) for start in starts]
     # Without a number of threads, a domain must be large enough for an equal share, and nodes for most of it.
-    for regions, least in ((domains, threads or equal), (whole, threads or LEAST_SHARE * equal), (runs, threads or 1)):
-        size = _find_size([len(each) for each in regions], n_parts, equal if regions is not runs else len(cores))
+    for regions, least in (
+        (domains, threads or equal),
+        (whole, threads or LEAST_CORE_SHARE * equal),
+        (runs, threads or 1),
+    ):
+        size = _find_size([len(region) for region in regions], n_parts, equal if regions is not runs else len(cores))
         if size and size >= least:
             return _cut(regions, nodes, n_parts, size)
     return [cores[first : first + equal] for first in range(0, n_parts * equal, equal)]
@@ -144,7 +148,7 @@ def _join_domains(nodes: Sequence[Sequence[Region]]) -> list[Region]:
 
 def _find_size(sizes: Sequence[int], n_parts: int, most: int) -> int:
     """Return the largest number of cores of which regions of these sizes hold so many parts; 0 if there is none."""
-    return next((size for size in range(most, 0, -1) if sum(each // size for each in sizes) >= n_parts), 0)
+    return next((size for size in range(most, 0, -1) if sum(n_cores // size for n_cores in sizes) >= n_parts), 0)
 
 
 def _cut(regions: Sequence[Region], nodes: Sequence[Sequence[Region]], n_parts: int, size: int) -> list[Region]:
@@ -156,7 +160,7 @@ def _cut(regions: Sequence[Region], nodes: Sequence[Sequence[Region]], n_parts: 
     groups = list(by_node.values())
     n_slots = [[len(regions[place]) // size for place in group] for group in groups]
     weights = [sum(len(regions[place]) for place in group) for group in groups]
-    chosen = _spread(weights, [sum(each) for each in n_slots], n_parts)
+    chosen = _spread(weights, [sum(slots) for slots in n_slots], n_parts)
     found = []
     for number, group in enumerate(groups):
         in_group = _spread([len(regions[place]) for place in group], n_slots[number], chosen.count(number))
@@ -171,7 +175,7 @@ def _spread(weights: Sequence[int], most: Sequence[int], n: int) -> list[int]:
     counts = [0] * len(weights)
     for _ in range(n):
         free = [place for place, count in enumerate(counts) if count < most[place]]
-        place = min(free, key=lambda each: ((counts[each] + 1) / weights[each], each))
+        place = min(free, key=lambda number: ((counts[number] + 1) / weights[number], number))
         counts[place] += 1
     return [place for place, count in enumerate(counts) for _ in range(count)]
 
@@ -196,7 +200,7 @@ def pack_processes(host: Host, sizes: Sequence[int]) -> tuple[Cpus, ...] | None:
         core: (node, domain) for node, parts in enumerate(nodes) for domain, part in enumerate(parts) for core in part
     }
     found: dict[int, Cpus] = {}
-    for place in sorted(range(len(sizes)), key=lambda each: -sizes[each]):
+    for place in sorted(range(len(sizes)), key=lambda number: -sizes[number]):
         size = sizes[place]
         chosen = list(free)
         for width in (1, 2):  # nodes, then domains

@@ -11,11 +11,31 @@ from ortune.numbers import Count
 
 INSTRUCTIONS = (
     # x86
-    *("sse4_1", "avx", "f16c", "fma", "avx2", "avx_vnni"),
-    *("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni", "avx512_bf16"),
-    *("amx_tile", "amx_int8", "amx_bf16", "waitpkg"),
+    "sse4_1",
+    "avx",
+    "f16c",
+    "fma",
+    "avx2",
+    "avx_vnni",
+    "avx512f",
+    "avx512bw",
+    "avx512dq",
+    "avx512vl",
+    "avx512_vnni",
+    "avx512_bf16",
+    "amx_tile",
+    "amx_int8",
+    "amx_bf16",
+    "waitpkg",
     # ARM
-    *("asimdhp", "asimddp", "i8mm", "bf16", "sve", "svei8mm", "sme", "sme2"),
+    "asimdhp",
+    "asimddp",
+    "i8mm",
+    "bf16",
+    "sve",
+    "svei8mm",
+    "sme",
+    "sme2",
 )
 """Instruction sets that ONNX Runtime checks for when it chooses kernels, by their names in /proc/cpuinfo.
 

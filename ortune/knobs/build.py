@@ -51,17 +51,17 @@ def build_space(host: Host, model: ModelInfo, options: SpaceOptions = SpaceOptio
     found.append(level_dimension(options))
     found += minor_dimensions(host, model, options)
     for name in options.providers:
-        for each in provider_dimensions(find_provider(name), host, model, options):
-            found.append(only_under(each, name, options) if isinstance(each, Dimension) else each)
+        for dimension in provider_dimensions(find_provider(name), host, model, options):
+            found.append(only_under(dimension, name, options) if isinstance(dimension, Dimension) else dimension)
     found = _merge(found)
     if len(options.batches) > 1:
         found.insert(0, batch_dimension(options.batches))
     found = apply_request(found, options)
-    dimensions = [each for each in found if isinstance(each, Dimension)]
+    dimensions = [dimension for dimension in found if isinstance(dimension, Dimension)]
     return SearchSpace(
         dimensions=tuple(dimensions),
         n_default_threads=host.n_default_threads,
-        skipped=tuple(each for each in found if isinstance(each, Skipped)),
+        skipped=tuple(skipped for skipped in found if isinstance(skipped, Skipped)),
         rules=(
             *make_usage_rules(dimensions),
             *(make_cpu_rules(host, model, dimensions, options) if on_cpu else ()),
@@ -78,11 +78,11 @@ def _cpu_dimensions(host: Host, model: ModelInfo, options: SpaceOptions) -> list
     if options.sessions > 1:
         skipped = skip_newer(KNOBS[ids.GLOBAL_THREAD_POOL], options)
         pool = None if skipped else pool_dimension(host, options)
-        found += [each for each in (skipped, pool) if each]
+        found += [part for part in (skipped, pool) if part]
     found += [*execution_dimensions(host, model), *thread_dimensions(host, options, pool)]
     return [
-        *(only_under(each, CPU, options) for each in found if isinstance(each, Dimension)),
-        *(each for each in found if isinstance(each, Skipped)),
+        *(only_under(dimension, CPU, options) for dimension in found if isinstance(dimension, Dimension)),
+        *(skipped for skipped in found if isinstance(skipped, Skipped)),
     ]
 
 
@@ -130,13 +130,13 @@ def _merge(found: Sequence[Dimension | Skipped]) -> list[Dimension | Skipped]:
     The choice of a provider and IO binding come first, because others depend on them. Skipped knobs come last.
     """
     merged: dict[str, Dimension] = {}
-    for each in found:
-        if isinstance(each, Dimension) and (known := merged.get(each.name)):
+    for dimension in found:
+        if isinstance(dimension, Dimension) and (known := merged.get(dimension.name)):
             name = ids.PROVIDERS
-            both = known.no_effect_when.get(name, frozenset()) & each.no_effect_when.get(name, frozenset())
-            merged[each.name] = msgspec.structs.replace(known, no_effect_when={**known.no_effect_when, name: both})
-        elif isinstance(each, Dimension):
-            merged[each.name] = each
+            both = known.no_effect_when.get(name, frozenset()) & dimension.no_effect_when.get(name, frozenset())
+            merged[dimension.name] = msgspec.structs.replace(known, no_effect_when={**known.no_effect_when, name: both})
+        elif isinstance(dimension, Dimension):
+            merged[dimension.name] = dimension
     first = [merged[name] for name in (ids.PROVIDERS, ids.IO_BINDING) if name in merged]
-    others = [each for each in merged.values() if each.name not in {ids.PROVIDERS, ids.IO_BINDING}]
-    return [*first, *others, *(each for each in found if isinstance(each, Skipped))]
+    others = [dimension for dimension in merged.values() if dimension.name not in {ids.PROVIDERS, ids.IO_BINDING}]
+    return [*first, *others, *(skipped for skipped in found if isinstance(skipped, Skipped))]

@@ -11,7 +11,7 @@ OFF = frozenset({"", "0", "false"})
 def captures_graphs(config: Config) -> bool:
     """Return whether sessions with a config capture graphs."""
     settings = [*(options for _, options in config.providers), config.session_config]
-    return any(is_capture(name) and value.lower() not in OFF for each in settings for name, value in each.items())
+    return any(is_capture(name) and value.lower() not in OFF for setting in settings for name, value in setting.items())
 
 
 def find_capture_obstacle(*, control_flow: bool, has_one_caller: bool, has_rate: bool, n_cases: int) -> str:

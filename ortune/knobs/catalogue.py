@@ -78,12 +78,17 @@ def find_knob(text: str, providers: Collection[str] = ()) -> Knob:
     if ending:
         suggestion = _suggest([knob.id for knob in ending])
         raise UsageError(f"{name}: several knobs have this name.", f"{suggestion} {LIST_ALL}")
-    full = {alias_of(each): each for each in providers}.get(prefix.lower(), prefix)
+    full = {alias_of(provider): provider for provider in providers}.get(prefix.lower(), prefix)
     is_option = short not in _ALIASES.values() and OPTION_NAME.fullmatch(option)
     if is_option and PROVIDER_NAME.fullmatch(full):
         return knob_of(f"{full}.{option}")
     near = _find_near(f"{short}{dot}{option}")
-    hint = f"{_suggest(near)} {LIST_ALL}" if near else f"{LIST_ALL} {NAME_PROVIDER}" if is_option else LIST_ALL
+    if near:
+        hint = f"{_suggest(near)} {LIST_ALL}"
+    elif is_option:
+        hint = f"{LIST_ALL} {NAME_PROVIDER}"
+    else:
+        hint = LIST_ALL
     raise UsageError(f"{name}: there is no such knob.", hint)
 
 

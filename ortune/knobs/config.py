@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from ortune.bounds import MOST_ITEMS
 from ortune.numbers import FEW, MANY
 
 Allocator = Literal["", "mimalloc", "jemalloc", "tcmalloc"]
@@ -25,13 +26,14 @@ CPU = "CPUExecutionProvider"
 CPU_PROVIDER: Provider = (CPU, {})
 
 CUDA = "CUDAExecutionProvider"
-CUDA_BASED = frozenset({CUDA, "TensorrtExecutionProvider", "NvTensorRTRTXExecutionProvider"})
+TENSORRT = "TensorrtExecutionProvider"
+CUDA_BASED = frozenset({CUDA, TENSORRT, "NvTensorRTRTXExecutionProvider"})
 """Providers of NVIDIA's GPUs. If the libraries that they need come from NVIDIA's wheels, onnxruntime must load them."""
 
 ALIASES: Mapping[str, str] = {
     CPU: "cpu",
     CUDA: "cuda",
-    "TensorrtExecutionProvider": "tensorrt",
+    TENSORRT: "tensorrt",
     "NvTensorRTRTXExecutionProvider": "nv_tensorrt_rtx",
     "OpenVINOExecutionProvider": "openvino",
     "WebGpuExecutionProvider": "webgpu",
@@ -77,8 +79,7 @@ BETWEEN_SESSIONS = " | "
 
 
 MOST_WORKERS = 1024
-MOST_ITEMS = 65_536
-"""Largest number of worker processes, and of items in a call."""
+"""Largest number of worker processes."""
 
 
 PluginPackage = Literal[
@@ -335,13 +336,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             changed = msgspec.structs.replace(own, **{field: {**getattr(own, field), name: value}})
             return msgspec.structs.replace(self, models={**self.models, provider: changed})
         if where == "config" and name == "providers":
-            kept = {each: plugin for each, plugin in self.plugins.items() if each in dict(value)}
+            kept = {known: plugin for known, plugin in self.plugins.items() if known in dict(value)}
             return msgspec.structs.replace(self, providers=value, plugins=kept)
         if where == "config":
             return msgspec.structs.replace(self, **{name: value})
         if where == "provider_options":
             providers = tuple(
-                (each, {**options, name: value} if each == provider else options) for each, options in self.providers
+                (known, {**options, name: value} if known == provider else options) for known, options in self.providers
             )
             return msgspec.structs.replace(self, providers=providers)
         if where == "session_config" and BETWEEN_SESSIONS in value:

@@ -19,8 +19,19 @@ FOLDER = Path(__file__).with_name("data")
 
 FILES = ("session_options", "session_config", "run_options", "run_config", "dynamic_options", "environment", "usage")
 PROVIDER_FILES = (
-    *("cpu", "cuda", "tensorrt", "nv_tensorrt_rtx", "openvino", "webgpu", "migraphx", "rocm", "dml", "qnn", "coreml"),
-    *("vitisai", "xnnpack"),
+    "cpu",
+    "cuda",
+    "tensorrt",
+    "nv_tensorrt_rtx",
+    "openvino",
+    "webgpu",
+    "migraphx",
+    "rocm",
+    "dml",
+    "qnn",
+    "coreml",
+    "vitisai",
+    "xnnpack",
 )
 
 
@@ -106,7 +117,7 @@ class ExecutionProvider(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         return tuple(name for name, value in self.cache.items() if value == CACHE_FOLDER)
 
 
-class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _KnobFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A data file.
 
     Attributes:
@@ -146,14 +157,14 @@ def read_file(name: str) -> Data:
 
 def parse_file(text: str) -> Data:
     """Return the content of a data file; raises as `read_file` does."""
-    file = msgspec.toml.decode(text, type=_File)
+    file = msgspec.toml.decode(text, type=_KnobFile)
     common: dict[str, Any] = {"where": file.where, "source": file.source}
     provider = None
     if file.provider is not None:
-        suggestions = [_resolve(each, file.shared) for each in file.suggestion]
+        suggestions = [_resolve(suggestion, file.shared) for suggestion in file.suggestion]
         provider = msgspec.convert({**file.provider, "suggestions": suggestions}, ExecutionProvider)
         common |= {"provider": provider.name, "alias": provider.alias}
-    knobs = [_resolve({**common, **each}, file.shared) for each in file.knob]
+    knobs = [_resolve({**common, **knob}, file.shared) for knob in file.knob]
     return Data(knobs=msgspec.convert(knobs, tuple[Knob, ...]), provider=provider)
 
 

@@ -102,15 +102,15 @@ def provider_dimensions(
         yield Dimension(knob=KNOBS[ids.IO_BINDING], choices=(DEFAULT_CHOICE, Choice(label="on", value=True, why=why)))
     if provider.captured_graph:
         yield _captured_graph_dimension(prefix, provider.captured_graph, model, options)
-    for each in provider.suggestions:
-        knob = f"{prefix}.{each.option}"
+    for suggestion in provider.suggestions:
+        knob = f"{prefix}.{suggestion.option}"
         if (
-            (not each.if_operators or each.if_operators & set(model.traits.ops))
-            and (options.memory_matters or not each.if_memory)
-            and (options.providers[0] != provider.name or not each.if_compared)
+            (not suggestion.if_operators or suggestion.if_operators & set(model.traits.ops))
+            and (options.memory_matters or not suggestion.if_memory)
+            and (options.providers[0] != provider.name or not suggestion.if_compared)
             and (options.approximate or not KNOBS[knob].numerics)
         ):
-            yield make_dimension(knob, *each.values.items(), alone=each.alone)
+            yield make_dimension(knob, *suggestion.values.items(), alone=suggestion.alone)
     n_cores = len(host.usable_cores)
     if provider.threads:
         counts = sorted({1, max(1, n_cores // 2), n_cores})

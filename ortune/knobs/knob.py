@@ -46,10 +46,10 @@ FALSE_WORDS = frozenset({"0", "false", "off", "no"})
 MAX_BYTES = 8192
 """Maximum length of a text in UTF-8: ONNX Runtime raises an exception for longer values of entries."""
 
-SMALLEST, LARGEST = -(1 << 31), (1 << 31) - 1
+SMALLEST_INTEGER, LARGEST_INTEGER = -(1 << 31), (1 << 31) - 1
 """Range of integers that are attributes: they have type int in C++."""
 
-MOST_SHOWN = 200
+LONGEST_SHOWN_VALUE = 200
 """Number of characters of a value that a message shows."""
 
 NOT_PLAIN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
@@ -205,7 +205,7 @@ class Knob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     def _is_legal_text(self, text: str) -> bool:
         # ONNX Runtime logs values, and exports write them into programs.
-        if len(text) > MAX_BYTES or any(unicodedata.category(each) in NOT_PLAIN for each in text):
+        if len(text) > MAX_BYTES or any(unicodedata.category(character) in NOT_PLAIN for character in text):
             return False
         if len(text.encode()) > MAX_BYTES or re.fullmatch(self.pattern or ".*", text, re.ASCII) is None:
             return False
@@ -226,12 +226,12 @@ class Knob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         number = int(text)
         if (self.low is not None and number < self.low) or (self.high is not None and number > self.high):
             raise self._reject(text)
-        if self.is_attribute and not SMALLEST <= number <= LARGEST:
+        if self.is_attribute and not SMALLEST_INTEGER <= number <= LARGEST_INTEGER:
             raise self._reject(text)
         return number if self.is_attribute else str(number)
 
     def _reject(self, text: str, why: str = "") -> UsageError:
-        shown = text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}…"
+        shown = text if len(text) <= LONGEST_SHOWN_VALUE else f"{text[:LONGEST_SHOWN_VALUE]}…"
         message = f"{self.id}={shown}: not a legal value."
         return UsageError(message, f"{why}Legal values: {self.describe_values()}. See `ortune knobs {self.id}`.")
 

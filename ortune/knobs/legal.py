@@ -18,11 +18,21 @@ from ortune.errors import UsageError
 from ortune.knobs.config import Config
 from ortune.knobs.knob import Knob, Value, Where
 
-FILE = Path(__file__).with_name("data") / "legal.json"
+LEGAL_FILE = Path(__file__).with_name("data") / "legal.json"
 
 FIELDS = (
-    *("name", "where", "provider", "alias", "kind", "values", "low", "high", "pattern"),
-    *("unsafe", "threads", "instead"),
+    "name",
+    "where",
+    "provider",
+    "alias",
+    "kind",
+    "values",
+    "low",
+    "high",
+    "pattern",
+    "unsafe",
+    "threads",
+    "instead",
 )
 """Fields of knobs that the check needs, and the number of threads that the host allows."""
 
@@ -37,7 +47,7 @@ ENTRIES: tuple[Where, ...] = ("session_options", "session_config", "run_options"
 """Fields of `Config` that hold settings by name."""
 
 
-UNKNOWN = "ortune does not know this setting"
+UNKNOWN_SETTING = "ortune does not know this setting"
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,7 +82,7 @@ def encode_legal(knobs: Mapping[str, Knob]) -> bytes:
 @functools.cache
 def read_legal() -> Mapping[tuple[Where, str, str], Knob]:
     """Return the knobs by place, provider and name. Provider is empty except for options of a provider."""
-    knobs = msgspec.json.decode(FILE.read_bytes(), type=list[Knob])
+    knobs = msgspec.json.decode(LEGAL_FILE.read_bytes(), type=list[Knob])
     return {(knob.where, knob.provider, knob.name): knob for knob in knobs}
 
 
@@ -112,7 +122,7 @@ def _check(where: Where, provider: str, name: str, value: Value, place: str) -> 
     setting = f"{name}={value}"
     knob = read_legal().get((where, provider, name))
     if knob is None:
-        yield _explain_unknown(where, provider, name, Fault(place=place, setting=setting, why=UNKNOWN))
+        yield _explain_unknown(where, provider, name, Fault(place=place, setting=setting, why=UNKNOWN_SETTING))
         return
     if knob.instead:
         why = f"ONNX Runtime ignores this entry in Python; did you mean {knob.instead} in session_options?"
@@ -138,4 +148,4 @@ def _explain_unknown(where: Where, provider: str, name: str, fault: Fault) -> Fa
         return msgspec.structs.replace(fault, why=f"did you mean {others[0]}.{name}?", is_illegal=True)
     names = [known for *own, known in read_legal() if own == [where, provider]]
     near = difflib.get_close_matches(name[:MOST_COMPARED], names, n=1)
-    return msgspec.structs.replace(fault, why=f"{UNKNOWN}; did you mean {near[0]}?") if near else fault
+    return msgspec.structs.replace(fault, why=f"{UNKNOWN_SETTING}; did you mean {near[0]}?") if near else fault

@@ -84,5 +84,5 @@ def with_provider(config: Config, name: str) -> Config:
         return config
     known = dict(config.providers)
     return msgspec.structs.replace(
-        config, providers=tuple((each, known.get(each, options)) for each, options in chain_of(name))
+        config, providers=tuple((provider, known.get(provider, options)) for provider, options in chain_of(name))
     )

@@ -13,7 +13,7 @@ from ortune.knobs.catalogue import find_knob
 from ortune.knobs.ids import BATCH
 from ortune.knobs.knob import PLACES, Knob, Value
 
-SEPARATOR = "|"
+VALUE_SEPARATOR = "|"
 """Separates values that contain commas, such as affinity strings."""
 
 
@@ -28,7 +28,7 @@ def split_tune(texts: Sequence[str]) -> dict[str, list[Value]]:
     values: dict[str, list[Value]] = {}
     for text in texts:
         name, given = _split(text, "tune", example="intra_op_num_threads=1,2")
-        parts = given.split(SEPARATOR) if SEPARATOR in given else given.split(",")
+        parts = given.split(VALUE_SEPARATOR) if VALUE_SEPARATOR in given else given.split(",")
         values.setdefault(name, []).extend(part for part in parts if part.strip())
     return values
 

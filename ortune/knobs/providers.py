@@ -15,7 +15,7 @@ PROVIDERS: Mapping[str, ExecutionProvider] = {
 }
 """Supported providers by name. Others can be used, but their options are not checked."""
 
-SUFFIX = "ExecutionProvider"
+PROVIDER_SUFFIX = "ExecutionProvider"
 
 
 OTHER_NAMES: Mapping[str, Sequence[str]] = {
@@ -41,15 +41,15 @@ def find_provider(text: str) -> ExecutionProvider:
     Raises:
         UsageError: The text is not the name of a known provider and does not have the form of one.
     """
-    for each in PROVIDERS.values():
-        if text.lower() in {each.name.lower(), each.alias}:
-            return each
+    for known in PROVIDERS.values():
+        if text.lower() in {known.name.lower(), known.alias}:
+            return known
     for name, package in PLUGIN_OF.items():
         if text.lower() in {name.lower(), alias_of(name)}:
             return ExecutionProvider(name=name, alias=alias_of(name), package=package)
-    if text.endswith(SUFFIX) and text != SUFFIX:
+    if text.endswith(PROVIDER_SUFFIX) and text != PROVIDER_SUFFIX:
         return ExecutionProvider(name=text, alias=alias_of(text), package="another build of onnxruntime")
-    names = [*(each.alias for each in PROVIDERS.values()), *(alias_of(name) for name in PLUGIN_OF)]
+    names = [*(known.alias for known in PROVIDERS.values()), *(alias_of(name) for name in PLUGIN_OF)]
     names = list(dict.fromkeys(names))
     near = OTHER_NAMES.get(text.lower(), ()) or difflib.get_close_matches(text.lower(), names, n=1)
     raise UsageError(
@@ -64,7 +64,7 @@ def chain_of(name: str) -> tuple[Provider, ...]:
     """Return the providers of a config for this provider: the provider itself, its fallbacks, and the CPU."""
     if name == CPU:
         return (CPU_PROVIDER,)
-    return (name, {}), *((each, {}) for each in find_provider(name).fallback), CPU_PROVIDER
+    return (name, {}), *((fallback, {}) for fallback in find_provider(name).fallback), CPU_PROVIDER
 
 
 def multiplies_in_tf32(providers: Iterable[Provider]) -> bool:

@@ -35,8 +35,8 @@ def apply_request(found: Sequence[Dimension | Skipped], options: SpaceOptions) -
         UsageError: A knob in `only` would not be tried, or the installed onnxruntime does not support a knob.
     """
     check_versions(options)
-    dimensions = {each.name: each for each in found if isinstance(each, Dimension)}
-    skipped = [each for each in found if isinstance(each, Skipped) and each.knob.id not in options.tune]
+    dimensions = {dimension.name: dimension for dimension in found if isinstance(dimension, Dimension)}
+    skipped = [skipped for skipped in found if isinstance(skipped, Skipped) and skipped.knob.id not in options.tune]
     for name, values in options.tune.items():
         dimensions[name] = _requested_dimension(knob_of(name), values, dimensions, options)
     kept: list[Dimension] = []
@@ -59,7 +59,7 @@ def apply_request(found: Sequence[Dimension | Skipped], options: SpaceOptions) -
 
 def _explain_untried(name: str, dimensions: Mapping[str, Dimension], skipped: Sequence[Skipped]) -> UsageError:
     """Return the error for a knob in `only` that would not be tried."""
-    why = next((f": {each.why}" for each in skipped if each.knob.id == name), "")
+    why = next((f": {skipped_knob.why}" for skipped_knob in skipped if skipped_knob.knob.id == name), "")
     has_values = name in dimensions and len(dimensions[name].choices) > 1
     return UsageError(
         f"{name}: the search would try no values of this knob{why}.",
@@ -91,7 +91,7 @@ def _drop_ineffective(
         options: What the space is for.
     """
     result = []
-    names = {each.name for each in dimensions}
+    names = {dimension.name for dimension in dimensions}
     counts = _thread_labels(dimensions, options)
     for dimension in dimensions:
         why = "no value to try except the default"
@@ -123,7 +123,7 @@ def check_versions(options: SpaceOptions) -> None:
     """
     upgrade = "It requires onnxruntime {}. Upgrade the package, such as onnxruntime or onnxruntime-gpu."
     given = {"tune": options.tune, "fix": {name: (value,) for name, value in options.fix.items()}}
-    for option, name, values in ((option, *each) for option, knobs in given.items() for each in knobs.items()):
+    for option, name, values in ((option, *item) for option, knobs in given.items() for item in knobs.items()):
         knob = knob_of(name)
         if is_newer(knob.since, options.onnxruntime):
             raise UsageError(
@@ -146,7 +146,7 @@ def _thread_labels(dimensions: Sequence[Dimension], options: SpaceOptions) -> fr
     name = ids.INTRA_OP_NUM_THREADS
     if name in options.fix:
         return frozenset({str(options.fix[name])})
-    return frozenset(label for each in dimensions if each.name == name for label in each.labels)
+    return frozenset(label for dimension in dimensions if dimension.name == name for label in dimension.labels)
 
 
 def _fitting(dimension: Dimension, counts: frozenset[str], *, requested: bool) -> Dimension:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-MAX_CANDIDATES = 20_000
+MAX_SPACE_CANDIDATES = 20_000
 
 WON = 0.01
 """Expected gain, as a log-ratio, from which on a choice that was tried alone is combined with others."""
@@ -97,7 +97,12 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @property
     def chains(self) -> tuple[tuple[Provider, ...], ...]:
         """The same, each with its options and its fallbacks."""
-        others = [choice.value for each in self.dimensions if each.name == ids.PROVIDERS for choice in each.choices[1:]]
+        others = [
+            choice.value
+            for dimension in self.dimensions
+            if dimension.name == ids.PROVIDERS
+            for choice in dimension.choices[1:]
+        ]
         return (self.base.providers, *(chain for chain in others if isinstance(chain, tuple)))
 
     def draw(self, choose: Choose, *, listed: bool = False) -> Candidate:
@@ -142,17 +147,17 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def candidates(self) -> tuple[Candidate, ...]:
         """All distinct candidates, the baseline first.
 
-        If there are more than `MAX_CANDIDATES`, those that differ from the baseline in the fewest dimensions.
+        If there are more than `MAX_SPACE_CANDIDATES`, those that differ from the baseline in the fewest dimensions.
         """
-        found = tuple(itertools.islice(self._enumerate(), MAX_CANDIDATES + 1))
-        if len(found) > MAX_CANDIDATES:
-            found = tuple(itertools.islice(self._enumerate(nearest_first=True), MAX_CANDIDATES))
+        found = tuple(itertools.islice(self._enumerate(), MAX_SPACE_CANDIDATES + 1))
+        if len(found) > MAX_SPACE_CANDIDATES:
+            found = tuple(itertools.islice(self._enumerate(nearest_first=True), MAX_SPACE_CANDIDATES))
         return found
 
     def extend(self, candidates: Iterable[Candidate]) -> SearchSpace:
         """Return the space with further candidates after its own, except for those that it already has."""
         extended = msgspec.structs.replace(self)
-        new = {each.config.key: each for each in candidates if each.config.key not in self.numbers}
+        new = {candidate.config.key: candidate for candidate in candidates if candidate.config.key not in self.numbers}
         # Listing the candidates of the dimensions again would take longer than all else.
         vars(extended)["candidates"] = (*self.candidates, *new.values())
         return extended
@@ -188,9 +193,9 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             if own[dimension.name] not in {choice.label for choice in dimension.between}:
                 continue
             others = {
-                tuple((name, label) for name, label in each.labels.items() if name != dimension.name)
-                for each in self.candidates
-                if each.labels.get(dimension.name, DEFAULT_LABEL) != DEFAULT_LABEL
+                tuple((name, label) for name, label in other.labels.items() if name != dimension.name)
+                for other in self.candidates
+                if other.labels.get(dimension.name, DEFAULT_LABEL) != DEFAULT_LABEL
             }
             for other in sorted(others):
                 candidate = self.select({**dict(other), **own})
@@ -227,7 +232,7 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         if config.key in self.numbers:
             return self.candidates[self.numbers[config.key]]
         labels = {dimension.name: str(config.settings.get(dimension.knob.name)) for dimension in self.dimensions}
-        return next((each for each in self.combine(labels) if each.config.key == config.key), None)
+        return next((candidate for candidate in self.combine(labels) if candidate.config.key == config.key), None)
 
     @functools.cached_property
     def numbers(self) -> Mapping[str, int]:
@@ -250,7 +255,7 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """The place of each candidate's choice in each dimension, of shape (candidates, dimensions); -1 for none."""
         import numpy as np
 
-        places = [{label: place for place, label in enumerate(each.labels)} for each in self.dimensions]
+        places = [{label: place for place, label in enumerate(dimension.labels)} for dimension in self.dimensions]
         names = [dimension.name for dimension in self.dimensions]
         return np.array(
             [

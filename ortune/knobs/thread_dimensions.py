@@ -143,7 +143,8 @@ def thread_dimensions(host: Host, options: SpaceOptions, pool: Dimension | None)
     if pool:
         shared = {pool.name: frozenset(choice.label for choice in pool.choices[1:])}
         dimensions = [
-            msgspec.structs.replace(each, no_effect_when={**each.no_effect_when, **shared}) for each in dimensions
+            msgspec.structs.replace(dimension, no_effect_when={**dimension.no_effect_when, **shared})
+            for dimension in dimensions
         ]
     return [*dimensions, *skipped]
 

@@ -90,7 +90,7 @@ def limit_config(config: Config, size: HostSize) -> tuple[Config, Excess]:
         workers=limiter.limit_all({WORKERS: config.workers})[WORKERS],
     )
     entries = (config.session_config, *config.per_session, *(own.session_config for own in config.models.values()))
-    affinities = [text for each in entries if (text := each.get(INTRA_OP_THREAD_AFFINITIES, ""))]
+    affinities = [text for entry in entries if (text := entry.get(INTRA_OP_THREAD_AFFINITIES, ""))]
     foreign = next((text for text in affinities if not _fits(text, size.n_cpu_ids)), "")
     if not limiter.found and not foreign:
         return config, Excess()

@@ -27,8 +27,8 @@ from ortune.steps import enter_step
 from ortune.worker import Executor, Failure, LiveCandidate, Runtime
 from ortune.worker.background_load import BackgroundLoad
 from ortune.worker.executor import (
+    BASELINE_LOAD_DEADLINE_S,
     BUILD_DEADLINE_S,
-    FIRST_LOAD_DEADLINE_S,
     WORKER_COMMAND,
     ProcessExecutor,
     ReferenceOutputs,
@@ -107,7 +107,7 @@ class ComparisonSetup(msgspec.Struct, frozen=True, kw_only=True):
     n_sides: int = 2
     compare_outputs: bool = True
     memory_limit_bytes: int | None = None
-    load_deadline_s: float = FIRST_LOAD_DEADLINE_S
+    load_deadline_s: float = BASELINE_LOAD_DEADLINE_S
     build_deadline_s: float = BUILD_DEADLINE_S
 
     @property

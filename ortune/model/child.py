@@ -25,10 +25,10 @@ from ortune.steps import enter_step
 
 READ_TIMEOUT_S = 600.0
 
-MOST_BYTES = 256 << 20
+MOST_FACTS_BYTES = 256 << 20
 """Largest size of the facts."""
 
-HINT = "Check that the file is complete: onnx.checker.check_model(path) should pass."
+MODEL_HINT = "Check that the file is complete: onnx.checker.check_model(path) should pass."
 
 NOT_A_MODEL = "is not an ONNX model"
 """In messages about files that cannot be parsed."""
@@ -48,7 +48,7 @@ class ParserCrashError(ModelError):
     """
 
     def __init__(self, path: Path, cause: str) -> None:
-        super().__init__(f"Cannot read {path}: the parser was ended by {cause}.", HINT)
+        super().__init__(f"Cannot read {path}: the parser was ended by {cause}.", MODEL_HINT)
         self.cause = cause
 
 
@@ -160,8 +160,10 @@ def make_reply(read: Callable[[Path], msgspec.Struct], path: Path) -> bytes:
     """Return the reply of a child: the facts that `read` finds in a file, or why it cannot be read."""
     try:
         facts = msgspec.json.encode(read(path))
-        if len(facts) > MOST_BYTES:
-            raise ModelError(f"Cannot read {path}: its graph has more than {MOST_BYTES >> 20} MiB without weights.")
+        if len(facts) > MOST_FACTS_BYTES:
+            raise ModelError(
+                f"Cannot read {path}: its graph has more than {MOST_FACTS_BYTES >> 20} MiB without weights."
+            )
         reply = ParserReply(facts=msgspec.Raw(facts))
     except ModelError as error:
         reply = ParserReply(message=error.message, hint=error.hint)
@@ -181,4 +183,4 @@ def explain_fault(place: str, error: Exception) -> ModelError:
         error: What reading it raised.
     """
     reason = f"{type(error).__name__}: {error}".partition("\n")[0][:300].rstrip(".: ")
-    return ModelError(f"{place}: it is malformed ({reason}).", HINT)
+    return ModelError(f"{place}: it is malformed ({reason}).", MODEL_HINT)

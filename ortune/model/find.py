@@ -48,7 +48,7 @@ class FoundModels(msgspec.Struct, frozen=True, kw_only=True):
     is_complete: bool = True
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class ModelPlace(msgspec.Struct, frozen=True, kw_only=True):
     """Where the models of a package may be.
 
     Attributes:
@@ -79,7 +79,7 @@ def find_models(folders: Iterable[Path], files: Iterable[Path] = (), *, most_ent
             walk.add(path, {})
     for folder in folders:
         walk.search(folder)
-    models = sorted(walk.found.values(), key=lambda each: (-each.size_bytes, str(each.path)))
+    models = sorted(walk.found.values(), key=lambda model: (-model.size_bytes, str(model.path)))
     return FoundModels(models=tuple(models), n_links=walk.n_links, is_complete=walk.is_complete)
 
 
@@ -117,7 +117,7 @@ class Walk:
             current, depth = pending.pop()
             inner = self._read_folder(current, root)
             if depth < MAX_DEPTH:
-                pending += [(each, depth + 1) for each in inner]
+                pending += [(folder, depth + 1) for folder in inner]
             elif inner:
                 self.is_complete = False
 
@@ -173,7 +173,7 @@ class Walk:
             self.found.setdefault((status.st_dev, status.st_ino), found)
 
 
-def find_place(name: str) -> Place | None:
+def find_place(name: str) -> ModelPlace | None:
     """Return where the models of an installed Python package or distribution may be; None if there is none.
 
     The environment is that of the Python that runs ortune. The package is not imported.
@@ -191,15 +191,15 @@ def find_place(name: str) -> Place | None:
             spec = None
         # The names of modules in ortune's own folder of commands, and frozen modules, have no folder.
         if spec is not None and spec.submodule_search_locations is not None:
-            folders = tuple(Path(each).joinpath(*rest) for each in spec.submodule_search_locations)
-            if folders := tuple(each for each in folders if each.is_dir()):
-                return Place(kind="package", folders=folders)
+            folders = tuple(Path(location).joinpath(*rest) for location in spec.submodule_search_locations)
+            if folders := tuple(folder for folder in folders if folder.is_dir()):
+                return ModelPlace(kind="package", folders=folders)
         elif spec is not None and not rest:
-            return _find_distribution(name) or Place(kind="module")
+            return _find_distribution(name) or ModelPlace(kind="module")
     return _find_distribution(name)
 
 
-def _find_distribution(name: str) -> Place | None:
+def _find_distribution(name: str) -> ModelPlace | None:
     import importlib.metadata
     import importlib.util
 
@@ -209,10 +209,10 @@ def _find_distribution(name: str) -> Place | None:
         names = (distribution.read_text("top_level.txt") or "").split()
     except (importlib.metadata.PackageNotFoundError, ValueError, OSError):
         return None
-    files = tuple(Path(str(distribution.locate_file(each))) for each in listed if is_model_name(Path(each.name)))
+    files = tuple(Path(str(distribution.locate_file(file))) for file in listed if is_model_name(Path(file.name)))
     folders: list[Path] = []
     # An editable installation lists none of its files.
-    for each in names if not files else ():
-        place = find_place(each) if each.isidentifier() and each != name else None
+    for module in names if not files else ():
+        place = find_place(module) if module.isidentifier() and module != name else None
         folders += place.folders if place else ()
-    return Place(kind="distribution", folders=tuple(folders), files=files)
+    return ModelPlace(kind="distribution", folders=tuple(folders), files=files)

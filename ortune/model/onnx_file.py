@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortune.errors import ModelError
-from ortune.model.child import HINT
+from ortune.model.child import MODEL_HINT
 from ortune.model.info import Dim
 
 if TYPE_CHECKING:
     import numpy as np
 
-MOST_ITEMS = 1 << 56
+MOST_TENSOR_VALUES = 1 << 56
 """Number of values that no tensor has."""
 
-MOST_SHOWN = 20
+MOST_SHOWN_SIZES = 20
 """Number of sizes that a message shows."""
 
 NUMPY_NAMES = {"FLOAT": "float32", "DOUBLE": "float64"}
@@ -44,9 +44,9 @@ def parse_model(path: Path) -> Any:
     try:
         model = onnx.load_model(path, format="protobuf", load_external_data=False)
     except DecodeError:
-        raise ModelError(f"{path} is not an ONNX model, or is truncated.", HINT) from None
+        raise ModelError(f"{path} is not an ONNX model, or is truncated.", MODEL_HINT) from None
     if not model.ir_version or not model.graph.output:
-        raise ModelError(f"{path} is not an ONNX model: it has no graph with outputs.", HINT)
+        raise ModelError(f"{path} is not an ONNX model: it has no graph with outputs.", MODEL_HINT)
     for tensor in _tensors_of(model):
         _check_dims(path, tensor)
     _check_names(path, model)
@@ -65,11 +65,11 @@ def _check_names(path: Path, model: Any) -> None:
         values = (*scope.input, *scope.output, *getattr(scope, "initializer", ()))
         if not _are_texts(*(getattr(value, "name", value) for value in values)):
             raise ModelError(
-                f"{path} is not an ONNX model: a name of its inputs, outputs or weights is not UTF-8.", HINT
+                f"{path} is not an ONNX model: a name of its inputs, outputs or weights is not UTF-8.", MODEL_HINT
             )
         for number, node in enumerate(scope.node):
             if not _are_texts(node.op_type, node.name, node.domain, *node.input, *node.output):
-                raise ModelError(f"{path} is not an ONNX model: a name of its node {number} is not UTF-8.", HINT)
+                raise ModelError(f"{path} is not an ONNX model: a name of its node {number} is not UTF-8.", MODEL_HINT)
             pending.extend(subgraphs_of(node))
 
 
@@ -83,9 +83,11 @@ def _check_dims(path: Path, tensor: Any) -> None:
     Raises:
         ModelError: It is not.
     """
-    if any(size < 0 for size in tensor.dims) or math.prod(tensor.dims) >= MOST_ITEMS:
-        shape = ", ".join(map(str, tensor.dims[:MOST_SHOWN]))
-        raise ModelError(f"{path} is not an ONNX model: its tensor {tensor.name!r} has the shape [{shape}].", HINT)
+    if any(size < 0 for size in tensor.dims) or math.prod(tensor.dims) >= MOST_TENSOR_VALUES:
+        shape = ", ".join(map(str, tensor.dims[:MOST_SHOWN_SIZES]))
+        raise ModelError(
+            f"{path} is not an ONNX model: its tensor {tensor.name!r} has the shape [{shape}].", MODEL_HINT
+        )
 
 
 def describe_node(position: int, node: Any) -> str:

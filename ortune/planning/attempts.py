@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ortune.errors import OrtuneError, explain_lacks
 
 
-class Attempts:
+class OptionalMeasurements:
     """Measurements that a plan can do without.
 
     Attributes:

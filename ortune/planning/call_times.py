@@ -15,7 +15,7 @@ import numpy as np
 from ortune.queueing.interpolation import CallTimes, make_call_times
 from ortune.queueing.length_batches import powers_of_two
 
-TOLERANCE = 0.04
+INTERPOLATION_TOLERANCE = 0.04
 """Error of an interpolated duration, as a share, that is not worth another row of measurements."""
 
 Axis = Literal["size", "length"]
@@ -69,11 +69,11 @@ class _Grid:
         gaps = deque(_Gap(axis, points[0], points[-1]) for axis, points in self.points.items())
         while gaps and has_time():
             gap = gaps.popleft()
-            inner = [each for each in self.candidates[gap.axis] if gap.low < each < gap.high]
+            inner = [candidate for candidate in self.candidates[gap.axis] if gap.low < candidate < gap.high]
             if not inner:
                 continue
             middle = inner[len(inner) // 2]
-            if self.find_error(gap.axis, middle) > TOLERANCE:
+            if self.find_error(gap.axis, middle) > INTERPOLATION_TOLERANCE:
                 self.points[gap.axis] = sorted([*self.points[gap.axis], middle])
                 self.fill()
                 gaps += [_Gap(gap.axis, gap.low, middle), _Gap(gap.axis, middle, gap.high)]

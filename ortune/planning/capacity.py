@@ -22,9 +22,9 @@ from ortune.queueing.capacity import Capacity, simulate_capacity
 from ortune.queueing.limited_figures import limit_figure
 from ortune.queueing.queue_model import Dispatch, Queue
 from ortune.queueing.rate_model import RateModel
-from ortune.queueing.replications import Latencies
+from ortune.queueing.replications import SimulatedLatencies
 from ortune.queueing.services import resample
-from ortune.queueing.simulation import HIGHEST_UTILIZATION, simulate
+from ortune.queueing.simulation import HIGHEST_SIMULATED_UTILIZATION, simulate
 from ortune.queueing.tails import simulate_tail
 from ortune.queueing.theory import erlang_c
 from ortune.workload import Limit, Objective
@@ -32,16 +32,16 @@ from ortune.workload.objectives import FIGURES
 
 DISPATCH: Dispatch = "random"
 
-RELATIVE_ERROR = 0.02
+CAPACITY_RELATIVE_ERROR = 0.02
 """Standard error of a simulated percentile, as a share of it."""
 
-STEPS = 40
+BISECTIONS = 40
 """Bisections of the utilization."""
 
 LARGEST_ERROR = 700.0
 """Errors from this one on, as a logarithm, say nothing, and have no number."""
 
-HOPELESS = -10.0
+HOPELESS_LOG_UTILIZATION = -10.0
 """Logarithm of the utilization of a deployment whose calls alone take longer than the target."""
 
 
@@ -91,21 +91,21 @@ def estimate_utilization(deployment: Deployment, samples_ns: NDArray[np.int64], 
         above = np.where(left_ns <= 0, 1.0, waiting * np.exp(-np.maximum(left_ns, 0) / wait_ns))
         return float(above.mean()) <= 1 - point / 100
 
-    low, high = 0.0, HIGHEST_UTILIZATION
+    low, high = 0.0, HIGHEST_SIMULATED_UTILIZATION
     if not is_kept(1e-6):
         return 0.0
     if is_kept(high):
         return high
-    for _ in range(STEPS):
+    for _ in range(BISECTIONS):
         middle = (low + high) / 2
         low, high = (middle, high) if is_kept(middle) else (low, middle)
     return low
 
 
 def estimate_log_utilization(deployment: Deployment, samples_ns: NDArray[np.int64], limit: Limit) -> float:
-    """Return the logarithm of `estimate_utilization`; `HOPELESS` if calls alone take longer than the limit."""
+    """Return the logarithm of `estimate_utilization`; a very low one if calls alone take longer than the limit."""
     utilization = estimate_utilization(deployment, samples_ns, limit)
-    return math.log(utilization) if utilization > 0 else HOPELESS
+    return math.log(utilization) if utilization > 0 else HOPELESS_LOG_UTILIZATION
 
 
 def find_launch_error(
@@ -138,7 +138,7 @@ def find_launch_error(
         return math.inf
     rates = []
     for left_out in range(n):
-        samples_ns = np.concatenate([each for place, each in enumerate(launches) if place != left_out])
+        samples_ns = np.concatenate([launch for place, launch in enumerate(launches) if place != left_out])
         rates.append(estimate_utilization(deployment, samples_ns, limit) / float(samples_ns.mean()))
     if min(rates) <= 0:
         return math.inf if max(rates) > 0 else 0.0
@@ -162,7 +162,7 @@ def predict_capacity(
         make_queue(deployment, samples_ns),
         FIGURES[limit.figure].percentile,
         limit.bound,
-        relative_error=RELATIVE_ERROR,
+        relative_error=CAPACITY_RELATIVE_ERROR,
         seed=seed,
     )
     return describe_capacity(found, "predicted", error=error, n_items=deployment.config.batch)
@@ -186,13 +186,15 @@ def predict_latency(
     queue = make_queue(deployment, samples_ns)
     calls_per_s = rate_per_s / deployment.config.batch
     utilization = queue.utilization(calls_per_s)
-    if utilization > HIGHEST_UTILIZATION:
+    if utilization > HIGHEST_SIMULATED_UTILIZATION:
         return None
-    found = simulate(queue, calls_per_s, relative_error=RELATIVE_ERROR, seed=seed)
+    found = simulate(queue, calls_per_s, relative_error=CAPACITY_RELATIVE_ERROR, seed=seed)
     return describe_predicted(found, rate_per_s, utilization, figure)
 
 
-def describe_predicted(found: Latencies, rate_per_s: float, utilization: float, figure: Objective | None) -> AtRate:
+def describe_predicted(
+    found: SimulatedLatencies, rate_per_s: float, utilization: float, figure: Objective | None
+) -> AtRate:
     """Return simulated latencies as they are recorded."""
     target = None
     if figure:
@@ -218,7 +220,7 @@ def describe_capacity(found: Capacity, source: str, *, error: float = 0.0, n_ite
         n_items: Items in a call.
     """
     rate, low, high = (
-        n_items * each for each in (found.rate_per_s.estimate, found.rate_per_s.low, found.rate_per_s.high)
+        n_items * rate_per_s for rate_per_s in (found.rate_per_s.estimate, found.rate_per_s.low, found.rate_per_s.high)
     )
     capacity = Estimate(
         estimate=float(rate),

@@ -12,7 +12,7 @@ from ortune.queueing.cost import count_replicas, price_of_million
 
 DEFAULT_POSITION = 0
 
-TIE = 0.01
+DEPLOYMENT_TIE = 0.01
 """Share by which two deployments may differ and still count as equal. Then the one that needs less is better."""
 
 
@@ -46,7 +46,7 @@ def rank_rows(rows: Sequence[PlannedDeployment]) -> list[int]:
     ranked: list[int] = []
     while places:
         first = min(places, key=lambda place: (count_needed(rows[place]), -rows[place].sustained_per_s))
-        least_per_s = (1 - TIE) * rows[first].sustained_per_s
+        least_per_s = (1 - DEPLOYMENT_TIE) * rows[first].sustained_per_s
         equal = [
             place
             for place in places

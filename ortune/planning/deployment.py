@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
+from ortune.bounds import MOST_ITEMS
 from ortune.host import Cpus, ProcessPlacement
 from ortune.knobs import ids
-from ortune.knobs.config import DEFAULT, MOST_ITEMS, Config
+from ortune.knobs.config import DEFAULT, Config
 from ortune.knobs.titles import describe
 from ortune.workload import Load
 from ortune.workload.load import Arrivals

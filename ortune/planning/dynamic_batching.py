@@ -24,16 +24,16 @@ from ortune.queueing.batching import BatchedQueue, BatchTimes, make_batch_times,
 from ortune.queueing.capacity import Capacity, find_capacity
 from ortune.queueing.limited_figures import limit_figure
 from ortune.queueing.rate_model import RateModel
-from ortune.queueing.simulation import HIGHEST_UTILIZATION
+from ortune.queueing.simulation import HIGHEST_SIMULATED_UTILIZATION
 from ortune.queueing.tails import simulate_batched_tail
 from ortune.workload import Limit, Objective
 from ortune.workload.objectives import FIGURES
 
-MOST_REQUESTS = 32
+MOST_BATCHED_REQUESTS = 32
 """Requests in a batch, at most."""
 
 FIRST_SIZES, FURTHER_SIZES = (2, 4, 8), (16, 32)
-LEAST_GAIN = 0.97
+LARGEST_USEFUL_RATIO = 0.97
 """Sizes of batches that are measured. Larger ones follow as long as twice the size takes less time per item than this
 share of it."""
 
@@ -46,10 +46,10 @@ DELAY_SHARES = (0.03, 0.06, 0.12, 0.25, 0.5)
 CLEAR_GAIN = 0.03
 """Smallest gain of a capacity, as a share, for which requests are delayed. Smaller ones may be simulation errors."""
 
-N_KEPT = 600
+N_COUNTED_PER_DELAY = 600
 """Requests of each replication that count. The choice among delays needs less precision than a percentile alone."""
 
-MOST_FACTORS = 200
+MOST_DURATION_FACTORS = 200
 """Durations of calls of one size relative to their mean that are resampled, at most."""
 
 
@@ -89,7 +89,7 @@ def find_batched(
     for row in ranked[:N_BASES]:
         screened = measure_sizes(runner, row.deployment, slo)
         measured += screened
-        working = [each for each in screened if not each.failure]
+        working = [result for result in screened if not result.failure]
         if len(working) > 1 and working[0].deployment.config.batch == 1:
             times = make_times(working)
             error = find_relative_error(row.capacity)
@@ -103,7 +103,7 @@ def find_batched(
                         capacity=capacity,
                     )
                 )
-    best = sorted(found, key=lambda each: -each.capacity.estimate)[:1]
+    best = sorted(found, key=lambda row: -row.capacity.estimate)[:1]
     return best, measured
 
 
@@ -115,15 +115,15 @@ def with_batch(deployment: Deployment, size: int) -> Deployment:
 def measure_sizes(runner: DeploymentRunner, deployment: Deployment, slo: Limit) -> list[Screened]:
     """Measure calls of several sizes, as long as larger ones are faster per item and keep the target."""
     sizes = (1, *FIRST_SIZES)
-    found = [each for each in runner.screen([with_batch(deployment, size) for size in sizes]) if each]
+    found = [result for result in runner.screen([with_batch(deployment, size) for size in sizes]) if result]
     for size in FURTHER_SIZES:
-        last = [each for each in found if not each.failure][-2:]
+        last = [result for result in found if not result.failure][-2:]
         if len(last) < 2 or last[-1].deployment.config.batch != size // 2:
             break
-        before, after = (call_ns(each) / each.deployment.config.batch for each in last)
-        if after > LEAST_GAIN * before or size * after > slo.bound:
+        before, after = (call_ns(result) / result.deployment.config.batch for result in last)
+        if after > LARGEST_USEFUL_RATIO * before or size * after > slo.bound:
             break
-        found += [each for each in runner.screen([with_batch(deployment, size)]) if each]
+        found += [result for result in runner.screen([with_batch(deployment, size)]) if result]
     return found
 
 
@@ -138,11 +138,11 @@ def make_times(screened: Sequence[Screened]) -> BatchTimes:
     Raises:
         ValueError: Calls with one item were not measured.
     """
-    ratios = np.sort(np.concatenate([each.samples_ns / call_ns(each) for each in screened]))
-    step = -(-len(ratios) // MOST_FACTORS)
+    ratios = np.sort(np.concatenate([result.samples_ns / call_ns(result) for result in screened]))
+    step = -(-len(ratios) // MOST_DURATION_FACTORS)
     factors = ratios[step // 2 :: step]
     return make_batch_times(
-        {each.deployment.config.batch: call_ns(each) for each in screened},
+        {result.deployment.config.batch: call_ns(result) for result in screened},
         factors=tuple(map(float, factors / factors.mean())),
     )
 
@@ -213,7 +213,7 @@ def keeps_target(
     """Return whether simulated processes keep the target at a rate, all of them together."""
     queue = make_batched_queue(deployment, times, batching)
     of_process_per_s = rate_per_s / deployment.processes
-    if of_process_per_s > HIGHEST_UTILIZATION * queue.highest_per_s:
+    if of_process_per_s > HIGHEST_SIMULATED_UTILIZATION * queue.highest_per_s:
         return False
     return of_process_per_s <= 0 or simulate_figure(queue, of_process_per_s, slo, seed).estimate <= slo.bound
 
@@ -244,8 +244,8 @@ def predict_batched_capacity(
     found = find_capacity(
         lambda rate_per_s: simulate_figure(queue, rate_per_s, slo, seed),
         slo.bound,
-        lowest_per_s=queue.highest_per_s * (1 - HIGHEST_UTILIZATION),
-        highest_per_s=queue.highest_per_s * HIGHEST_UTILIZATION,
+        lowest_per_s=queue.highest_per_s * (1 - HIGHEST_SIMULATED_UTILIZATION),
+        highest_per_s=queue.highest_per_s * HIGHEST_SIMULATED_UTILIZATION,
         start_per_s=queue.highest_per_s * 0.7,
     )
     return describe_capacity(scale_capacity(found, deployment.processes), "predicted")
@@ -253,7 +253,7 @@ def predict_batched_capacity(
 
 def simulate_figure(queue: BatchedQueue, rate_per_s: float, slo: Limit, seed: int) -> Interval:
     """Return the figure of the target, in ns, of one simulated process at a rate."""
-    latencies = simulate_batches(queue, rate_per_s, n_kept=N_KEPT, seed=seed).latencies
+    latencies = simulate_batches(queue, rate_per_s, n_kept=N_COUNTED_PER_DELAY, seed=seed).latencies
     point = FIGURES[slo.figure].percentile
     return latencies.mean() if point is None else latencies.percentile(point)
 
@@ -288,7 +288,7 @@ def predict_batched_latency(
     """Return the latency, with the figure of the target, at a rate; None if the queue would grow, or almost."""
     queue = make_batched_queue(deployment, times, deployment.batching)
     of_process_per_s = rate_per_s / deployment.processes
-    if of_process_per_s > HIGHEST_UTILIZATION * queue.highest_per_s:
+    if of_process_per_s > HIGHEST_SIMULATED_UTILIZATION * queue.highest_per_s:
         return None
-    found = simulate_batches(queue, of_process_per_s, n_kept=N_KEPT, seed=seed)
+    found = simulate_batches(queue, of_process_per_s, n_kept=N_COUNTED_PER_DELAY, seed=seed)
     return describe_predicted(found.latencies, rate_per_s, found.utilization, figure)

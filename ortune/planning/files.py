@@ -8,19 +8,19 @@ from typing import Any, TypeVar
 import msgspec
 
 from ortune.errors import RecordError, UsageError
-from ortune.planning.result import SCHEMA, Plan
+from ortune.planning.result import PLAN_SCHEMA, Plan
 from ortune.record.check import check_configs, check_schema, shorten
 from ortune.record.files import name_of_input, read_content, write_atomically
 from ortune.record.json_text import check_json_text
 from ortune.record.rescue import rescue
 from ortune.sanitize import encode_json, escape_json
 
-MOST_BYTES = 4 << 20
+MOST_PLAN_BYTES = 4 << 20
 """Largest size of a file that is read as a plan. A plan has some kilobytes."""
 
 Document = TypeVar("Document")
 
-HINT = "Create one: ortune plan MODEL -o FILE."
+PLAN_HINT = "Create one: ortune plan MODEL -o FILE."
 
 
 def encode_plan(plan: msgspec.Struct) -> bytes:
@@ -47,7 +47,7 @@ def save_plan(plan: msgspec.Struct, path: Path) -> UsageError | None:
     try:
         write_plan(plan, path)
     except UsageError as error:
-        return rescue("plan", path.name, encode_plan(plan), lambda each: write_plan(plan, each), error)
+        return rescue("plan", path.name, encode_plan(plan), lambda target: write_plan(plan, target), error)
     return None
 
 
@@ -61,12 +61,12 @@ def read_plan(path: str | Path, *, trust: bool = False) -> Plan:
     Raises:
         RecordError: There is no such file, or it is not a plan that this version can read.
     """
-    return decode_plan(read_content(path, MOST_BYTES, "a plan", HINT), name_of_input(path), trust=trust)
+    return decode_plan(read_content(path, MOST_PLAN_BYTES, "a plan", PLAN_HINT), name_of_input(path), trust=trust)
 
 
 def decode_plan(data: bytes, name: str = "the text", *, trust: bool = False) -> Plan:
     """Return the plan that a text holds; see `read_plan`."""
-    plan = decode_document(data, name, Plan, SCHEMA, HINT)
+    plan = decode_document(data, name, Plan, PLAN_SCHEMA, PLAN_HINT)
     check_configs(plan, name, trust=trust)
     return plan
 
@@ -84,8 +84,8 @@ def decode_document(data: bytes, name: str, kind: type[Document], schema: int, h
     Raises:
         RecordError: It is not such a plan, or of another version.
     """
-    if len(data) > MOST_BYTES:
-        raise RecordError(f"{name} is not a plan: it has more than {MOST_BYTES >> 20} MiB.", hint)
+    if len(data) > MOST_PLAN_BYTES:
+        raise RecordError(f"{name} is not a plan: it has more than {MOST_PLAN_BYTES >> 20} MiB.", hint)
     try:
         check_json_text(data)
         document: Any = msgspec.json.decode(data)

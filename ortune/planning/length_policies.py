@@ -24,14 +24,14 @@ from ortune.planning.result import Estimate, LengthPlan, LengthPolicy, describe_
 from ortune.queueing.interpolation import CallTimes
 from ortune.queueing.length_batches import Grouping, evaluate_policies
 from ortune.worker import Block, BlockPlan, Failure, LiveCandidate
-from ortune.worker.block import ItemGroup, Job, Memory
+from ortune.worker.block import ItemGroup, ItemsJob, Memory
 from ortune.workload import Limit
 from ortune.workload.length_feed import Axes
 
 MOST_BATCH = 32
 """Items in a call, at most. Calls with more are rarely faster per item on a CPU."""
 
-N_BEST = 4
+N_BEST_POLICIES = 4
 """Predicted best policies that are measured. The best one of each kind is measured as well."""
 
 GRID_SHARE = 0.4
@@ -42,11 +42,11 @@ POINT_CALLS = 2
 SHORTEST_PASS_NS = 150_000_000
 """Duration of a block for a point of the grid, and of one of a policy, at least."""
 
-MOST_LAUNCHES, FEWEST_LAUNCHES = 6, 3
-MOST_ROUNDS, FEWEST_ROUNDS = 8, 2
+MOST_POLICY_LAUNCHES, FEWEST_POLICY_LAUNCHES = 6, 3
+MOST_POLICY_ROUNDS, FEWEST_POLICY_ROUNDS = 8, 2
 """Launches of the processes, and rounds of all policies in each."""
 
-TIE = 0.01
+POLICY_TIE = 0.01
 """Share by which two policies may differ and still count as equal. Then the simpler one is better."""
 
 SIMPLEST_FIRST = ("one at a time", "arrival", "sorted", "sorted by tokens", "buckets", "maximum", "sorted, best cuts")
@@ -151,7 +151,7 @@ class _LengthPlanning:
         return live
 
     def measure_block(
-        self, live: LiveCandidate, job: Job, duration_ns: int, expected_ns: float, calls: int = 1
+        self, live: LiveCandidate, job: ItemsJob, duration_ns: int, expected_ns: float, calls: int = 1
     ) -> Block:
         """Measure a block in which each caller makes all calls of a job again and again.
 
@@ -185,7 +185,7 @@ class _LengthPlanning:
         def measure(size: int, length: int) -> float:
             fitting = [item for item in by_length if lengths[item] <= length]
             items = tuple(fitting[number % len(fitting)] for number in range(-size, 0))
-            job = Job(groups=(ItemGroup(items=items, length=length),), axes=self.sample.axes)
+            job = ItemsJob(groups=(ItemGroup(items=items, length=length),), axes=self.sample.axes)
             expected_ns = size * max(length, 1) * self.token_ns
             block = self.measure_block(live, job, POINT_NS, expected_ns, POINT_CALLS)
             self.n_points += 1
@@ -216,19 +216,19 @@ class _LengthPlanning:
         found = evaluate_policies(self.sample.lengths, times, maximum=self.sample.maximum)
         if not self.slo:
             return list(found)
-        kept = [each for each in found if np.diff(each.ends_ns, prepend=0.0).max() <= self.slo.bound]
-        return kept or [each for each in found if each.policy == "one at a time"]
+        kept = [grouping for grouping in found if np.diff(grouping.ends_ns, prepend=0.0).max() <= self.slo.bound]
+        return kept or [grouping for grouping in found if grouping.policy == "one at a time"]
 
-    def make_job(self, grouping: Grouping) -> Job:
+    def make_job(self, grouping: Grouping) -> ItemsJob:
         """Return the calls of a policy."""
         groups = tuple(ItemGroup(items=group.items, length=group.length) for group in grouping.groups)
-        return Job(groups=groups, axes=self.sample.axes, is_checked=True)
+        return ItemsJob(groups=groups, axes=self.sample.axes, is_checked=True)
 
     def measure(self, chosen: Sequence[Grouping]) -> list[list[list[float]]]:
         """Return the items per second of each policy in each round of each launch, as logarithms."""
-        jobs = [self.make_job(each) for each in chosen]
+        jobs = [self.make_job(grouping) for grouping in chosen]
         n_callers = self.deployment.n_callers
-        passes_ns = [each.ends_ns[-1] for each in chosen]
+        passes_ns = [grouping.ends_ns[-1] for grouping in chosen]
         round_s = sum(SHORTEST_PASS_NS + each_ns for each_ns in passes_ns) / 1e9
         if n_callers > 1:
             round_s *= 2  # calls before and after the window, in which not all callers are busy
@@ -236,12 +236,12 @@ class _LengthPlanning:
         launches, rounds = plan_rounds(left_s, self.runner.find_launch_s(self.deployment), round_s)
         rates: list[list[list[float]]] = [[] for _ in chosen]
         for launch in range(launches):
-            if launch >= FEWEST_LAUNCHES and self.runner.now_s() > self.end_s:
+            if launch >= FEWEST_POLICY_LAUNCHES and self.runner.now_s() > self.end_s:
                 break  # calls take longer than predicted, or blocks were repeated on a busy host
             live = self.launch()
             try:
-                for each in rates:
-                    each.append([])
+                for rate in rates:
+                    rate.append([])
                 for number in range(rounds):
                     for place in self.blocks.rng.permutation(len(chosen)).tolist():
                         block = self.measure_block(live, jobs[place], SHORTEST_PASS_NS, passes_ns[place])
@@ -265,7 +265,7 @@ class _LengthPlanning:
         """Return all policies, those that were measured first, and the recommended one."""
         lengths = self.sample.lengths
         means = [np.array([np.mean(launch) for launch in launches]) for launches in rates]
-        names = [(each.policy, each.parameter) for each in chosen]
+        names = [(grouping.policy, grouping.parameter) for grouping in chosen]
         reference = next((place for place, (policy, _) in enumerate(names) if policy == "arrival"), 0)
         single = next(place for place, (policy, _) in enumerate(names) if policy == "one at a time")
         policies = []
@@ -282,7 +282,7 @@ class _LengthPlanning:
             )
         order = sorted(range(len(policies)), key=lambda place: -policies[place].items_per_s.estimate)
         ranked = [policies[place] for place in order]
-        others = [self.describe_predicted(each) for each in groupings if each not in chosen]
+        others = [self.describe_predicted(other) for other in groupings if other not in chosen]
         return LengthPlan(
             text=self.sample.text,
             lengths=lengths,
@@ -364,38 +364,38 @@ def choose_live(groupings: Sequence[Grouping], reference_size: int) -> list[Grou
         reference_size: Size of the batches in order of arrival that all others are compared with.
     """
     usual = [
-        each
-        for each in groupings
-        if each.policy == "one at a time" or (each.policy == "arrival" and each.parameter == reference_size)
+        grouping
+        for grouping in groupings
+        if grouping.policy == "one at a time" or (grouping.policy == "arrival" and grouping.parameter == reference_size)
     ]
     # With a target, the largest batches may not be allowed.
-    arrivals = [each for each in groupings if each.policy == "arrival"]
-    if arrivals and not any(each.policy == "arrival" for each in usual):
-        usual.append(max(arrivals, key=lambda each: each.parameter or 0))
-    kinds = {each.policy: each for each in reversed(groupings)}
-    return _without_repetitions([*usual, *groupings[:N_BEST], *kinds.values()])
+    arrivals = [grouping for grouping in groupings if grouping.policy == "arrival"]
+    if arrivals and not any(grouping.policy == "arrival" for grouping in usual):
+        usual.append(max(arrivals, key=lambda grouping: grouping.parameter or 0))
+    kinds = {grouping.policy: grouping for grouping in reversed(groupings)}
+    return _without_repetitions([*usual, *groupings[:N_BEST_POLICIES], *kinds.values()])
 
 
 def _without_repetitions(groupings: Iterable[Grouping]) -> list[Grouping]:
     """Return different policies. Of those that make the same calls, the first one is kept."""
     found: dict[object, Grouping] = {}
-    for each in groupings:
-        found.setdefault(each.groups, each)
+    for grouping in groupings:
+        found.setdefault(grouping.groups, grouping)
     return list(found.values())
 
 
 def plan_rounds(time_s: float, launch_s: float, round_s: float) -> tuple[int, int]:
     """Return how many launches, and rounds in each, fit into a time; the fewest that prove something if none do."""
-    for launches in range(MOST_LAUNCHES, FEWEST_LAUNCHES - 1, -1):
+    for launches in range(MOST_POLICY_LAUNCHES, FEWEST_POLICY_LAUNCHES - 1, -1):
         rounds = int((time_s / launches - launch_s) / round_s)
-        if rounds >= FEWEST_ROUNDS:
-            return launches, min(rounds, MOST_ROUNDS)
-    return FEWEST_LAUNCHES, FEWEST_ROUNDS
+        if rounds >= FEWEST_POLICY_ROUNDS:
+            return launches, min(rounds, MOST_POLICY_ROUNDS)
+    return FEWEST_POLICY_LAUNCHES, FEWEST_POLICY_ROUNDS
 
 
 def choose_policy(measured: Sequence[LengthPolicy]) -> int:
     """Return the place of the fastest policy whose outputs are right; of equally fast ones, of the simplest."""
-    right = [place for place, each in enumerate(measured) if not each.problem] or list(range(len(measured)))
+    right = [place for place, policy in enumerate(measured) if not policy.problem] or list(range(len(measured)))
     fastest = max(measured[place].items_per_s.estimate for place in right)
-    equal = [place for place in right if measured[place].items_per_s.estimate >= (1 - TIE) * fastest]
+    equal = [place for place in right if measured[place].items_per_s.estimate >= (1 - POLICY_TIE) * fastest]
     return min(equal, key=lambda place: SIMPLEST_FIRST.index(measured[place].policy))

@@ -12,20 +12,20 @@ from ortune.planning.deployment import Deployment
 from ortune.planning.measuring import DeploymentRunner
 from ortune.planning.result import Estimate, PlannedDeployment
 from ortune.queueing.capacity import Capacity
-from ortune.queueing.live_capacity import RELAXATIONS, find_live_capacity
-from ortune.queueing.rate_model import Observation, RateModel, find_factors
+from ortune.queueing.live_capacity import MEASUREMENT_RELAXATIONS, find_live_capacity
+from ortune.queueing.rate_model import RateMeasurement, RateModel, find_factors
 from ortune.worker.group import merge_services
-from ortune.worker.open_loop import RELAXATIONS as WARM_UP_RELAXATIONS
+from ortune.worker.open_loop import WARM_UP_RELAXATIONS
 from ortune.workload import Limit
 from ortune.workload.load import HIGHEST_RATE_PER_S
 
-LOWEST_SHARE = 0.02
-HIGHEST_SHARE = 0.97
+LOWEST_RATE_SHARE = 0.02
+HIGHEST_RATE_SHARE = 0.97
 """Where a measured capacity is searched: from this part of the predicted one to this part of the throughput at full
 load. Low rates take so long to measure that there is rarely time for the lowest."""
 
-FEWEST_MEASUREMENTS = 4
-MOST_MEASUREMENTS = 20
+FEWEST_RATE_MEASUREMENTS = 4
+MOST_RATE_MEASUREMENTS = 20
 """Measurements at single rates that a measured capacity takes at least and at most."""
 
 LEAST_S = 5.0
@@ -70,7 +70,7 @@ class CapacityMeasurement:
     def highest_per_s(self) -> float:
         """The highest rate."""
         possible_per_s = HIGHEST_RATE_PER_S * self._deployment.config.batch
-        return min(HIGHEST_SHARE * self.row.throughput.estimate, possible_per_s)
+        return min(HIGHEST_RATE_SHARE * self.row.throughput.estimate, possible_per_s)
 
     def find_time_s(self, rate_per_s: float, slowdown: float = 1.0) -> float:
         """Return how long a measurement at a rate takes, about."""
@@ -86,7 +86,7 @@ class CapacityMeasurement:
     def fit_into(self, time_s: float) -> bool:
         """Make measurements so short that the fewest fit into a time. Return whether they do."""
         for self._share in (1.0, 0.5, 0.25):
-            if FEWEST_MEASUREMENTS * self.find_time_s(self.start_per_s) <= time_s:
+            if FEWEST_RATE_MEASUREMENTS * self.find_time_s(self.start_per_s) <= time_s:
                 return True
         return False
 
@@ -106,14 +106,14 @@ class CapacityMeasurement:
         found = find_live_capacity(
             measure_in_time(self.measure, self.find_time_s, self._runner.now_s, end_s, observe),
             self.model,
-            lowest_per_s=LOWEST_SHARE * self.start_per_s,
+            lowest_per_s=LOWEST_RATE_SHARE * self.start_per_s,
             highest_per_s=self.highest_per_s,
             start_per_s=self.start_per_s,
-            most_measurements=MOST_MEASUREMENTS,
+            most_measurements=MOST_RATE_MEASUREMENTS,
         )
         return describe_measured(found, self._predicted)
 
-    def measure(self, rate_per_s: float, slowdown: float) -> Observation:
+    def measure(self, rate_per_s: float, slowdown: float) -> RateMeasurement:
         """Return how many requests exceed the limit, or the mean latency, in a fresh launch."""
         relaxation_s = self.model.find_relaxation_ns(rate_per_s, slowdown) / 1e9
         least_s = self._find_least_s(relaxation_s)
@@ -130,7 +130,7 @@ class CapacityMeasurement:
 
     def _find_least_s(self, relaxation_s: float) -> float:
         """Return how long a measurement lasts at least, given the relaxation time of the queue."""
-        return self._share * max(RELAXATIONS * relaxation_s, LEAST_S)
+        return self._share * max(MEASUREMENT_RELAXATIONS * relaxation_s, LEAST_S)
 
     @property
     def _deployment(self) -> Deployment:
@@ -171,5 +171,5 @@ def describe_measured(found: Capacity, predicted: Estimate) -> Estimate | None:
     """Return a measured capacity; None if few measurements were made, and they agree with the prediction."""
     rate = found.rate_per_s
     is_as_predicted = found.bound == "latency" and rate.low <= predicted.estimate <= rate.high
-    is_enough = found.n_measurements >= FEWEST_MEASUREMENTS
+    is_enough = found.n_measurements >= FEWEST_RATE_MEASUREMENTS
     return describe_capacity(found, "measured") if is_enough or not is_as_predicted else None

@@ -26,7 +26,7 @@ from ortune.worker import Block, BlockPlan, Failure
 from ortune.worker.group import merge_services
 from ortune.workload import Load, Objective
 
-DEFAULT_NAME = "the default deployment"
+DEFAULT_DEPLOYMENT = "the default deployment"
 
 SCREENING_ROUNDS = 2
 SCREENING_BLOCK_NS = 150_000_000
@@ -36,8 +36,8 @@ MOST_SIDES = 8
 """Deployments that are live at the same time in screening, at most. More would need more memory, and would lie further
 from the block of the default deployment that they are compared with."""
 
-MOST_LAUNCHES, FEWEST_LAUNCHES = 8, 3
-FEWEST_ROUNDS, MOST_ROUNDS = 2, 32
+MOST_DEPLOYMENT_LAUNCHES, FEWEST_DEPLOYMENT_LAUNCHES = 8, 3
+FEWEST_DEPLOYMENT_ROUNDS, MOST_DEPLOYMENT_ROUNDS = 2, 32
 FINAL_BLOCK_NS = 300_000_000
 """Launches of each finalist, rounds of a launch, and shortest duration of a block."""
 
@@ -57,7 +57,7 @@ evenly."""
 LONGEST_RATE_BLOCK_NS = 20_000_000_000
 """Longest duration of a block, unless the fewest requests of each process take longer."""
 
-USUAL_WARM_UP_S, OVERHEAD = 1.0, 1.15
+USUAL_WARM_UP_S, BLOCK_OVERHEAD = 1.0, 1.15
 """How long queues take to reach their steady state, about, and blocks including what comes before and after them, as a
 multiple of their duration."""
 
@@ -135,21 +135,21 @@ class DeploymentRunner:
         found: dict[str, Screened] = {}
         left = sorted(deployments, key=count_items)
         while group := self._choose_group(left):
-            left = [each for each in left if each not in group]
+            left = [deployment for deployment in left if deployment not in group]
             for screened in self._screen_group(group):
                 found[screened.deployment.key] = screened
                 if not screened.failure:
                     self._needs.add(screened.deployment, screened.peak_bytes)
-        self.unfit |= {each.key: each for each in left}
-        return [found.get(each.key) for each in deployments]
+        self.unfit |= {deployment.key: deployment for deployment in left}
+        return [found.get(deployment.key) for deployment in deployments]
 
     def _choose_group(self, deployments: Sequence[Deployment]) -> list[Deployment]:
         """Return the first deployments that fit into memory together with the default deployment, or one alone."""
         group: list[Deployment] = []
-        for each in filter(self.fits, deployments):
-            if group and not self._needs.fit([self.default, *group, each]):
+        for deployment in filter(self.fits, deployments):
+            if group and not self._needs.fit([self.default, *group, deployment]):
                 break
-            group.append(each)
+            group.append(deployment)
             if len(group) == MOST_SIDES:
                 break
         return group
@@ -161,15 +161,17 @@ class DeploymentRunner:
         )
         run.measure(self.opened.runner, plan, end_s=math.inf)
         self.screened_default = self.screened_default or self._summarize(run, BASELINE_POSITION, self.default)
-        return [self._summarize(run, position, each) for position, each in enumerate(group, 1)]
+        return [self._summarize(run, position, deployment) for position, deployment in enumerate(group, 1)]
 
     def _summarize(self, run: PairedRun, position: int, deployment: Deployment) -> Screened:
         if failure := run.failures.get(position):
             return Screened(deployment=deployment, failure=failure)
-        rounds = [each for launch in run.rounds_of(position, BASELINE_POSITION) for each in launch]
+        rounds = [measured_round for launch in run.rounds_of(position, BASELINE_POSITION) for measured_round in launch]
         ratios = [
-            math.log(each.figure("throughput", position) / each.figure("throughput", BASELINE_POSITION))
-            for each in rounds
+            math.log(
+                measured_round.figure("throughput", position) / measured_round.figure("throughput", BASELINE_POSITION)
+            )
+            for measured_round in rounds
         ]
         blocks = run.blocks(position)
         return Screened(
@@ -182,10 +184,12 @@ class DeploymentRunner:
 
     def start_run(self, deployments: Sequence[Deployment]) -> PairedRun:
         """Return a paired run of the default deployment and others, which call back to back."""
-        sides = [Side(name=DEFAULT_NAME, config=self.default.config, load=self.default.load)]
-        sides += [Side(name=each.title, config=each.config, load=each.load) for each in deployments]
+        sides = [Side(name=DEFAULT_DEPLOYMENT, config=self.default.config, load=self.default.load)]
+        sides += [
+            Side(name=deployment.title, config=deployment.config, load=deployment.load) for deployment in deployments
+        ]
         everything = (self.default, *deployments)
-        executors = [self.opened.open_executor(each.load, each.cpus) for each in everything]
+        executors = [self.opened.open_executor(deployment.load, deployment.cpus) for deployment in everything]
         self.opened.runner.one_at_a_time = not self._needs.fit(everything)
         return PairedRun(sides, self.default.load, seed=self.opened.seed, executors=executors)
 
@@ -197,11 +201,11 @@ class DeploymentRunner:
         for shortest_ns in (FINAL_BLOCK_NS, SCREENING_BLOCK_NS):
             block = plan_block(pace, shortest_ns)
             round_s = len(everything) * block_wall_s(block, self.opened.calibration.pace)
-            for launches in range(MOST_LAUNCHES, FEWEST_LAUNCHES - 1, -1):
+            for launches in range(MOST_DEPLOYMENT_LAUNCHES, FEWEST_DEPLOYMENT_LAUNCHES - 1, -1):
                 rounds = int((time_s / launches - launches_s) / round_s) // 2 * 2
-                if rounds >= FEWEST_ROUNDS:
-                    return RunPlan(block=block, launches=launches, rounds=min(rounds, MOST_ROUNDS))
-        return RunPlan(block=block, launches=FEWEST_LAUNCHES, rounds=FEWEST_ROUNDS)
+                if rounds >= FEWEST_DEPLOYMENT_ROUNDS:
+                    return RunPlan(block=block, launches=launches, rounds=min(rounds, MOST_DEPLOYMENT_ROUNDS))
+        return RunPlan(block=block, launches=FEWEST_DEPLOYMENT_LAUNCHES, rounds=FEWEST_DEPLOYMENT_ROUNDS)
 
     def confirm(
         self,
@@ -242,7 +246,7 @@ class DeploymentRunner:
         """Return how long a measurement at a rate takes, about; see `measure_rate`."""
         block = self._plan_rate(deployment, deployment.load_at(rate_per_s), figure, least_s)
         warm_up_s = min(warm_up_s, block.longest_warm_up_ns / 1e9)
-        return self.find_launch_s(deployment) + warm_up_s + OVERHEAD * BLOCKS_PER_RATE * block.duration_ns / 1e9
+        return self.find_launch_s(deployment) + warm_up_s + BLOCK_OVERHEAD * BLOCKS_PER_RATE * block.duration_ns / 1e9
 
     def measure_rate(self, deployment: Deployment, rate_per_s: float, figure: Objective, confidence: float) -> Interval:
         """Measure a figure of the latency where requests arrive, given their items per second, in a fresh launch.
@@ -283,7 +287,7 @@ class DeploymentRunner:
             MeasureError: The deployment fails.
         """
         blocks, load = self.run_at_rate(deployment, rate_per_s, "p99")
-        p50, p99 = (summarize_rate([blocks], load, each, confidence) for each in ("p50", "p99"))
+        p50, p99 = (summarize_rate([blocks], load, figure, confidence) for figure in ("p50", "p99"))
         if not math.isfinite(p99.estimate):
             return None
         target = describe_interval(summarize_rate([blocks], load, figure, confidence)) if figure else None

@@ -66,6 +66,9 @@ class MemoryNeeds:
 
     def fit(self, deployments: Sequence[Deployment]) -> bool:
         """Return whether deployments fit into memory at the same time."""
-        if self._most_processes is not None and sum(each.processes for each in deployments) > self._most_processes:
+        if (
+            self._most_processes is not None
+            and sum(deployment.processes for deployment in deployments) > self._most_processes
+        ):
             return False
         return self._limit_bytes is None or sum(map(self.predict, deployments)) <= self._limit_bytes

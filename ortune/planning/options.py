@@ -7,7 +7,7 @@ import msgspec
 from ortune.planning.length_policies import LengthSample
 from ortune.workload import Limit, Objective
 
-USUAL_BUDGET_S = 120.0
+USUAL_PLAN_BUDGET_S = 120.0
 USUAL_BUDGET_WITH_TARGET_S = 240.0
 USUAL_BUDGET_FOR_LENGTHS_S = 120.0
 USUAL_BUDGET_FOR_BATCHING_S = 60.0
@@ -43,7 +43,7 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def usual_deployments_s(self) -> float:
         """Usual time for everything but lengths."""
-        own_s = USUAL_BUDGET_WITH_TARGET_S if self.slo else USUAL_BUDGET_S
+        own_s = USUAL_BUDGET_WITH_TARGET_S if self.slo else USUAL_PLAN_BUDGET_S
         return own_s + (USUAL_BUDGET_FOR_BATCHING_S if self.dynamic_batching else 0.0)
 
     @property

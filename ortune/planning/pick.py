@@ -14,7 +14,7 @@ from ortune.measure.comparison import Speedup
 from ortune.planning.colocation.result import HostPlan, ModelResult
 from ortune.planning.deployment import Deployment
 from ortune.planning.result import Estimate, LengthPlan, Plan, PlannedDeployment
-from ortune.record.schema import SCHEMA, Evidence, Record, Search, Tried, Verdict
+from ortune.record.schema import RECORD_SCHEMA, Evidence, Record, Search, Tried, Verdict
 from ortune.workload import Limit, Load
 
 LARGEST_LOG_RATIO = 300.0
@@ -148,12 +148,16 @@ def make_record(plan: Plan, place: int) -> Record:
     row = plan.rows[place]
     base = plan.rows[0].deployment.config
     config = row.deployment.config
-    tried = [each.deployment.config for each in plan.rows]
-    tried += [each.deployment.config for each in plan.screened]
-    verdict: Verdict = "faster" if row.is_proven else "default_is_best" if config == base else "inconclusive"
+    tried = [tried_row.deployment.config for tried_row in plan.rows]
+    tried += [screened.deployment.config for screened in plan.screened]
+    verdict: Verdict = "inconclusive"
+    if row.is_proven:
+        verdict = "faster"
+    elif config == base:
+        verdict = "default_is_best"
     reason = plan.reason if place == plan.recommended else "the plan recommends another deployment"
     return Record(
-        schema=SCHEMA,
+        schema=RECORD_SCHEMA,
         config=config,
         base=base,
         cache_options=row.cache_options,

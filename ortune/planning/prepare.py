@@ -12,7 +12,7 @@ from ortune.knobs.captures import captures_graphs
 from ortune.knobs.catalogue import knob_of
 from ortune.knobs.requested import check_versions
 from ortune.measure.open import ComparisonSetup, allow_tf32, check_processes, prepare_comparison
-from ortune.planning.dynamic_batching import MOST_REQUESTS
+from ortune.planning.dynamic_batching import MOST_BATCHED_REQUESTS
 from ortune.planning.length_policies import LengthSample
 from ortune.planning.options import PlanOptions
 from ortune.planning.space import DeploymentSpace, make_deployment_space
@@ -141,7 +141,7 @@ def prepare_items(setup: ComparisonSetup, request: PlanRequest) -> tuple[Compari
     model, options = setup.model, request.input_options
     if request.dynamic_batching:
         check_batch_axis(model, name_batch_axes(model, options), option="dynamic_batching")
-        feed = make_feed(model, options, (1, MOST_REQUESTS))
+        feed = make_feed(model, options, (1, MOST_BATCHED_REQUESTS))
         if len({tuple(tensor.array.shape for tensor in sample.values()) for sample in feed.samples}) > 1:
             raise UsageError(
                 "requests of different shapes cannot be put together.",

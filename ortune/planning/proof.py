@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 import msgspec
 
 from ortune.measure.interval import Interval
-from ortune.planning.capacity import RELATIVE_ERROR
+from ortune.planning.capacity import CAPACITY_RELATIVE_ERROR
 from ortune.planning.choose import DEFAULT_POSITION
 from ortune.planning.result import Estimate, PlannedDeployment
 
@@ -73,7 +73,7 @@ def is_above(row: PlannedDeployment, default: PlannedDeployment) -> bool:
 
 def find_throughput_error(row: PlannedDeployment) -> float:
     """Return the error of a throughput and of a simulation with its durations, as a logarithm."""
-    return math.hypot(half_width(row.ratio or row.throughput), RELATIVE_ERROR)
+    return math.hypot(half_width(row.ratio or row.throughput), CAPACITY_RELATIVE_ERROR)
 
 
 def half_width(found: Interval | Estimate) -> float:

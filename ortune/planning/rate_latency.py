@@ -22,7 +22,7 @@ from ortune.worker.group import merge_services
 from ortune.workload import Load, Objective
 from ortune.workload.objectives import FIGURES
 
-RELAXATIONS = 2.0
+BATCH_RELAXATIONS = 2.0
 """Duration of a batch of blocks as a multiple of the relaxation time. Batches are then nearly independent."""
 
 
@@ -56,10 +56,10 @@ def join_into_batches(stream: Sequence[Block], duration_ns: float) -> list[list[
     """Return the blocks of a stream in batches that last at least so long; all in one if they do not."""
     batches: list[list[Block]] = [[]]
     for block in stream:
-        if sum(each.wall_ns for each in batches[-1]) >= duration_ns and batches[-1]:
+        if sum(batched.wall_ns for batched in batches[-1]) >= duration_ns and batches[-1]:
             batches.append([])
         batches[-1].append(block)
-    if len(batches) > 1 and sum(each.wall_ns for each in batches[-1]) < duration_ns:
+    if len(batches) > 1 and sum(batched.wall_ns for batched in batches[-1]) < duration_ns:
         rest = batches.pop()
         batches[-1] += rest
     return [batch for batch in batches if batch]
@@ -88,7 +88,7 @@ def summarize_rate(
         return Interval(estimate=math.inf, low=math.inf, high=math.inf, confidence=confidence)
     if moments:
         relaxation_ns = max(relaxation_ns, moments.relaxation_ns)
-    batches = [batch for stream in streams for batch in join_into_batches(stream, RELAXATIONS * relaxation_ns)]
+    batches = [batch for stream in streams for batch in join_into_batches(stream, BATCH_RELAXATIONS * relaxation_ns)]
     point = FIGURES[figure].percentile
     if point is None:
         means = [float(np.concatenate([block.samples_ns for block in batch]).mean()) for batch in batches]

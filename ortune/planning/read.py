@@ -53,13 +53,13 @@ def read_configs(
             deployment.
     """
     found: list[Sourced] = []
-    for each in given:
-        if isinstance(each, Record):
-            found.append(Sourced(record=each, source="the record"))
-        elif not isinstance(each, (str, Path)):
-            found += source_plan(each, pick, "plan.json")
+    for source in given:
+        if isinstance(source, Record):
+            found.append(Sourced(record=source, source="the record"))
+        elif not isinstance(source, (str, Path)):
+            found += source_plan(source, pick, "plan.json")
         else:
-            found += decode_configs(read_any(each), name_of_input(each), trust=trust, pick=pick)
+            found += decode_configs(read_any(source), name_of_input(source), trust=trust, pick=pick)
     return tuple(found)
 
 
@@ -85,7 +85,7 @@ def select_config(records: Sequence[Sourced], wanted: Wanted, model: str | Path 
         ModelError: The model cannot be read.
     """
     choice = select_record(records, msgspec.structs.replace(wanted, elsewhere=True), model)
-    found = next((each for each in records if each.record is choice.record), choice)
+    found = next((sourced for sourced in records if sourced.record is choice.record), choice)
     return found if wanted.elsewhere else limit_to_host(found, read_host(memory=False))
 
 
@@ -123,8 +123,8 @@ def source_plan(plan: Any, pick: int | str | None, name: str) -> list[SourcedDep
             f"{type(plan).__name__}: a record or a plan is needed here.",
             "To create a plan: ortune.plan(MODEL).",
         )
-    for number, each in enumerate(found):
-        check_files(each.record, name, f"$.models[{number}]" if isinstance(plan, HostPlan) else "$")
+    for number, picked in enumerate(found):
+        check_files(picked.record, name, f"$.models[{number}]" if isinstance(plan, HostPlan) else "$")
     return [
         SourcedDeployment(
             record=picked.record,

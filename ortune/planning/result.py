@@ -7,9 +7,9 @@ from typing import Annotated, Literal, get_args
 
 import msgspec
 
+from ortune.bounds import MOST_ITEMS
 from ortune.host import HostClass
 from ortune.knobs.caches import check_cache_options
-from ortune.knobs.config import MOST_ITEMS
 from ortune.measure.comparison import Noise
 from ortune.measure.interval import Interval
 from ortune.model.identity import ModelIdentity
@@ -20,11 +20,14 @@ from ortune.times import check_time
 from ortune.worker import Runtime
 from ortune.workload import Limit, Workload
 
-SCHEMA = 1
+PLAN_SCHEMA = 1
 """Version of the document."""
 
 MOST_DEPLOYMENTS = 1000
 """Deployments that a document holds at most."""
+
+DOES_NOT_FIT = "does not fit into memory"
+"""Why a deployment was not measured."""
 
 Source = Literal["measured", "predicted"]
 """Whether a figure was measured under such a load, or computed from durations of calls by a model of the queue."""
@@ -47,7 +50,7 @@ def check_figures(*figures: float) -> None:
     Raises:
         ValueError: One is negative, not finite or too large, or so small that quotients would be 0.
     """
-    if not all(each == 0 or SMALLEST_FIGURE <= each <= LARGEST_FIGURE for each in figures):
+    if not all(figure == 0 or SMALLEST_FIGURE <= figure <= LARGEST_FIGURE for figure in figures):
         raise ValueError(f"the figures must be finite, and 0 or from {SMALLEST_FIGURE:.0g} to {LARGEST_FIGURE:.0g}")
 
 
@@ -324,7 +327,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         lengths_problem: Why that could not be measured; empty if it was, or was not wanted.
     """
 
-    schema: int = SCHEMA
+    schema: int = PLAN_SCHEMA
     rows: tuple[PlannedDeployment, ...]
     recommended: int
     reason: str

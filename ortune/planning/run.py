@@ -19,7 +19,7 @@ from ortune.measure.interval import DEFAULT_CONFIDENCE, share_error
 from ortune.measure.open import OpenComparison, open_comparison
 from ortune.measure.paired_run import PairedRun
 from ortune.measure.stats import t_interval
-from ortune.planning.attempts import Attempts
+from ortune.planning.attempts import OptionalMeasurements
 from ortune.planning.capacity import (
     estimate_log_utilization,
     find_launch_error,
@@ -38,12 +38,19 @@ from ortune.planning.choose import (
 from ortune.planning.deployment import Deployment
 from ortune.planning.dynamic_batching import find_batched, make_batched_rate_model, predict_batched_latency
 from ortune.planning.length_policies import plan_lengths
-from ortune.planning.measured_capacity import FEWEST_MEASUREMENTS, MOST_MEASUREMENTS, CapacityMeasurement
+from ortune.planning.measured_capacity import FEWEST_RATE_MEASUREMENTS, MOST_RATE_MEASUREMENTS, CapacityMeasurement
 from ortune.planning.measuring import DeploymentRunner, Screened, thin
 from ortune.planning.options import PlanOptions
 from ortune.planning.prepare import PreparedPlan
 from ortune.planning.proof import half_width, mark_promising, mark_proven
-from ortune.planning.result import Estimate, Plan, PlannedDeployment, ScreenedDeployment, describe_interval
+from ortune.planning.result import (
+    DOES_NOT_FIT,
+    Estimate,
+    Plan,
+    PlannedDeployment,
+    ScreenedDeployment,
+    describe_interval,
+)
 from ortune.planning.screening import screen_deployments
 from ortune.planning.space import DeploymentSpace
 from ortune.queueing.batching import BatchTimes
@@ -54,7 +61,7 @@ from ortune.workload import Limit
 from ortune.workload.load import HIGHEST_RATE_PER_S
 
 SCREENING_SHARE = 0.4
-CONFIRMATION_SHARE = 0.85
+CONFIRMED_SHARE = 0.85
 LEAST_CONFIRMATION_SHARE, CONFIRMATION_SHARE_WITH_TARGET = 0.5, 0.7
 CONFIRMATION_SHARE_WITH_BATCHING, BATCHING_SHARE = 0.6, 0.75
 """Parts of the budget after which screening, confirmation, and the same of dynamic batching end. With a target,
@@ -64,14 +71,12 @@ USUAL_MEASUREMENTS = 8
 USUAL_UTILIZATION = 0.6
 """Measurements of a capacity that time is planned for, and the utilization where they are made."""
 
-N_BEST = 3
+N_BEST_DEPLOYMENTS = 3
 MOST_FINALISTS = 6
 """Deployments that are measured again: the best ones, and those that need the least of something."""
 
 LEAST_THROUGHPUT = math.log(0.8)
 """Throughput of a finalist that needs the least CPU time, relative to the default, as a logarithm."""
-
-DOES_NOT_FIT = "does not fit into memory"
 
 OF_HOST = (BackgroundLoadError, ClockError)
 """Errors that have nothing to do with a deployment."""
@@ -80,7 +85,7 @@ Observe = Callable[[str, int, int], None]
 """Called with the stage and how much of it is done and planned, never while a block is measured."""
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class PlanOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """What the stages found.
 
     Attributes:
@@ -116,7 +121,7 @@ def make_plan(prepared: PreparedPlan, observe: Observe = lambda stage, done, tot
     with open_comparison(setup) as opened:
         outcome = run_stages(prepared.space, opened, options, observe)
         time_s = options.time_s + outcome.extension_s
-        lengths, attempts = None, Attempts()
+        lengths, attempts = None, OptionalMeasurements()
         if options.lengths and not outcome.interrupted:
             # If this fails, the deployments were measured with calls of a single item, which work.
             with attempts.measure():
@@ -160,7 +165,7 @@ def run_stages(
     opened: OpenComparison,
     options: PlanOptions,
     observe: Observe = lambda stage, done, total: None,
-) -> Outcome:
+) -> PlanOutcome:
     """Screen deployments, confirm the best, and find their capacity.
 
     Raises:
@@ -185,10 +190,10 @@ class _Planning:
         self.beyond_default: set[str] = set()
         self.models: dict[str, RateModel] = {}
         self.extension_s = 0.0
-        self.attempts = Attempts()
+        self.attempts = OptionalMeasurements()
         self.dropped: dict[str, ScreenedDeployment] = {}
 
-    def run(self) -> Outcome:
+    def run(self) -> PlanOutcome:
         """Run the stages. After an interrupt or an error in the last one, what was confirmed counts."""
         self.check_budget()
         screen_deployments(self.space, self.score, has_time=lambda: self.runner.now_s() < self.end_of(SCREENING_SHARE))
@@ -201,15 +206,15 @@ class _Planning:
                     self.add_batched(rows, self.options.slo)
                 if self.options.longest_extension_s:
                     self.extend_budget(rows, self.options.slo)
-                for each in self.measure_capacities(rows, self.options.slo):
-                    rows = each
+                for measured_rows in self.measure_capacities(rows, self.options.slo):
+                    rows = measured_rows
             rows = mark_proven(correct_predictions(rows), self.beyond_default)
         rows = [self.add_latency(row) for row in rows]
         if not self.attempts.interrupted:
             with self.attempts.measure():
                 self.measure_recommended(rows)
         recommended = rank_rows(rows)[0]
-        return Outcome(
+        return PlanOutcome(
             rows=tuple(rows),
             recommended=recommended,
             reason=explain_choice(rows, recommended, has_target=self.options.slo is not None),
@@ -234,12 +239,14 @@ class _Planning:
         """
         if self.options.budget_s is None:
             return
-        first = [each for each in self.space.list_first() if self.runner.fits(each)]
-        plan = self.runner.plan_confirmation(first[:N_BEST], 0.0)
+        first = [deployment for deployment in self.space.list_first() if self.runner.fits(deployment)]
+        plan = self.runner.plan_confirmation(first[:N_BEST_DEPLOYMENTS], 0.0)
         block_s = block_wall_s(plan.block, self.opened.calibration.pace)
-        needed_s = sum(self.runner.find_launch_s(each) + 2 * block_s for each in first)
-        launch_s = sum(self.runner.find_launch_s(each) for each in (self.space.default, *first[:N_BEST]))
-        needed_s += (plan.launches or 0) * launch_s + (N_BEST + 1) * plan.n_rounds * block_s
+        needed_s = sum(self.runner.find_launch_s(deployment) + 2 * block_s for deployment in first)
+        launch_s = sum(
+            self.runner.find_launch_s(deployment) for deployment in (self.space.default, *first[:N_BEST_DEPLOYMENTS])
+        )
+        needed_s += (plan.launches or 0) * launch_s + (N_BEST_DEPLOYMENTS + 1) * plan.n_rounds * block_s
         spent_s = self.runner.now_s() - self.opened.start_s
         if spent_s + needed_s > self.options.deployments_s:
             part = self.options.deployments_s / self.options.time_s
@@ -277,16 +284,16 @@ class _Planning:
 
     def choose_finalists(self) -> list[Deployment]:
         """Return the best deployments, and those that need the least memory, CPU time or time for a call."""
-        working = [each for each in self.screened.values() if not each.failure]
-        ranked = sorted(working, key=lambda each: -self.score_of(each))
-        chosen = [each.deployment for each in ranked[:N_BEST]]
-        useful = [each for each in ranked if each.log_ratio >= 0] or ranked[:1]
-        cheap = [each for each in ranked if each.log_ratio >= LEAST_THROUGHPUT] or ranked[:1]
+        working = [screened for screened in self.screened.values() if not screened.failure]
+        ranked = sorted(working, key=lambda screened: -self.score_of(screened))
+        chosen = [screened.deployment for screened in ranked[:N_BEST_DEPLOYMENTS]]
+        useful = [screened for screened in ranked if screened.log_ratio >= 0] or ranked[:1]
+        cheap = [screened for screened in ranked if screened.log_ratio >= LEAST_THROUGHPUT] or ranked[:1]
         if ranked:
-            chosen.append(min(useful, key=lambda each: (each.peak_bytes, -each.log_ratio)).deployment)
-            chosen.append(min(cheap, key=lambda each: each.cpu_ns_per_call).deployment)
-            chosen.append(min(useful, key=lambda each: float(np.quantile(each.samples_ns, 0.99))).deployment)
-        return list({each.key: each for each in chosen}.values())[:MOST_FINALISTS]
+            chosen.append(min(useful, key=lambda screened: (screened.peak_bytes, -screened.log_ratio)).deployment)
+            chosen.append(min(cheap, key=lambda screened: screened.cpu_ns_per_call).deployment)
+            chosen.append(min(useful, key=lambda screened: float(np.quantile(screened.samples_ns, 0.99))).deployment)
+        return list({deployment.key: deployment for deployment in chosen}.values())[:MOST_FINALISTS]
 
     def confirm(self) -> PairedRun:
         """Measure the finalists in fresh launches."""
@@ -308,12 +315,12 @@ class _Planning:
         if options.dynamic_batching:
             return CONFIRMATION_SHARE_WITH_BATCHING
         if not options.slo:
-            return CONFIRMATION_SHARE
+            return CONFIRMED_SHARE
         share = CONFIRMATION_SHARE_WITH_TARGET
         if options.longest_extension_s or not self.finalists:
             return share
         each_s = self.find_measurement_s(self.finalists[0], options.slo) / options.deployments_s
-        if FEWEST_MEASUREMENTS * each_s > 1 - LEAST_CONFIRMATION_SHARE:
+        if FEWEST_RATE_MEASUREMENTS * each_s > 1 - LEAST_CONFIRMATION_SHARE:
             return share  # there is no time to measure capacities anyway
         return min(max(1 - USUAL_MEASUREMENTS * each_s, LEAST_CONFIRMATION_SHARE), share)
 
@@ -330,7 +337,9 @@ class _Planning:
         compared = [self.start_measurement(rows[place], slo) for place in dict.fromkeys((first, DEFAULT_POSITION))]
         left_s = self.end_of(1.0) - self.runner.now_s()
         if compared[0].fit_into(left_s + self.options.longest_extension_s):
-            self.plan_time(sum(USUAL_MEASUREMENTS * each.find_time_s(each.start_per_s) for each in compared))
+            self.plan_time(
+                sum(USUAL_MEASUREMENTS * measurement.find_time_s(measurement.start_per_s) for measurement in compared)
+            )
 
     def extend_for_default(self, default: PlannedDeployment, first: PlannedDeployment, slo: Limit) -> None:
         """Plan more time for the capacity of the default, if the one to be recommended can take less than was expected.
@@ -379,17 +388,19 @@ class _Planning:
         """
         self.observe("batching", 0, 1)
         found, measured = find_batched(self.runner, rows, slo, seed=self.opened.seed)
-        self.screened |= {each.deployment.key: each for each in measured if each.deployment.config.batch > 1}
-        for each in found:
-            plan = self.runner.plan_confirmation([each.full], self.end_of(BATCHING_SHARE) - self.runner.now_s())
-            run = self.runner.confirm([each.full], plan, lambda done, total: self.observe("batching", done, total))
+        self.screened |= {
+            screened.deployment.key: screened for screened in measured if screened.deployment.config.batch > 1
+        }
+        for batched in found:
+            plan = self.runner.plan_confirmation([batched.full], self.end_of(BATCHING_SHARE) - self.runner.now_s())
+            run = self.runner.confirm([batched.full], plan, lambda done, total: self.observe("batching", done, total))
             if run.failures or not run.blocks(1):
                 continue
             run = run.in_one_regime()
             speedup = compute_speedup(run, 1, "throughput", confidence=share_error(len(rows)))
-            row = self.describe(run, 1, each.full, speedup)
-            self.batch_times[each.deployment.key] = each.times
-            rows.append(msgspec.structs.replace(row, deployment=each.deployment, capacity=each.capacity))
+            row = self.describe(run, 1, batched.full, speedup)
+            self.batch_times[batched.deployment.key] = batched.times
+            rows.append(msgspec.structs.replace(row, deployment=batched.deployment, capacity=batched.capacity))
 
     def describe(
         self, run: PairedRun, position: int, deployment: Deployment, speedup: Speedup | None
@@ -403,7 +414,7 @@ class _Planning:
         error = half_width(speedup) if speedup else half_width(throughput)
         if self.options.slo:
             durations = [
-                thin(np.concatenate([each.blocks[position].samples_ns for each in rounds]))
+                thin(np.concatenate([measured_round.blocks[position].samples_ns for measured_round in rounds]))
                 for rounds in run.rounds_of(position)
             ]
             error = math.hypot(error, find_launch_error(deployment, durations, self.options.slo))
@@ -447,14 +458,14 @@ class _Planning:
             yield rows
             first = rank_rows(self.add_costs(rows))[0]
             places = (first, DEFAULT_POSITION)
-            place = next((each for each in places if rows[each].deployment.key not in measured), None)
+            place = next((candidate for candidate in places if rows[candidate].deployment.key not in measured), None)
             if place is None:
                 break
             reserved_s = 0.0
             if place != DEFAULT_POSITION and self.space.default.key not in measured:
                 default = self.start_measurement(rows[DEFAULT_POSITION], slo)
                 # One more than needed, as measurements may take longer than planned.
-                reserved_s = (FEWEST_MEASUREMENTS + 1) * default.find_time_s(default.start_per_s)
+                reserved_s = (FEWEST_RATE_MEASUREMENTS + 1) * default.find_time_s(default.start_per_s)
             if place == DEFAULT_POSITION:
                 self.extend_for_default(rows[place], rows[first], slo)
             try:
@@ -523,9 +534,9 @@ class _Planning:
             of_replica_per_s = self.options.rate_per_s / planned.replicas
             rate_s = self.runner.find_rate_time_s(row.deployment, of_replica_per_s, "p99")
             # At a low rate, it takes longer than there is time.
-            reserved_s += rate_s if rate_s + FEWEST_MEASUREMENTS * each_s <= left_s else 0.0
-        end_s -= min(reserved_s, left_s - FEWEST_MEASUREMENTS * each_s)
-        n_planned = min(int((end_s - self.runner.now_s()) / each_s), MOST_MEASUREMENTS)
+            reserved_s += rate_s if rate_s + FEWEST_RATE_MEASUREMENTS * each_s <= left_s else 0.0
+        end_s -= min(reserved_s, left_s - FEWEST_RATE_MEASUREMENTS * each_s)
+        n_planned = min(int((end_s - self.runner.now_s()) / each_s), MOST_RATE_MEASUREMENTS)
         return measurement.run(end_s, lambda n_done: self.observe("capacity", n_done, max(n_planned, n_done)))
 
     def make_model(self, deployment: Deployment, slo: Limit) -> RateModel:
@@ -599,13 +610,15 @@ class _Planning:
         """Return all deployments that were tried, in order."""
         found = [
             ScreenedDeployment(
-                deployment=each.deployment,
-                ratio=None if math.isnan(each.log_ratio) else math.exp(each.log_ratio),
-                problem=f"{each.failure.title}: {each.failure.message}" if each.failure else "",
+                deployment=screened.deployment,
+                ratio=None if math.isnan(screened.log_ratio) else math.exp(screened.log_ratio),
+                problem=f"{screened.failure.title}: {screened.failure.message}" if screened.failure else "",
             )
-            for key, each in self.screened.items()
+            for key, screened in self.screened.items()
             if key not in self.dropped
         ]
         found += self.dropped.values()
-        found += [ScreenedDeployment(deployment=each, problem=DOES_NOT_FIT) for each in self.runner.unfit.values()]
+        found += [
+            ScreenedDeployment(deployment=deployment, problem=DOES_NOT_FIT) for deployment in self.runner.unfit.values()
+        ]
         return tuple(found)

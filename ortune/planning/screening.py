@@ -23,10 +23,10 @@ MOST_SCREENED = 60
 FACTORS = (2.0, 1.5, 1.25, 1.1, 1.0)
 """By which numbers of processes and threads are changed. With 1, they change by one."""
 
-LEAST_GAIN = 0.003
+LEAST_STEP_GAIN = 0.003
 """Gain of the best deployment, as a log-ratio, that is worth another step of the same size."""
 
-N_LEADERS = 2
+N_LEADING_DEPLOYMENTS = 2
 """The best deployments whose callers and settings are changed."""
 
 
@@ -62,7 +62,7 @@ class _Screening:
         self.try_all(self.space.list_first())
         self.refine_sizes(FACTORS)
         before = self.best[0]
-        while self.try_all([each for leader in self.leaders for each in self.space.list_variants(leader)]):
+        while self.try_all([variant for leader in self.leaders for variant in self.space.list_variants(leader)]):
             pass
         if self.best[0] != before:
             self.refine_sizes(FACTORS[-2:])
@@ -72,12 +72,12 @@ class _Screening:
     def ranked(self) -> list[tuple[Deployment, float]]:
         """What did not fail, the best first."""
         worked = [(deployment, score) for deployment, score in self.known.values() if score is not None]
-        return sorted(worked, key=lambda each: -each[1])
+        return sorted(worked, key=lambda scored: -scored[1])
 
     @property
     def leaders(self) -> list[Shape]:
         """The best deployments, as points of the space."""
-        return [self.space.find_shape(deployment) for deployment, _ in self.ranked[:N_LEADERS]]
+        return [self.space.find_shape(deployment) for deployment, _ in self.ranked[:N_LEADING_DEPLOYMENTS]]
 
     @property
     def best(self) -> tuple[Deployment, float]:
@@ -91,12 +91,12 @@ class _Screening:
                 before = self.best[1]
                 if not self.try_all(self.space.list_sizes(self.space.find_shape(self.best[0]), factor)):
                     break
-                if self.best[1] < before + LEAST_GAIN:
+                if self.best[1] < before + LEAST_STEP_GAIN:
                     break
 
     def try_all(self, deployments: Sequence[Deployment]) -> bool:
         """Measure those that were not measured before, and return whether there were any."""
-        new = [each for each in deployments if each.key not in self.known]
+        new = [candidate for candidate in deployments if candidate.key not in self.known]
         new = new[: max(self.most - len(self.known) + 1, 0)]
         if not new or not self.has_time():
             return False

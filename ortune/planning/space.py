@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from ortune.bounds import MOST_CLIENTS, MOST_PROCESSES
 from ortune.host import Host, ProcessPlacement, place_processes
 from ortune.host.placement import Unit, list_units
 from ortune.knobs import Config, ids, knob_of
 from ortune.knobs.canonical import canonical
 from ortune.knobs.knob import Value
 from ortune.planning.deployment import Deployment
-from ortune.workload.load import MOST_CLIENTS, MOST_PROCESSES
 
 MOST_THREADS_PER_CORE = 2
 """Threads of all processes together, for each core, at most. Beyond it, throughput falls on every host that we know."""
@@ -108,7 +108,7 @@ class DeploymentSpace(msgspec.Struct, frozen=True, kw_only=True):
         # Threads that move to another node find their data in the memory and the caches of the first one.
         if self.parts:
             shapes += [Shape(processes=n, threads=self.divide_cores(n), unit="cores") for n in counts if n > 1]
-        shapes = [msgspec.structs.replace(each, batch=self.base.batch) for each in shapes]
+        shapes = [msgspec.structs.replace(shape, batch=self.base.batch) for shape in shapes]
         # Where larger batches are better, they are with most numbers of processes.
         shapes += [Shape(processes=1, threads=pool, batch=n) for n in self.find_first_batches()]
         return self.make_all(shapes)
@@ -149,7 +149,7 @@ class DeploymentSpace(msgspec.Struct, frozen=True, kw_only=True):
         for name, value in self.settings:
             settings = {**known, name: value}
             if known.get(name) == value:
-                settings = {each: known[each] for each in known if each != name}
+                settings = {other: known[other] for other in known if other != name}
             found.append(msgspec.structs.replace(shape, settings=tuple(sorted(settings.items()))))
         for unit in (None, *self.units):
             if unit != shape.unit:
@@ -159,7 +159,7 @@ class DeploymentSpace(msgspec.Struct, frozen=True, kw_only=True):
     def make_all(self, shapes: Iterable[Shape]) -> list[Deployment]:
         """Return the distinct deployments of those shapes that are worth trying, without the default."""
         made = (self.make(shape) for shape in shapes if self._is_worth_trying(shape))
-        found = {each.key: each for each in made}
+        found = {deployment.key: deployment for deployment in made}
         found.pop(self.default.key, None)
         return list(found.values())
 
@@ -234,7 +234,7 @@ class DeploymentSpace(msgspec.Struct, frozen=True, kw_only=True):
         if self.processes:
             return _next_to(n, self.processes)
         most = min(MOST_THREADS_PER_CORE * self.n_cores, MOST_PROCESSES)
-        return [each for each in _scale(n, factor) if 1 <= each <= most]
+        return [number for number in _scale(n, factor) if 1 <= number <= most]
 
     def _threads_near(self, n: int, factor: float) -> Sequence[int]:
         if self.are_threads_fixed:
@@ -242,12 +242,12 @@ class DeploymentSpace(msgspec.Struct, frozen=True, kw_only=True):
         if self.threads:
             return _next_to(n, self.threads)
         most = max(self.n_cores, self.n_default_threads)
-        return [each for each in _scale(n, factor) if 1 <= each <= most]
+        return [number for number in _scale(n, factor) if 1 <= number <= most]
 
     def _closest(self, n_threads: int) -> int:
         if self.are_threads_fixed:
             return self.n_default_threads
-        return min(self.threads, key=lambda each: abs(math.log(each / n_threads))) if self.threads else n_threads
+        return min(self.threads, key=lambda n: abs(math.log(n / n_threads))) if self.threads else n_threads
 
 
 def _scale(n: int, factor: float) -> list[int]:
@@ -257,8 +257,8 @@ def _scale(n: int, factor: float) -> list[int]:
 
 def _next_to(n: int, values: Sequence[int]) -> list[int]:
     """Return the largest of some values below a number, and the smallest above it."""
-    below = [each for each in values if each < n]
-    above = [each for each in values if each > n]
+    below = [value for value in values if value < n]
+    above = [value for value in values if value > n]
     return [*([max(below)] if below else []), *([min(above)] if above else [])]
 
 
@@ -288,7 +288,7 @@ def make_deployment_space(
     n_cores = max(len(host.usable_cores), 1)
     if quota:
         n_cores = max(min(n_cores, math.ceil(quota.cpus)), 1)
-    threads = tuple(sorted({int(each) for each in tune.pop(ids.INTRA_OP_NUM_THREADS, ()) if int(each) > 0}))
+    threads = tuple(sorted({int(text) for text in tune.pop(ids.INTRA_OP_NUM_THREADS, ()) if int(text) > 0}))
     if ids.INTRA_OP_ALLOW_SPINNING not in tune:
         tune[ids.INTRA_OP_ALLOW_SPINNING] = ("0",)
     is_free = {name: name not in fix and (not only or name in only) for name in (*tune, ids.INTRA_OP_NUM_THREADS)}
@@ -302,7 +302,7 @@ def make_deployment_space(
         n_default_threads=n_default_threads,
         quota=quota.cpus if quota else math.inf,
         host=host if host.system != "Darwin" and not quota else None,
-        parts=tuple(sorted({each for each in (nodes, domains) if each > 1})),
+        parts=tuple(sorted({n_parts for n_parts in (nodes, domains) if n_parts > 1})),
         processes=tuple(sorted(set(processes))),
         threads=threads if is_free[ids.INTRA_OP_NUM_THREADS] else (),
         are_threads_fixed=not is_free[ids.INTRA_OP_NUM_THREADS],

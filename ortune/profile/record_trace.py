@@ -18,7 +18,7 @@ from ortune.worker.child_process import Enter, answer_parent, ask_child
 from ortune.worker.failure import Failure
 from ortune.worker.session import make_session, set_global_thread_pool
 
-DEADLINE_S = 1800.0
+TRACE_DEADLINE_S = 1800.0
 
 WARM_UP_S = 0.3
 MIN_WARM_UPS, MAX_WARM_UPS = 2, 50
@@ -70,7 +70,7 @@ def record_in_child(request: TraceRequest) -> RecordedTrace | Failure:
         request,
         RecordedTrace,
         environment=variables_of(request.config, os.environ),
-        deadline_s=DEADLINE_S,
+        deadline_s=TRACE_DEADLINE_S,
     )
 
 

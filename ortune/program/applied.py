@@ -14,7 +14,7 @@ from msgspec import Meta
 from ortune.apply.inside.hook import SESSIONS_FILE
 from ortune.limited import TooLargeError, read_limited
 
-MOST_BYTES = 16 << 20
+MOST_APPLIED_BYTES = 16 << 20
 """Largest size of the file."""
 
 NO_SESSION = "the program created no session of the models that it had before"
@@ -45,7 +45,7 @@ def read_sessions(folder: Path) -> list[NotedSession] | str:
         folder: The folder for the logs of the run.
     """
     try:
-        lines = read_limited(folder / SESSIONS_FILE, MOST_BYTES, only_regular=True).splitlines()
+        lines = read_limited(folder / SESSIONS_FILE, MOST_APPLIED_BYTES, only_regular=True).splitlines()
         return [msgspec.json.decode(line, type=NotedSession) for line in lines]
     except FileNotFoundError:
         return []

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ortune.errors import HostError
 from ortune.knobs import Config
 from ortune.program.gate import CallLog
-from ortune.program.launcher import RETURNED_CALLS, Run
+from ortune.program.launcher import RETURNED_CALLS, LaunchedProgram
 from ortune.program.process import ProgramProcess
 from ortune.program.runner import ProgramRunner, RunResult
 from ortune.program.server import Server
@@ -26,7 +26,7 @@ from ortune.worker import Block, BlockPlan, Failure, Memory, SessionInfo
 from ortune.worker import cpu as worker_cpu
 from ortune.worker.clocks import Clocks
 
-POLL_S = 0.01
+CANDIDATE_POLL_S = 0.01
 DRAIN_S = 30.0
 """Time that calls of the function have to end when a block ends."""
 
@@ -124,7 +124,7 @@ class CallCandidate:
         self.config = config
         self._runner = runner
         self._process = process
-        self._run: Run | None = None
+        self._run: LaunchedProgram | None = None
         self._log: CallLog | None = None
         self._start_deadline_s = 0.0
         self._n_compared = 0
@@ -147,7 +147,7 @@ class CallCandidate:
         self._run, self._log = run, CallLog(run.folder)
         end_s = time.monotonic() + deadline_s
         while not self._log.count_new():
-            ended = self._process.wait(POLL_S)
+            ended = self._process.wait(CANDIDATE_POLL_S)
             if ended and not self._log.count_new():
                 return run.explain_end(ended, "load") if ended.status else self._made_no_call()
             if time.monotonic() > end_s:
@@ -252,7 +252,7 @@ class CallCandidate:
             n_wanted = max(plan.n_lead_in_calls + plan.n_calls - self._n_ahead, n_needed)
             earliest_ns, latest_ns = 0, MOST_TIMES_LONGER * planned_ns
         wait_ns = earliest_ns or min(FIRST_LOOK * planned_ns, SHARE_OF_LEFT * self._gap_ns * n_wanted)
-        while self._process.wait(max(wait_ns / 1e9, POLL_S / 4)) is None:
+        while self._process.wait(max(wait_ns / 1e9, CANDIDATE_POLL_S / 4)) is None:
             n_calls, spent_ns = self._log.count_new(), time.perf_counter_ns() - start_ns
             if n_calls >= n_needed and spent_ns >= (earliest_ns if n_calls >= n_wanted else latest_ns):
                 break
@@ -331,7 +331,7 @@ class ServerCandidate:
         self._runner = runner
         self._process = process
         self._server = server
-        self._run: Run | None = None
+        self._run: LaunchedProgram | None = None
         self._workers: set[int] = set()
 
     @property

@@ -25,7 +25,7 @@ from ortune.apply.inside.gate import CALLS, TURNSTILE
 from ortune.errors import ProgramError
 from ortune.locks import try_to_lock
 
-POLL_S = 0.001
+GATE_POLL_S = 0.001
 
 RECORD_BYTES = CALL.size
 """A call in the log: start and end, in nanoseconds of the monotonic clock."""
@@ -36,7 +36,7 @@ LATEST_NS = 1 << 59
 """Time that no monotonic clock reaches: 18 years."""
 
 
-class Gate:
+class GateControl:
     """The parent's side of a gate. It is open at first.
 
     Args:
@@ -90,7 +90,7 @@ class Gate:
             except BlockingIOError:
                 if time.monotonic() > end_s or not is_needed():
                     return False
-                time.sleep(POLL_S)
+                time.sleep(GATE_POLL_S)
 
 
 class CallLog:

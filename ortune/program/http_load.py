@@ -13,7 +13,7 @@ from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
-from ortune.apply.placeholders import PORT
+from ortune.apply.placeholders import PORT_PLACEHOLDER
 from ortune.errors import UsageError
 from ortune.interpreter import PYTHON
 from ortune.prctl import name_parent
@@ -28,9 +28,9 @@ from ortune.worker.clocks import Clocks
 from ortune.worker.exit_status import count_oom_kills, explain_closed_pipe
 from ortune.worker.failure import Failure
 
-COMMAND = (*PYTHON, "-m", "ortune.program.http_worker")
+HTTP_WORKER_COMMAND = (*PYTHON, "-m", "ortune.program.http_worker")
 
-START_TIMEOUT_S = 60.0
+LOAD_START_TIMEOUT_S = 60.0
 """Maximum time for the load generator to start, in addition to the first request."""
 
 FIRST_POLL_S = 0.02
@@ -61,7 +61,7 @@ def check_url(url: str, *, option: str = "url") -> None:
     shown = printable(url)
     example = "For example: http://127.0.0.1:8000/predict."
     try:
-        parts = urlsplit(url.replace(PORT, "80"))
+        parts = urlsplit(url.replace(PORT_PLACEHOLDER, "80"))
         host, port = parts.hostname, parts.port
     except ValueError as error:
         raise UsageError(f"{shown}: is not a URL: {error}.", example, option=option) from None
@@ -69,7 +69,7 @@ def check_url(url: str, *, option: str = "url") -> None:
         raise UsageError(f"{shown}: has a space or a control character.", "Write it as %20.", option=option)
     if parts.scheme not in {"http", "https"} or not host:
         raise UsageError(f"{shown}: must begin with http:// or https:// and a host.", example, option=option)
-    if PORT in url and not is_port_only(url):
+    if PORT_PLACEHOLDER in url and not is_port_only(url):
         raise UsageError(f"{shown}: a port in braces may only stand where the port is.", example, option=option)
     if port == 0:
         raise UsageError(f"{shown}: there is no port 0.", example, option=option)
@@ -89,7 +89,7 @@ def check_url(url: str, *, option: str = "url") -> None:
 
 def is_port_only(url: str) -> bool:
     """Return whether `{port}` occurs once in a URL, as its port."""
-    return re.match(r"[a-z]+://[^/?#]*:\{port\}(?=[/?#]|$)", url) is not None and url.count(PORT) == 1
+    return re.match(r"[a-z]+://[^/?#]*:\{port\}(?=[/?#]|$)", url) is not None and url.count(PORT_PLACEHOLDER) == 1
 
 
 def is_loopback(host: str) -> bool:
@@ -267,7 +267,7 @@ class HttpLoad:
         OSError: The process cannot be started.
     """
 
-    def __init__(self, log_path: Path, *, command: Sequence[str] = COMMAND) -> None:
+    def __init__(self, log_path: Path, *, command: Sequence[str] = HTTP_WORKER_COMMAND) -> None:
         self._log_path = log_path
         self._ended: Failure | None = None
         self._timeout_s = 0.0
@@ -362,7 +362,7 @@ class HttpLoad:
         self._pipe.close()
 
     def _ask_for_response(self, request: http_protocol.Request, stage: str) -> http_protocol.Response | Failure:
-        reply = self._ask(request, START_TIMEOUT_S + 2 * self._timeout_s, stage)
+        reply = self._ask(request, LOAD_START_TIMEOUT_S + 2 * self._timeout_s, stage)
         if isinstance(reply, Failure | http_protocol.Response):
             return reply
         return self._refuse(stage, "it is not a response")

@@ -69,7 +69,7 @@ MOST_BODY_BYTES = 1 << 28
 MOST_RESPONSE_BYTES = 1 << 30
 """Largest size of the body of a response. A stream of events that never ends cannot be measured."""
 
-CHUNK_BYTES = 1 << 16
+BODY_CHUNK_BYTES = 1 << 16
 
 MOST_LATE_NS = 500_000
 """Time that clients may wake up late on a host with free CPUs."""
@@ -92,7 +92,7 @@ SAME_MOMENT_NS = 50_000
 CLOCK_ATTEMPTS = 3
 """Two clocks are read at the same moment if it takes less time, and again otherwise."""
 
-LONGEST_EXCERPT = 200
+LONGEST_BODY_EXCERPT = 200
 """Characters of the body of a response in a message."""
 
 
@@ -174,7 +174,7 @@ class _StampedResponse(http.client.HTTPResponse):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.fp = io.BufferedReader(_StampedReader(self.fp.detach(), arguments[0]), CHUNK_BYTES)
+        self.fp = io.BufferedReader(_StampedReader(self.fp.detach(), arguments[0]), BODY_CHUNK_BYTES)
 
 
 class _Stamped:
@@ -324,7 +324,7 @@ class Requester:
         """Yield the parts of a body, and return its connection to the pool."""
         n_bytes = 0
         try:
-            while chunk := response.read(CHUNK_BYTES):
+            while chunk := response.read(BODY_CHUNK_BYTES):
                 n_bytes += len(chunk)
                 if n_bytes > MOST_RESPONSE_BYTES:
                     response.close()
@@ -337,11 +337,11 @@ class Requester:
 
     def _read_excerpt(self, response: urllib3.BaseHTTPResponse) -> str:
         try:
-            text = response.read(4 * LONGEST_EXCERPT).decode("utf-8", "replace")
+            text = response.read(4 * LONGEST_BODY_EXCERPT).decode("utf-8", "replace")
         except (HTTPError, OSError):
             return ""
         lines = [line.strip() for line in text.splitlines() if line.strip()]
-        return f": {printable(lines[0][:LONGEST_EXCERPT])}" if lines else ""
+        return f": {printable(lines[0][:LONGEST_BODY_EXCERPT])}" if lines else ""
 
     def _name(self) -> str:
         return f"{self._request.method} {self._request.url}"
@@ -358,7 +358,7 @@ class Requester:
             return NoResponseError(f"{self._name()}: no response {limit}")
         # The messages of urllib3 contain the exception that they are caused by.
         cause = error.args[-1] if error.args and isinstance(error.args[-1], Exception) else error
-        return RequestError(f"{self._name()}: the connection failed: {printable(str(cause))[:LONGEST_EXCERPT]}")
+        return RequestError(f"{self._name()}: the connection failed: {printable(str(cause))[:LONGEST_BODY_EXCERPT]}")
 
 
 class ServerClock(RealClock):
@@ -379,7 +379,7 @@ class ServerClock(RealClock):
         return self._tree.refresh_ns() if threading.get_ident() == self._thread else self._tree.read_ns()
 
 
-class ServerLoad:
+class RequestSender:
     """The requests to one server.
 
     Args:
@@ -490,7 +490,7 @@ def read_samples(request: OpenRequest) -> Sequence[Sample]:
 
 def serve(connection: Any) -> None:
     """Answer messages until the pipe is closed."""
-    load: ServerLoad | None = None
+    load: RequestSender | None = None
     while True:
         try:
             request = decode_request(connection.recv_bytes())
@@ -502,7 +502,7 @@ def serve(connection: Any) -> None:
             if isinstance(request, OpenRequest):
                 if load is not None:
                     load.close()
-                load = ServerLoad(request)
+                load = RequestSender(request)
                 reply = load.fetch(0)
                 disable_garbage_collection()
             elif load is None:

@@ -9,13 +9,13 @@ from typing import Any
 from ortune.apply.exec import find_program, make_environment
 from ortune.apply.plan import encode_plan, make_plan
 from ortune.program.observation import Observation, SavedInputs, group_sessions, name_models, read_processes, sum_models
-from ortune.program.run import Run, run_to_end
+from ortune.program.run import EndedRun, run_to_end
 from ortune.program.samples import MOST_SAVED_BYTES, merge_samples, prepare_folder, remove_unsorted
 from ortune.program_options import ProgramRequest
 from ortune.requests import InspectRequest
 from ortune.worker.owned_folder import OwnedFolder
 
-USAGE = "Write: ortune inspect -- python app.py."
+INSPECT_USAGE = "Write: ortune inspect -- python app.py."
 
 
 def inspect_program(request: InspectRequest, *, stdout_to_stderr: bool = False) -> Observation:
@@ -28,7 +28,7 @@ def inspect_program(request: InspectRequest, *, stdout_to_stderr: bool = False) 
     Raises:
         UsageError: There is no such program, or the folder for inputs cannot be used.
     """
-    program = find_program(request.command, USAGE)
+    program = find_program(request.command, INSPECT_USAGE)
     folder = request.save_inputs
     unsorted = None if folder is None else prepare_folder(folder)
     try:
@@ -62,7 +62,7 @@ def make_observing_plan(observed: Path, unsorted: Path | None, max_samples: int)
     return plan
 
 
-def summarize(observed: Path, run: Run, request: InspectRequest) -> Observation:
+def summarize(observed: Path, run: EndedRun, request: InspectRequest) -> Observation:
     """Return what was seen of a program that has ended.
 
     Args:

@@ -17,7 +17,7 @@ from ortune.apply.plan import make_plan, make_rule
 from ortune.knobs import CPU, Config
 from ortune.knobs.environment import variables_of
 from ortune.model.info import ModelFile
-from ortune.program.gate import Gate
+from ortune.program.gate import GateControl
 from ortune.program.process import SUPERVISOR_ENDED, Ended, ProgramProcess
 from ortune.program.task import ProgramTask, make_environment
 from ortune.program_options import ProgramRequest
@@ -48,7 +48,7 @@ class TunedModel(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[ModelFile, ...]
 
 
-class Run:
+class LaunchedProgram:
     """One start of a program.
 
     Attributes:
@@ -62,7 +62,7 @@ class Run:
         self.process = process
         self.folder = folder
         self.port = port
-        self.gate: Gate | None = None
+        self.gate: GateControl | None = None
         self._n_oom_kills = count_oom_kills()
 
     @property
@@ -131,7 +131,7 @@ class Launcher:
 
     def start(
         self, process: ProgramProcess, config: Config, *, port: int = 0, gate: bool = False, observe: bool = False
-    ) -> Run | Failure:
+    ) -> LaunchedProgram | Failure:
         """Start the program with a candidate's settings.
 
         Args:
@@ -144,8 +144,8 @@ class Launcher:
         self._n_runs += 1
         folder = self._folder.path / f"run-{self._n_runs:06}"
         folder.mkdir()
-        run = Run(process, folder, port)
-        run.gate = Gate(folder) if gate else None
+        run = LaunchedProgram(process, folder, port)
+        run.gate = GateControl(folder) if gate else None
         plan = self.make_plan(config, folder, gate=gate, observe=observe)
         own = make_environment(self._inherited)
         environment = program_exec.make_environment(plan, variables_of(config, own), own)

@@ -22,16 +22,16 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from ortune.apply.inside.observer import FORMAT, PIDS_FILE
+from ortune.apply.inside.observer import OBSERVATION_FORMAT, PIDS_FILE
 from ortune.errors import ModelError
 from ortune.limited import TooLargeError, read_limited
 from ortune.model import hash_file
 
-MOST_BYTES = 16 << 20
+MOST_OBSERVATION_BYTES = 16 << 20
 """Largest size of the file of one process. 256 sessions with 256 combinations of shapes have less."""
 
-MOST_TOTAL_BYTES = 128 << 20
-MOST_PROCESSES = 4096
+MOST_TOTAL_OBSERVATION_BYTES = 128 << 20
+MOST_OBSERVED_PROCESSES = 4096
 MOST_PIDS_BYTES = 1 << 20
 
 Number = Annotated[int, Meta(ge=0, le=1 << 62)]
@@ -178,7 +178,7 @@ class ObservedProcess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         n_sessions_left_out: Number of sessions that are not described.
     """
 
-    format: Annotated[int, Meta(ge=FORMAT, le=FORMAT)]
+    format: Annotated[int, Meta(ge=OBSERVATION_FORMAT, le=OBSERVATION_FORMAT)]
     pid: Number
     ppid: Number
     argv: Annotated[tuple[Text, ...], Meta(max_length=64)]
@@ -344,19 +344,19 @@ def read_processes(folder: Path) -> Reading:
     """Read the files that the processes of a program wrote."""
     processes: list[ObservedProcess] = []
     faults: list[str] = []
-    left_bytes = MOST_TOTAL_BYTES
+    left_bytes = MOST_TOTAL_OBSERVATION_BYTES
     paths = sorted(path for path in folder.glob("process-*.json") if re.fullmatch(r"process-[0-9]{1,10}", path.stem))
-    for path in paths[:MOST_PROCESSES]:
+    for path in paths[:MOST_OBSERVED_PROCESSES]:
         try:
-            data = read_limited(path, min(MOST_BYTES, left_bytes), only_regular=True)
+            data = read_limited(path, min(MOST_OBSERVATION_BYTES, left_bytes), only_regular=True)
             left_bytes -= len(data)
             processes.append(msgspec.json.decode(data, type=ObservedProcess))
         except OSError as error:
             faults.append(f"{path.name} cannot be read: {error.strerror}.")
         except (TooLargeError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             faults.append(f"{path.name} cannot be read: {error}.")
-    if len(paths) > MOST_PROCESSES:
-        faults.append(f"Only {MOST_PROCESSES} of {len(paths)} processes were read.")
+    if len(paths) > MOST_OBSERVED_PROCESSES:
+        faults.append(f"Only {MOST_OBSERVED_PROCESSES} of {len(paths)} processes were read.")
     started = sorted(processes, key=lambda process: process.start_ns)
     return Reading(processes=tuple(started), n_python=_count_pids(folder), faults=tuple(faults))
 

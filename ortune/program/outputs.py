@@ -20,7 +20,7 @@ from ortune.errors import ProgramError
 from ortune.interrupts import name_signal
 from ortune.limited import TooLargeError, read_limited
 from ortune.prctl import request_death_signal
-from ortune.program.launcher import RETURNED_CALLS, Run
+from ortune.program.launcher import RETURNED_CALLS, LaunchedProgram
 from ortune.program.metric import mask_metric
 from ortune.program.task import ProgramTask
 from ortune.program.text import NOTHING, Ignored, compare_text, find_unstable, has_stable_words
@@ -28,7 +28,7 @@ from ortune.secret_variables import inherit_environment
 from ortune.worker.failure import Failure
 from ortune.worker.session_log import read_log
 
-CHECK_TIMEOUT_S = 300.0
+FIRST_CHECK_TIMEOUT_S = 300.0
 """Time that the first check of the user may take."""
 
 CHECK_TIMEOUT_FACTOR = 10
@@ -38,7 +38,7 @@ LEAST_CHECK_TIMEOUT_S = 30.0
 MOST_RETURNED_BYTES = 16 << 20
 """Largest size of the files with what the first calls returned, each."""
 
-MOST_FILES = 256
+MOST_OUTPUT_FILES = 256
 """Files that are read, one for each process."""
 
 Number = Annotated[int, Meta(ge=0, le=1 << 62)]
@@ -147,7 +147,7 @@ class OutputReference:
         references = (self._printed, *self._parts.values()) if is_baseline else self._compared.get(key, ())
         return any(reference.is_comparable for reference in references)
 
-    def compare_run(self, run: Run, key: str, *, is_baseline: bool) -> Failure | None:
+    def compare_run(self, run: LaunchedProgram, key: str, *, is_baseline: bool) -> Failure | None:
         """Return how the output of a complete run differs from that of the program as it is; None if it does not.
 
         A check of the user that does not run says nothing about the output: this is a failure of another kind.
@@ -165,9 +165,9 @@ class OutputReference:
         difference = None if self._task.ignore_outputs else self._compare_printed(run, key, is_baseline=is_baseline)
         return Failure(kind="wrong_output", stage="check", message=difference) if difference else None
 
-    def _check(self, run: Run, key: str) -> Failure | None:
+    def _check(self, run: LaunchedProgram, key: str) -> Failure | None:
         timeout_s = (
-            max(LEAST_CHECK_TIMEOUT_S, CHECK_TIMEOUT_FACTOR * self.check_s) if self._checked else CHECK_TIMEOUT_S
+            max(LEAST_CHECK_TIMEOUT_S, CHECK_TIMEOUT_FACTOR * self.check_s) if self._checked else FIRST_CHECK_TIMEOUT_S
         )
         begin_s = time.monotonic()
         failure = check_output(self._task.check, run, timeout_s=timeout_s)
@@ -177,7 +177,7 @@ class OutputReference:
             self._checked.add(key)
         return failure
 
-    def _compare_printed(self, run: Run, key: str, *, is_baseline: bool) -> str | None:
+    def _compare_printed(self, run: LaunchedProgram, key: str, *, is_baseline: bool) -> str | None:
         output = run.read_output()
         if output is None:
             if is_baseline:
@@ -241,7 +241,7 @@ class OutputReference:
         return reference.compare(text)
 
 
-def check_output(command: str, run: Run, *, timeout_s: float) -> Failure | None:
+def check_output(command: str, run: LaunchedProgram, *, timeout_s: float) -> Failure | None:
     """Return how the user's command judges the output of a run; None if it accepts it.
 
     Args:
@@ -309,7 +309,7 @@ def read_returned(folder: Path) -> list[Returned]:
     The program can write anything: files that are not what ortune writes are left out.
     """
     calls: list[Returned] = []
-    for path in sorted(folder.glob("returned-*.jsonl"))[:MOST_FILES]:
+    for path in sorted(folder.glob("returned-*.jsonl"))[:MOST_OUTPUT_FILES]:
         with contextlib.suppress(OSError, TooLargeError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             lines = read_limited(path, MOST_RETURNED_BYTES, only_regular=True).splitlines()
             calls += [msgspec.json.decode(line, type=Returned) for line in lines]

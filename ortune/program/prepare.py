@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from ortune import __version__
 from ortune.apply.exec import find_program
-from ortune.apply.placeholders import PORT
+from ortune.apply.placeholders import PORT_PLACEHOLDER
 from ortune.errors import HostError, OrtuneError, ProgramError, UsageError
 from ortune.host import Host, read_host
 from ortune.host.allocators import find_allocators
@@ -34,7 +34,7 @@ from ortune.model.identity import ModelIdentity
 from ortune.model.info import ModelFile
 from ortune.program.gate import CallLog
 from ortune.program.http_load import check_url, is_port_only
-from ortune.program.launcher import Launcher, Run
+from ortune.program.launcher import LaunchedProgram, Launcher
 from ortune.program.metric import parse_metric
 from ortune.program.observation import (
     ObservedModel,
@@ -45,8 +45,8 @@ from ortune.program.observation import (
     sum_models,
 )
 from ortune.program.process import SUPERVISOR_ENDED, ProgramProcess
-from ortune.program.runner import FEW_CALLS, FIRST_DEADLINE_S, SHORTEST_STAY_NS
-from ortune.program.server import Server, ServerLoad
+from ortune.program.runner import FEW_CALLS, FIRST_RUN_DEADLINE_S, SHORTEST_STAY_NS
+from ortune.program.server import LoadGenerator, Server
 from ortune.program.space import NOT_OFFERED, OF_SESSIONS, ProgramModel, ProgramSpace, build_program_space, is_default
 from ortune.program.task import ProgramTask, can_encode, parse_call
 from ortune.record.files import check_record_writable
@@ -77,7 +77,7 @@ OBSERVE_POLL_S = 0.05
 REPORT_S = 3.0
 """Maximum time to wait until a process has written what it did: after a call, four times a second at most."""
 
-SETTLE_S = 20.0
+LONGEST_SETTLE_S = 20.0
 """Maximum time of the first requests to a server until it is seen that it calls a session."""
 
 OBSERVE_SHARE = 0.05
@@ -411,7 +411,7 @@ def make_server(request: ProgramSearchRequest, task: ProgramTask) -> Server | No
             "Write it in the URL, too.",
             option="url",
         )
-    if PORT in request.url and not task.has_port:
+    if PORT_PLACEHOLDER in request.url and not task.has_port:
         raise UsageError(
             f"{request.url}: contains {{port}}, but COMMAND does not.",
             "Write it where COMMAND names the port of the server, or the number of the port in the URL.",
@@ -502,7 +502,7 @@ def _observe(
     elif task.call:
         _wait_for_calls(process, run, task, observe_s)
     else:
-        process.wait(FIRST_DEADLINE_S)
+        process.wait(FIRST_RUN_DEADLINE_S)
     run_s = process.ended.wall_ns / 1e9 if process.ended else None
     if process.ended is None:
         process.end()
@@ -526,7 +526,7 @@ def explain_endless(task: ProgramTask, n_calls: int) -> ProgramError:
         task: The program.
         n_calls: Number of calls of the function that is timed.
     """
-    message = f"{Path(task.command[0]).name} did not end within {FIRST_DEADLINE_S:g} s"
+    message = f"{Path(task.command[0]).name} did not end within {FIRST_RUN_DEADLINE_S:g} s"
     if task.call:
         message = f"{message}, and made fewer than {FEW_CALLS} calls of {task.call}: {n_calls}."
         return ProgramError(message, f"Let it end, or make at least {FEW_CALLS} calls.")
@@ -547,12 +547,12 @@ def can_measure_inside(calls: NDArray[np.int64], *, has_ended: bool) -> bool:
     return len(calls) >= FEW_CALLS and not (has_ended and calls[:, 1].max() - calls[:, 0].min() < SHORTEST_STAY_NS)
 
 
-def has_calls(run: Run) -> bool:
+def has_calls(run: LaunchedProgram) -> bool:
     """Return whether a process has written that it called a session."""
     return any(each.n_calls for process in read_processes(run.folder).processes for each in process.sessions)
 
 
-def has_report(run: Run, seen_s: float) -> bool:
+def has_report(run: LaunchedProgram, seen_s: float) -> bool:
     """Return whether a process has written what it did until a time, or has had enough time for that.
 
     A process that is ended from outside writes nothing more.
@@ -568,7 +568,7 @@ def has_report(run: Run, seen_s: float) -> bool:
     return max(times_s) > seen_s or time.time() > seen_s + REPORT_S
 
 
-def _wait_for_calls(process: ProgramProcess, run: Run, task: ProgramTask, observe_s: float) -> None:
+def _wait_for_calls(process: ProgramProcess, run: LaunchedProgram, task: ProgramTask, observe_s: float) -> None:
     """Wait until the program has ended, or has made enough calls of the function to be measured while it is alive.
 
     Then it goes on for some time, as it may load models later, or call them with other shapes.
@@ -577,7 +577,7 @@ def _wait_for_calls(process: ProgramProcess, run: Run, task: ProgramTask, observ
         ProgramError: It made no call.
     """
     log = CallLog(run.folder)
-    end_s = time.monotonic() + FIRST_DEADLINE_S
+    end_s = time.monotonic() + FIRST_RUN_DEADLINE_S
     while process.wait(OBSERVE_POLL_S) is None and time.monotonic() < end_s:
         if log.count_new() >= FEW_CALLS and has_calls(run):
             process.wait(observe_s)
@@ -593,7 +593,7 @@ def _wait_for_calls(process: ProgramProcess, run: Run, task: ProgramTask, observ
 
 
 def _request_some(
-    process: ProgramProcess, run: Run, server: Server, port: int, folder: OwnedFolder, observe_s: float
+    process: ProgramProcess, run: LaunchedProgram, server: Server, port: int, folder: OwnedFolder, observe_s: float
 ) -> None:
     """Wait until the server is up, and make requests with all bodies in turn for some time.
 
@@ -601,9 +601,9 @@ def _request_some(
         ProgramError: It does not come up, or answers with an error.
     """
     n_bodies = max(len(server.bodies), 1)
-    failure = server.wait_until_up(port, run.find_early_end, FIRST_DEADLINE_S)
+    failure = server.wait_until_up(port, run.find_early_end, FIRST_RUN_DEADLINE_S)
     if failure is None:
-        with closing(ServerLoad(server, folder.path / "requests.log", (), 0, None)) as load:
+        with closing(LoadGenerator(server, folder.path / "requests.log", (), 0, None)) as load:
             n_requests, is_settled, start_s, seen_s = 0, False, 0.0, math.inf
             while failure is None:
                 answer = load.fetch(n_requests % n_bodies) if n_requests else load.open(port, process.supervisor_pid)
@@ -613,7 +613,7 @@ def _request_some(
                 n_requests += 1
                 taken_s = time.monotonic() - start_s
                 # Processes write what was observed from time to time, after a call.
-                is_settled = is_settled or has_calls(run) or taken_s > SETTLE_S
+                is_settled = is_settled or has_calls(run) or taken_s > LONGEST_SETTLE_S
                 has_sent_all = n_requests >= n_bodies or taken_s > LONGEST_ROUND * observe_s
                 if is_settled and has_sent_all and taken_s > observe_s:
                     seen_s = min(seen_s, time.time())

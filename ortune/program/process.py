@@ -26,7 +26,7 @@ SUPERVISOR_COMMAND = (*PYTHON, "-m", "ortune.program.supervisor")
 REPLY_TIMEOUT_S = 60.0
 """The supervisor answers at once. If it does not, it was suspended or the host does not work."""
 
-PATIENCE_S = 5.0
+ENDING_PATIENCE_S = 5.0
 """Time that a program has to end after it was asked to."""
 
 SUPERVISOR_ENDED = "the process that supervises it was ended"
@@ -153,7 +153,7 @@ class ProgramProcess:
         """Resume all processes of the program."""
         self._request("resume")
 
-    def end(self, patience_s: float = PATIENCE_S) -> Ended | None:
+    def end(self, patience_s: float = ENDING_PATIENCE_S) -> Ended | None:
         """End the program and all of its processes: ask them first, and kill what is left after a time.
 
         Args:

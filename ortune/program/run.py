@@ -15,7 +15,7 @@ from ortune.errors import UsageError
 from ortune.interrupts import count_handled
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True):
+class EndedRun(msgspec.Struct, frozen=True, kw_only=True):
     """A run of a program that has ended.
 
     Attributes:
@@ -31,7 +31,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 def run_to_end(
     program: str, command: Sequence[str], environment: Mapping[str, str], *, stdout_to_stderr: bool = False
-) -> Run:
+) -> EndedRun:
     """Run a program until it ends. An interrupt ends the program, not this function.
 
     Args:
@@ -70,7 +70,7 @@ def run_to_end(
             process.kill()
             process.wait()
             raise
-    return Run(status=status, wall_ns=time.perf_counter_ns() - start_ns, interrupted=interrupted)
+    return EndedRun(status=status, wall_ns=time.perf_counter_ns() - start_ns, interrupted=interrupted)
 
 
 def _is_in_foreground() -> bool:

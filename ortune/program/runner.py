@@ -16,11 +16,11 @@ from ortune.interrupts import uninterrupted
 from ortune.knobs import Config
 from ortune.program.applied import find_others, find_untuned
 from ortune.program.gate import CallLog
-from ortune.program.launcher import Launcher, Run, TunedModel
+from ortune.program.launcher import LaunchedProgram, Launcher, TunedModel
 from ortune.program.metric import find_metric
 from ortune.program.outputs import OutputReference
 from ortune.program.process import Ended, ProgramProcess
-from ortune.program.server import Server, ServerLoad
+from ortune.program.server import LoadGenerator, Server
 from ortune.program.task import ProgramTask
 from ortune.worker import Failure, Runtime, SessionInfo
 from ortune.worker import cpu as worker_cpu
@@ -28,7 +28,7 @@ from ortune.worker.clocks import Clocks
 from ortune.worker.cpu import CpuTimes
 from ortune.worker.owned_folder import OwnedFolder, remove_abandoned_folders
 
-FIRST_DEADLINE_S = 900.0
+FIRST_RUN_DEADLINE_S = 900.0
 """Maximum time of the first run. Nothing is known about the program at that point."""
 
 RUN_DEADLINE_FACTOR = 10
@@ -149,7 +149,7 @@ class ProgramRunner:
         self.task = task
         self.cpus = cpus
         self.outputs = OutputReference(task)
-        self.run_deadline_s = FIRST_DEADLINE_S
+        self.run_deadline_s = FIRST_RUN_DEADLINE_S
         self.n_compared_bodies = 0
         self.others: set[str] = set() if others is None else others
         self.live: set[Closable] = set()
@@ -160,7 +160,7 @@ class ProgramRunner:
         self._folder = OwnedFolder()
         self.launcher = Launcher(task, models, runtime.onnxruntime, self._folder, inherited)
         self._process: ProgramProcess | None = None
-        self._load: ServerLoad | None = None
+        self._load: LoadGenerator | None = None
 
     def close(self) -> None:
         """End all programs, and remove their files."""
@@ -174,13 +174,13 @@ class ProgramRunner:
             self._folder.remove()
 
     @property
-    def load(self) -> ServerLoad:
+    def load(self) -> LoadGenerator:
         """What makes the requests."""
         if self._load is None:
             assert self._server
             log_path = self._folder.path / "requests.log"
             cpus = self.cpus
-            self._load = ServerLoad(self._server, log_path, cpus.usable, cpus.n_cores, cpus.background_load)
+            self._load = LoadGenerator(self._server, log_path, cpus.usable, cpus.n_cores, cpus.background_load)
         return self._load
 
     def run(self, config: Config, deadline_s: float, *, pause_after_s: float | None = None) -> RunResult | Failure:
@@ -233,7 +233,7 @@ class ProgramRunner:
         finally:
             self.forget_run(run)
 
-    def check_end(self, run: Run, ended: Ended, config: Config, n_known: int = 0) -> Failure | None:
+    def check_end(self, run: LaunchedProgram, ended: Ended, config: Config, n_known: int = 0) -> Failure | None:
         """Return what is wrong with a run that has ended: its status, its output, or settings that had no effect.
 
         Args:
@@ -249,7 +249,7 @@ class ProgramRunner:
             return failure
         return self.check_returned(run, config, n_known) or self.check_settings(run, config)
 
-    def check_files(self, run: Run | None = None) -> None:
+    def check_files(self, run: LaunchedProgram | None = None) -> None:
         """Check before a failure is judged that all files are there. If one is not, the candidate is not to blame.
 
         Args:
@@ -265,7 +265,7 @@ class ProgramRunner:
             if not path.exists():
                 raise HostError(f"{path} is missing: something removed it while the program was measured.")
 
-    def check_returned(self, run: Run, config: Config, n_known: int = 0) -> Failure | None:
+    def check_returned(self, run: LaunchedProgram, config: Config, n_known: int = 0) -> Failure | None:
         """Return a failure if the first calls of the function returned something else than in the program as it is.
 
         Args:
@@ -316,14 +316,14 @@ class ProgramRunner:
         """Return whether a candidate is the baseline: the program as it is, with what the user fixed."""
         return config == self._base
 
-    def check_settings(self, run: Run, config: Config) -> Failure | None:
+    def check_settings(self, run: LaunchedProgram, config: Config) -> Failure | None:
         """Return a failure if no session of the program got the candidate's settings."""
         if not self.launcher.changes_sessions(config):
             return None
         reason = find_untuned(run.folder)
         return Failure(kind="not_applied", stage="load", message=reason) if reason else None
 
-    def forget_run(self, run: Run) -> None:
+    def forget_run(self, run: LaunchedProgram) -> None:
         """Remove the files of a run that is over."""
         self.others |= find_others(run.folder)
         run.remove()

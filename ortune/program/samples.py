@@ -16,7 +16,7 @@ from ortune.program.observation import SampleEntry, SavedInputs, Session
 MOST_SAVED_BYTES = 100_000_000
 """Largest size of all inputs that are saved."""
 
-OVERHEAD = 2
+SAMPLES_OVERHEAD = 2
 """How many times larger than its inputs a file may be, in addition to 64 KiB."""
 
 PRIVATE = 0o700
@@ -109,7 +109,11 @@ def _choose(unsorted: Path, group: list[Session], max_samples: int) -> list[_Sam
 def _is_sample(path: Path, entry: SampleEntry) -> bool:
     """Return whether a file is there, is no link, and has a size that fits."""
     try:
-        return not path.is_symlink() and path.is_file() and path.stat().st_size <= OVERHEAD * entry.n_bytes + (64 << 10)
+        return (
+            not path.is_symlink()
+            and path.is_file()
+            and path.stat().st_size <= SAMPLES_OVERHEAD * entry.n_bytes + (64 << 10)
+        )
     except OSError:
         return False
 

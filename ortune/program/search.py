@@ -18,13 +18,13 @@ from ortune.program.identity import describe_program_identity
 from ortune.program.launcher import TunedModel
 from ortune.program.outputs import is_unjudged, make_check_error
 from ortune.program.prepare import PreparedProgram
-from ortune.program.runner import FIRST_DEADLINE_S, Cpus
+from ortune.program.runner import FIRST_RUN_DEADLINE_S, Cpus
 from ortune.program.space import ProgramModel, resolve
 from ortune.program.task import ProgramTask
 from ortune.record.files import list_records
 from ortune.record.journal import Journal
 from ortune.record.rounding import round_record
-from ortune.record.schema import SCHEMA, Bundle, Record, Search, Tried
+from ortune.record.schema import RECORD_SCHEMA, Bundle, Record, Search, Tried
 from ortune.record.trials import summarize_trials
 from ortune.steps import enter_step
 from ortune.times import stamp
@@ -39,10 +39,10 @@ from ortune.workload.workload import BackgroundProgram, InputData
 FIRST_ATTEMPTS = 3
 """How many times the program is started at first if it ends suddenly."""
 
-LARGEST_PREPARATION_SHARE = 0.5
+LARGEST_FIRST_RUN_SHARE = 0.5
 """Part of the budget that running the program once, to see its sessions, counts as at most."""
 
-MAX_SHAPES = 64
+MAX_RECORDED_SHAPES = 64
 """Shapes of an input that a record holds, the most frequent ones."""
 
 
@@ -100,7 +100,7 @@ def search_program(prepared: PreparedProgram, observe: Observe = lambda progress
         outcome = run_search(prepared.space, opened, settings, observe)
         started = journal.begin.started if journal else begun
         records = make_records(prepared, outcome, started, n_resumes=journal.n_resumes if journal else 0)
-        document = records[0] if len(records) == 1 else Bundle(schema=SCHEMA, records=records)
+        document = records[0] if len(records) == 1 else Bundle(schema=RECORD_SCHEMA, records=records)
         trials = make_trials(records[0], outcome, prepared.goal, prepared.host)
         saved = save_outcome(document, trials, request.output, journal, is_complete=not outcome.interrupted)
     raise_fault(outcome.fault, journal, saved.fault)
@@ -117,7 +117,7 @@ def search_program(prepared: PreparedProgram, observe: Observe = lambda progress
 def count_spent(prepared: PreparedProgram) -> float:
     """Return the part of the budget that preparation took, in seconds; at most half of it."""
     budget_s = prepared.request.budget
-    return min(prepared.spent_s, LARGEST_PREPARATION_SHARE * budget_s) if budget_s else 0.0
+    return min(prepared.spent_s, LARGEST_FIRST_RUN_SHARE * budget_s) if budget_s else 0.0
 
 
 @contextlib.contextmanager
@@ -208,7 +208,7 @@ def launch_first(executor: Executor, task: ProgramTask, base: Config) -> LiveCan
         ProgramError: It does not work, or hangs.
     """
     for attempt in range(FIRST_ATTEMPTS):
-        (first,) = executor.launch([base], deadline_s=FIRST_DEADLINE_S)
+        (first,) = executor.launch([base], deadline_s=FIRST_RUN_DEADLINE_S)
         if not isinstance(first, Failure):
             return first
         # Waiting for what does not end takes long enough once.
@@ -270,7 +270,7 @@ def make_record(prepared: PreparedProgram, outcome: Outcome, search: Search, num
     kept = model.varied.keys() - changed.session_options.keys() - changed.session_config.keys()
     return round_record(
         Record(
-            schema=SCHEMA,
+            schema=RECORD_SCHEMA,
             config=settings_of(outcome.config),
             base=settings_of(prepared.space.base),
             evidence=outcome.evidence.map_configs(settings_of),
@@ -310,7 +310,7 @@ def describe_inputs(model: ProgramModel) -> dict[str, InputData]:
     """Return the inputs of a model as the program passes them, with the most frequent shapes."""
     shapes: dict[str, dict[tuple[int, ...], None]] = {}
     dtypes: dict[str, str] = {}
-    for seen in model.shapes[:MAX_SHAPES]:
+    for seen in model.shapes[:MAX_RECORDED_SHAPES]:
         for each in seen.inputs:
             if each.shape is not None:
                 shapes.setdefault(each.name, {})[each.shape] = None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from ortune.apply.placeholders import PORT
+from ortune.apply.placeholders import PORT_PLACEHOLDER
 from ortune.program.http_load import HttpLoad, check_unused, find_free_port, wait_until_up
 from ortune.program.http_protocol import Response, add_content_type, is_error
 from ortune.worker import Block, BlockPlan, Failure
@@ -72,7 +72,7 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
         return "POST" if self.bodies else "GET"
 
 
-class ServerLoad:
+class LoadGenerator:
     """Makes the requests, in a process of its own.
 
     Args:
@@ -144,4 +144,4 @@ class ServerLoad:
 
 def fill(url: str, port: int) -> str:
     """Return a URL with its port."""
-    return url.replace(PORT, str(port))
+    return url.replace(PORT_PLACEHOLDER, str(port))

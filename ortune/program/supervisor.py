@@ -28,7 +28,7 @@ from typing import Any
 from ortune.prctl import adopt_orphans, request_death_signal
 from ortune.program.tree import kill_tree, list_descendants, resume_tree, suspend_tree, terminate_tree
 
-POLL_S = 0.02
+SUPERVISOR_POLL_S = 0.02
 """How often the supervisor looks whether processes that it terminated or killed have ended."""
 
 KILLED_WAIT_S = 10.0
@@ -142,7 +142,7 @@ class Supervisor:
     def _wait_for_end(self, left_s: float) -> None:
         end_s = time.monotonic() + left_s
         while self._reap() and time.monotonic() < end_s and not self._terminated:
-            time.sleep(POLL_S)
+            time.sleep(SUPERVISOR_POLL_S)
 
     def _reap(self) -> bool:
         """Collect processes that have ended, report the end of the program, and return whether others are left."""
@@ -196,7 +196,7 @@ def guard(supervisor: int) -> None:
                 pass
         except ChildProcessError:
             return
-        time.sleep(POLL_S)
+        time.sleep(SUPERVISOR_POLL_S)
 
 
 def supervise(connection: socket.socket, parent: int) -> None:

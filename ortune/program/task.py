@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from ortune.apply.placeholders import PORT, find_own_workers
+from ortune.apply.placeholders import PORT_PLACEHOLDER, find_own_workers
 from ortune.errors import UsageError
 
 
@@ -46,7 +46,7 @@ class ProgramTask(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def has_port(self) -> bool:
         """Whether the program takes a port."""
-        return any(PORT in word for word in self.command)
+        return any(PORT_PLACEHOLDER in word for word in self.command)
 
 
 def parse_call(text: str) -> str:

@@ -15,17 +15,17 @@ from typing import Literal, NamedTuple
 
 from ortune.sanitize import printable
 
-MOST_BYTES = 10_000_000
+MOST_COMPARED_BYTES = 10_000_000
 """Size above which texts are only compared as a whole."""
 
-TOLERANCE = 1e-3
+NUMBER_TOLERANCE = 1e-3
 """Largest relative difference of two numbers by default."""
 
 STABLE_TOLERANCE = 1e-4
 """Largest relative difference of two numbers that do not vary between runs of the same program. It is smaller: times
 that are nearly equal by chance are still times, which another candidate changes."""
 
-LONGEST_EXCERPT = 60
+LONGEST_WORD_EXCERPT = 60
 """Characters of a word in a message."""
 
 Ignored = frozenset[int] | Literal["everything"]
@@ -61,7 +61,7 @@ class Token(NamedTuple):
 
 
 def compare_text(
-    reference: bytes, other: bytes, ignored: Ignored = NOTHING, *, tolerance: float = TOLERANCE
+    reference: bytes, other: bytes, ignored: Ignored = NOTHING, *, tolerance: float = NUMBER_TOLERANCE
 ) -> str | None:
     """Return what differs between two outputs, in one line, or None if they are equal enough.
 
@@ -137,7 +137,7 @@ def has_stable_words(text: bytes, ignored: Ignored) -> bool:
 
 def _decode(data: bytes) -> str | None:
     """Return data as text, or None if it is not text or too large to be compared in parts."""
-    if len(data) > MOST_BYTES:
+    if len(data) > MOST_COMPARED_BYTES:
         return None
     try:
         return data.decode()
@@ -211,5 +211,5 @@ def _find_step(number: str) -> float | None:
 
 
 def _quote(token: Token) -> str:
-    text = token.text if len(token.text) <= LONGEST_EXCERPT else f"{token.text[:LONGEST_EXCERPT]}…"
+    text = token.text if len(token.text) <= LONGEST_WORD_EXCERPT else f"{token.text[:LONGEST_WORD_EXCERPT]}…"
     return f'"{printable(text)}"'

@@ -16,7 +16,7 @@ from ortune.program.search import open_program
 from ortune.program.tuned import AS_IT_IS, TunedProgram
 from ortune.record.files import check_unchanged, encode_record, follow_link, read_document, write_atomically
 from ortune.record.rounding import round_record
-from ortune.record.schema import SCHEMA, Bundle, Occasion, Record
+from ortune.record.schema import RECORD_SCHEMA, Bundle, Occasion, Record
 from ortune.times import stamp
 
 
@@ -108,5 +108,5 @@ def replace_records(path: Path, before: tuple[Record, ...], after: tuple[Record,
     found = list(document.records)
     for old, new in zip(before, after, strict=True):
         found[found.index(old)] = round_record(new)
-    whole = Bundle(schema=SCHEMA, records=tuple(found)) if document.is_bundle else found[0]
+    whole = Bundle(schema=RECORD_SCHEMA, records=tuple(found)) if document.is_bundle else found[0]
     write_atomically(follow_link(path), encode_record(whole))

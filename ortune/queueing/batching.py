@@ -17,18 +17,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ortune.queueing.interpolation import fit_increasing
-from ortune.queueing.replications import Latencies
-from ortune.queueing.simulation import HIGHEST_UTILIZATION, WARM_UP
+from ortune.queueing.replications import SimulatedLatencies
+from ortune.queueing.simulation import HIGHEST_SIMULATED_UTILIZATION, WARM_UP
 from ortune.workload.load import Arrivals, relaxation_services
 
-N_REPLICATIONS = 256
+N_BATCHING_REPLICATIONS = 256
 """Independent replications, all of which are advanced at a time."""
 
-N_KEPT = 2000
+N_COUNTED_REQUESTS = 2000
 """Requests of each replication that count. Waits for a batch are bounded by the delay, so that percentiles need fewer
 requests than those of a queue without batches."""
 
-WARM_UP_BATCHES = 30
+SIMULATED_WARM_UP_BATCHES = 30
 """Full batches per server that are served before requests count, at least."""
 
 NEVER = np.iinfo(np.int64).max // 4
@@ -150,41 +150,43 @@ class BatchedFigures(msgspec.Struct, frozen=True, kw_only=True):
         mean_batch: Mean number of requests in a batch.
     """
 
-    latencies: Latencies
+    latencies: SimulatedLatencies
     throughput_per_s: float
     utilization: float
     mean_batch: float
 
 
-def simulate_batches(queue: BatchedQueue, rate_per_s: float, *, n_kept: int = N_KEPT, seed: int = 0) -> BatchedFigures:
+def simulate_batches(
+    queue: BatchedQueue, rate_per_s: float, *, n_kept: int = N_COUNTED_REQUESTS, seed: int = 0
+) -> BatchedFigures:
     """Return figures in the steady state.
 
     Args:
         queue: The queue.
         rate_per_s: Requests that arrive per second.
-        n_kept: Requests of each of `N_REPLICATIONS` replications that count.
+        n_kept: Requests of each of `N_BATCHING_REPLICATIONS` replications that count.
         seed: Random seed.
 
     Raises:
         ValueError: The queue would grow without bound, or come too close to that.
     """
     share = rate_per_s / queue.highest_per_s
-    if not 0 < share <= HIGHEST_UTILIZATION * (1 + 1e-9):
+    if not 0 < share <= HIGHEST_SIMULATED_UTILIZATION * (1 + 1e-9):
         raise ValueError(
-            f"{rate_per_s:g} requests per second: must be above 0 and at most {HIGHEST_UTILIZATION} of "
+            f"{rate_per_s:g} requests per second: must be above 0 and at most {HIGHEST_SIMULATED_UTILIZATION} of "
             f"{queue.highest_per_s:g}, from where on the queue grows without bound"
         )
     # The longest queues are those of a server that takes one request at a time and is as fast as all of them together.
     relaxation = relaxation_services(share, 1 + queue.times.variation)
-    n_skipped = math.ceil(queue.max_batch * queue.n_servers * WARM_UP_BATCHES + WARM_UP * relaxation)
+    n_skipped = math.ceil(queue.max_batch * queue.n_servers * SIMULATED_WARM_UP_BATCHES + WARM_UP * relaxation)
     n = n_skipped + n_kept
     rng = np.random.default_rng([seed, 0])
     gap_ns = 1e9 / rate_per_s
     if queue.arrivals == "poisson":
-        arrivals = np.cumsum(rng.exponential(gap_ns, (n, N_REPLICATIONS)), axis=0)
+        arrivals = np.cumsum(rng.exponential(gap_ns, (n, N_BATCHING_REPLICATIONS)), axis=0)
     else:
         # Replications differ in when the first request arrives.
-        arrivals = np.arange(n)[:, None] * gap_ns + rng.random(N_REPLICATIONS) * gap_ns
+        arrivals = np.arange(n)[:, None] * gap_ns + rng.random(N_BATCHING_REPLICATIONS) * gap_ns
     arrivals_ns = arrivals.astype(np.int64)
     schedule = schedule_batches(queue, arrivals_ns, rng)
     latencies = (schedule.end_of_requests() - arrivals_ns)[n_skipped:].astype(float)
@@ -194,7 +196,7 @@ def simulate_batches(queue: BatchedQueue, rate_per_s: float, *, n_kept: int = N_
     span_ns = float((end - begin).sum())
     busy_ns = float((schedule.ends_ns - schedule.starts_ns)[inside].sum())
     return BatchedFigures(
-        latencies=Latencies(latencies),
+        latencies=SimulatedLatencies(latencies),
         throughput_per_s=1e9 * float(schedule.sizes[inside].sum()) / span_ns,
         utilization=busy_ns / (span_ns * queue.n_servers),
         mean_batch=float(schedule.sizes[inside].mean()) if inside.any() else math.nan,

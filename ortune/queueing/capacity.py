@@ -15,7 +15,7 @@ import msgspec
 
 from ortune.measure.interval import Interval
 from ortune.queueing.queue_model import Queue
-from ortune.queueing.simulation import HIGHEST_UTILIZATION, simulate
+from ortune.queueing.simulation import HIGHEST_SIMULATED_UTILIZATION, simulate
 
 Bound = Literal["latency", "highest rate", "lowest rate"]
 """What bounds a capacity. "latency": the limit is reached there. "highest rate": the limit is kept at the highest rate
@@ -25,10 +25,10 @@ rate that was measured, so that the capacity is less than that, or 0 if calls al
 FIRST_FACTOR, NEAR_FACTOR = 1.2, 1.02
 """Factors by which the rate is changed at first until the limit is enclosed: from a guess, and from the capacity."""
 
-PRECISION = 1e-3
+RATE_PRECISION = 1e-3
 """How closely a rate is computed, as a share of it."""
 
-NARROW = 1.05
+LINEAR_RATE_FACTOR = 1.05
 """Where two rates differ by this factor at most, the function between them is taken to be a line."""
 
 
@@ -87,8 +87,8 @@ def find_capacity(
 
     estimate = reach(lambda interval: interval.estimate, start_per_s, FIRST_FACTOR)
     near = min(max(estimate, lowest_per_s), highest_per_s)
-    low = reach(lambda interval: interval.high, near, NEAR_FACTOR) * (1 - PRECISION)
-    high = reach(lambda interval: interval.low, near, NEAR_FACTOR) * (1 + PRECISION)
+    low = reach(lambda interval: interval.high, near, NEAR_FACTOR) * (1 - RATE_PRECISION)
+    high = reach(lambda interval: interval.low, near, NEAR_FACTOR) * (1 + RATE_PRECISION)
     bound: Bound = "latency"
     if estimate == 0:
         bound, low, high = "lowest rate", 0.0, max(high, lowest_per_s)
@@ -133,10 +133,10 @@ def find_crossing(
             if low <= lowest:
                 return 0.0
             low, high, factor = max(low / factor, lowest), low, factor**2
-    if high <= NARROW * low:
+    if high <= LINEAR_RATE_FACTOR * low:
         below, above = find_spare(low), find_spare(high)
         return low + (high - low) * below / (below - above)
-    return float(brentq(find_spare, low, high, rtol=PRECISION))
+    return float(brentq(find_spare, low, high, rtol=RATE_PRECISION))
 
 
 def approach(rate: float, highest: float) -> float:
@@ -144,7 +144,7 @@ def approach(rate: float, highest: float) -> float:
 
     The closer a rate is to that at which a queue grows without bound, the longer its simulation takes.
     """
-    return highest if highest <= NARROW * rate else rate + APPROACH * (highest - rate)
+    return highest if highest <= LINEAR_RATE_FACTOR * rate else rate + APPROACH * (highest - rate)
 
 
 def simulate_capacity(
@@ -157,7 +157,8 @@ def simulate_capacity(
 ) -> Capacity:
     """Find the capacity of a simulated queue.
 
-    Rates are considered up to the share `HIGHEST_UTILIZATION` of the rate at which the queue grows without bound.
+    Rates are considered up to the share `HIGHEST_SIMULATED_UTILIZATION` of the rate at which the queue grows without
+    bound.
 
     Args:
         queue: The queue.
@@ -176,7 +177,7 @@ def simulate_capacity(
     return find_capacity(
         simulate_at,
         limit_ns,
-        lowest_per_s=queue.highest_per_s * (1 - HIGHEST_UTILIZATION),
-        highest_per_s=queue.highest_per_s * HIGHEST_UTILIZATION,
+        lowest_per_s=queue.highest_per_s * (1 - HIGHEST_SIMULATED_UTILIZATION),
+        highest_per_s=queue.highest_per_s * HIGHEST_SIMULATED_UTILIZATION,
         start_per_s=queue.highest_per_s * 0.7,
     )

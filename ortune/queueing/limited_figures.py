@@ -13,7 +13,7 @@ import msgspec
 from numpy.typing import NDArray
 
 from ortune.queueing.replications import quantile_of_normal
-from ortune.queueing.tails import LEAST_SHARE, Tail
+from ortune.queueing.tails import LEAST_TAIL_SHARE, Tail
 
 LIKELY_SHARE = 0.1
 """Smallest expected share for errors, as a part of that at the capacity. A model does not know rarer latencies."""
@@ -90,7 +90,7 @@ class ShareAbove(msgspec.Struct, frozen=True):
     @property
     def most(self) -> float:
         """Almost all."""
-        return 1 - LEAST_SHARE
+        return 1 - LEAST_TAIL_SHARE
 
     def compute(self, latencies_ns: NDArray[Any], utilization: float) -> float:
         """See `LimitedFigure`."""
@@ -169,7 +169,7 @@ class MeanLatency(_Mean, frozen=True):
 
     def extrapolate(self, value: float, last: float, utilization: float) -> float:
         """Return a mean that grows about as 1 / (1 - utilization) does."""
-        return value * (1 - last) / max(1 - utilization, LEAST_SHARE * (1 - last))
+        return value * (1 - last) / max(1 - utilization, LEAST_TAIL_SHARE * (1 - last))
 
     def find_inflation(self, tail: Tail) -> float:
         """Return the variance of the logarithm of the mean, times the requests."""

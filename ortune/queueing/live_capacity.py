@@ -17,19 +17,19 @@ import msgspec
 
 from ortune.measure.interval import DEFAULT_CONFIDENCE, Interval, share_error
 from ortune.queueing.capacity import Bound, Capacity
-from ortune.queueing.rate_model import Fit, Observation, RateModel, choose_near
+from ortune.queueing.rate_model import Fit, RateMeasurement, RateModel, choose_near
 
-RELAXATIONS = 10.0
+MEASUREMENT_RELAXATIONS = 10.0
 """How long a measurement lasts, as a multiple of the relaxation time of the queue."""
 
-TOLERANCE = 0.05
+CAPACITY_TOLERANCE = 0.05
 """Half the width of the interval at which the search ends, as a share of the capacity. That makes the coverage of the
 intervals a little lower."""
 
 ENOUGH_NEAR = 4
 """Measurements near the capacity that end the search, if their interval is narrow enough."""
 
-MOST_REPEATS = 3
+MOST_RATE_REPEATS = 3
 """Measurements at the highest or lowest rate, as long as it is unclear whether the limit is kept there."""
 
 LARGEST_RISE, LARGEST_FALL = 1.5, 3.0
@@ -41,7 +41,7 @@ not."""
 
 
 def find_live_capacity(
-    measure: Callable[[float, float], Observation | None],
+    measure: Callable[[float, float], RateMeasurement | None],
     model: RateModel,
     *,
     lowest_per_s: float,
@@ -66,7 +66,7 @@ def find_live_capacity(
         ValueError: There is no measurement.
     """
 
-    def measure_all(rate_per_s: float, slowdowns: Sequence[float]) -> tuple[Observation] | None:
+    def measure_all(rate_per_s: float, slowdowns: Sequence[float]) -> tuple[RateMeasurement] | None:
         found = measure(rate_per_s, slowdowns[0])
         return (found,) if found else None
 
@@ -81,7 +81,7 @@ def find_live_capacity(
 
 
 def find_joint_capacity(
-    measure: Callable[[float, Sequence[float]], Sequence[Observation] | None],
+    measure: Callable[[float, Sequence[float]], Sequence[RateMeasurement] | None],
     models: Sequence[RateModel],
     *,
     lowest_per_s: float,
@@ -144,9 +144,9 @@ class _Search:
         self.lowest_per_s = lowest_per_s
         self.highest_per_s = highest_per_s
         self.confidence = confidence
-        self.observed: list[Observation] = []
+        self.observed: list[RateMeasurement] = []
 
-    def add(self, found: Observation) -> None:
+    def add(self, found: RateMeasurement) -> None:
         """Add a measurement."""
         self.observed.append(found)
         self.fit = self.model.fit(self.observed, self.confidence)
@@ -184,9 +184,9 @@ class _Search:
         low, high = self.model.bound_value(last, self.fit.slowdown, self.confidence)
         n_times = sum(each.rate_per_s == last.rate_per_s for each in self.observed)
         if self.is_at_highest and self.wanted_per_s >= self.highest_per_s:
-            return n_times >= MOST_REPEATS or high < self.model.figure.limit
+            return n_times >= MOST_RATE_REPEATS or high < self.model.figure.limit
         if last.rate_per_s <= self.lowest_per_s and self.wanted_per_s <= self.lowest_per_s:
-            return n_times >= MOST_REPEATS or low > self.model.figure.limit
+            return n_times >= MOST_RATE_REPEATS or low > self.model.figure.limit
         return False
 
     def conclude(self) -> Capacity:
@@ -241,7 +241,7 @@ class _Parts:
         """The part that misses its limit first when the rate rises, as far as is known."""
         return min(self.searches, key=lambda each: each.wanted_per_s)
 
-    def add(self, found: Sequence[Observation]) -> None:
+    def add(self, found: Sequence[RateMeasurement]) -> None:
         """Add a measurement of all parts."""
         for search, each in zip(self.searches, found, strict=True):
             search.add(each)
@@ -252,7 +252,7 @@ class _Parts:
         fit = self.first.fit
         is_enough = len(choose_near(self.first.observed, fit.rate_per_s)) >= ENOUGH_NEAR
         low = min([fit.low_per_s, *self._list_other_lows(self.first)])
-        return is_enough and fit.high_per_s - low <= 2 * TOLERANCE * fit.rate_per_s
+        return is_enough and fit.high_per_s - low <= 2 * CAPACITY_TOLERANCE * fit.rate_per_s
 
     @property
     def is_at_end(self) -> bool:

@@ -35,10 +35,10 @@ UNKNOWN_SLOWDOWN, MEASURED_SLOWDOWN = 0.3, 0.2
 """Standard deviation of the slowdown before any measurement, as a logarithm, and of how it differs from that of the
 mean duration of calls. It matters where few requests exceed the limit, or none, and where measurements differ much."""
 
-LARGEST_SLOWDOWN = 1.2
+LARGEST_LOG_SLOWDOWN = 1.2
 """Largest logarithm of a slowdown, up or down from where it is expected."""
 
-NEAR = 0.25
+NEAR_LOG_RATE = 0.25
 """Measurements are near a rate if the logarithms of both rates differ by at most this."""
 
 FEWEST_FACTORS, MOST_FACTORS = 5, 10
@@ -55,7 +55,7 @@ STEP = 1e-3
 """Difference of logarithms for derivatives."""
 
 
-class Observation(NamedTuple):
+class RateMeasurement(NamedTuple):
     """A measurement at a rate.
 
     Attributes:
@@ -121,13 +121,13 @@ class RateModel:
         service_ns: float | None,
         utilization: float = math.nan,
         factors: tuple[float, ...] = (1.0,),
-    ) -> Observation:
-        """Return what latencies, or the share of the servers' time that calls took, show; see `Observation`."""
+    ) -> RateMeasurement:
+        """Return what latencies, or the share of the servers' time that calls took, show; see `RateMeasurement`."""
         value = self.figure.compute(latencies_ns, utilization)
-        return Observation(rate_per_s, value, len(latencies_ns), service_ns, factors)
+        return RateMeasurement(rate_per_s, value, len(latencies_ns), service_ns, factors)
 
     def expect(self, rate_per_s: float, slowdown: float) -> float:
-        """Return the expected value at a rate; see `Observation`."""
+        """Return the expected value at a rate; see `RateMeasurement`."""
         utilization = rate_per_s * slowdown / self.highest_per_s
         low, high, weight = self._locate(utilization)
         value = self._interpolate(low, high, weight, slowdown)
@@ -191,10 +191,10 @@ class RateModel:
                 high = middle
         return low
 
-    def fit(self, observed: Sequence[Observation], confidence: float = DEFAULT_CONFIDENCE) -> Fit:
+    def fit(self, observed: Sequence[RateMeasurement], confidence: float = DEFAULT_CONFIDENCE) -> Fit:
         """Return the capacity that measurements imply: those near it, if there are several."""
         found = self._fit(observed, confidence)
-        before: list[Observation] = []
+        before: list[RateMeasurement] = []
         # What is near changes with the capacity. It settles after a few steps, or goes back and forth between two.
         for _ in range(4):
             near = choose_near(observed, found.rate_per_s)
@@ -203,14 +203,14 @@ class RateModel:
             found, before = self._fit(near, confidence), near
         return found
 
-    def _fit(self, observed: Sequence[Observation], confidence: float) -> Fit:
+    def _fit(self, observed: Sequence[RateMeasurement], confidence: float) -> Fit:
         from scipy.optimize import minimize_scalar
         from scipy.special import stdtrit
 
         center, spread = self._expect_slowdown(observed)
         by_part = self._compare_speeds(observed, center)
         observed, factors = simplify_observations(by_part), join_factors(by_part)
-        bounds = (center - LARGEST_SLOWDOWN, center + LARGEST_SLOWDOWN)
+        bounds = (center - LARGEST_LOG_SLOWDOWN, center + LARGEST_LOG_SLOWDOWN)
         log = center
         for _ in range(2):
             # These are those of the fit before. Otherwise, the slowdown that makes errors largest would fit best.
@@ -243,7 +243,7 @@ class RateModel:
             )
         return Fit(slowdown=slowdown, rate_per_s=rate_per_s, low_per_s=low_per_s, high_per_s=high_per_s)
 
-    def _find_error_of_factors(self, observed: Sequence[Observation], slowdown: float) -> float:
+    def _find_error_of_factors(self, observed: Sequence[RateMeasurement], slowdown: float) -> float:
         """Return the standard error of the logarithm of the capacity that comes from how often the host is slow.
 
         Source: the jackknife, B. Efron and C. Stein, "The jackknife estimate of variance", The Annals of Statistics 9
@@ -256,7 +256,7 @@ class RateModel:
         ]
         return float(np.std(np.log(np.maximum(rates, 1e-9)))) * math.sqrt(n - 1)
 
-    def _compare_speeds(self, observed: Sequence[Observation], center: float) -> list[Observation]:
+    def _compare_speeds(self, observed: Sequence[RateMeasurement], center: float) -> list[RateMeasurement]:
         """Return measurements with factors relative to the mean of all, whose logarithm is `center`.
 
         All have equally many, so that they count as much.
@@ -271,7 +271,7 @@ class RateModel:
             found.append(each._replace(factors=group_factors([own * part for part in each.factors], FEWEST_FACTORS)))
         return found
 
-    def find_likely_low(self, observed: Sequence[Observation], slowdown: float, confidence: float) -> float:
+    def find_likely_low(self, observed: Sequence[RateMeasurement], slowdown: float, confidence: float) -> float:
         """Return a rate that likely is below the capacity, although it may be far above all measurements.
 
         It is the capacity with the largest slowdown that the measurements, together with what is expected of the
@@ -287,7 +287,7 @@ class RateModel:
         center, spread = self._expect_slowdown(observed)
         by_part = self._compare_speeds(observed, center)
         observed, factors = simplify_observations(by_part), join_factors(by_part)
-        log, end = math.log(slowdown), center + LARGEST_SLOWDOWN
+        log, end = math.log(slowdown), center + LARGEST_LOG_SLOWDOWN
         most = self._find_most(slowdown)
 
         def find_excess(at: float) -> float:
@@ -301,11 +301,11 @@ class RateModel:
             return self.find_capacity(math.exp(max(log, end)), factors)
         return self.find_capacity(math.exp(float(brentq(find_excess, log, end, xtol=1e-3))), factors)
 
-    def _find_inflations(self, observed: Sequence[Observation], log: float) -> list[float]:
+    def _find_inflations(self, observed: Sequence[RateMeasurement], log: float) -> list[float]:
         return [self.find_inflation(each.rate_per_s, math.exp(log)) for each in observed]
 
     def _find_loss(
-        self, observed: Sequence[Observation], inflations: Sequence[float], log: float, most: float
+        self, observed: Sequence[RateMeasurement], inflations: Sequence[float], log: float, most: float
     ) -> float:
         return sum(
             self._find_misfit(each, inflation, math.exp(log), most)
@@ -313,7 +313,7 @@ class RateModel:
         )
 
     def _find_information(
-        self, observed: Sequence[Observation], inflations: Sequence[float], log: float, most: float
+        self, observed: Sequence[RateMeasurement], inflations: Sequence[float], log: float, most: float
     ) -> tuple[float, float]:
         """Return the information about the logarithm of the slowdown, and the sum of squared normalized errors."""
         information, excess = 0.0, 0.0
@@ -328,10 +328,10 @@ class RateModel:
             excess += (value - expected) ** 2 / variance
         return information, excess
 
-    def _expect_observed(self, observed: Observation, slowdown: float) -> float:
+    def _expect_observed(self, observed: RateMeasurement, slowdown: float) -> float:
         return self.expect_on_average(observed.rate_per_s, slowdown, observed.factors)
 
-    def _find_misfit(self, observed: Observation, inflation: float, slowdown: float, most: float) -> float:
+    def _find_misfit(self, observed: RateMeasurement, inflation: float, slowdown: float, most: float) -> float:
         """Return by how much a measurement contradicts a slowdown: minus the logarithm of the quasi-likelihood.
 
         What is expected counts up to `most`: above, queues grow for longer than a measurement lasts. What was measured
@@ -354,7 +354,7 @@ class RateModel:
         log_low, log_high = math.log(self.figure.expect(low, stretch)), math.log(self.figure.expect(high, stretch))
         return math.exp((1 - weight) * log_low + weight * log_high)
 
-    def _expect_slowdown(self, observed: Sequence[Observation]) -> tuple[float, float]:
+    def _expect_slowdown(self, observed: Sequence[RateMeasurement]) -> tuple[float, float]:
         """Return where the logarithm of the slowdown is expected from durations of calls, and how far off that may be.
 
         Where callers share CPUs, calls are shorter while others wait for requests: a queue with such calls does not
@@ -389,15 +389,17 @@ class RateModel:
         weight = (utilization - below) / (UTILIZATIONS[above] - below)
         return self._tail(above - 1), self._tail(above), weight
 
-    def bound_value(self, observed: Observation, slowdown: float, confidence: float) -> tuple[float, float]:
+    def bound_value(self, observed: RateMeasurement, slowdown: float, confidence: float) -> tuple[float, float]:
         """Return the interval of the value at the rate of a measurement."""
         n = observed.n_calls / self.find_inflation(observed.rate_per_s, slowdown)
         return self.figure.bound(observed.value, n, confidence)
 
 
-def choose_near(observed: Sequence[Observation], rate_per_s: float) -> list[Observation]:
+def choose_near(observed: Sequence[RateMeasurement], rate_per_s: float) -> list[RateMeasurement]:
     """Return the measurements near a rate."""
-    return [each for each in observed if rate_per_s > 0 and abs(math.log(each.rate_per_s / rate_per_s)) <= NEAR]
+    return [
+        each for each in observed if rate_per_s > 0 and abs(math.log(each.rate_per_s / rate_per_s)) <= NEAR_LOG_RATE
+    ]
 
 
 def find_factors(means_ns: Sequence[float], sds_ns: Sequence[float], n_calls: Sequence[int]) -> tuple[float, ...]:
@@ -435,11 +437,11 @@ def simplify_factors(factors: Sequence[float]) -> tuple[float, ...]:
     return tuple(factors) if factors[-1] > STEADY * factors[0] else (float(np.mean(factors)),)
 
 
-def simplify_observations(observed: Sequence[Observation]) -> list[Observation]:
+def simplify_observations(observed: Sequence[RateMeasurement]) -> list[RateMeasurement]:
     """Return measurements with one factor where the speed was constant."""
     return [each._replace(factors=simplify_factors(each.factors)) for each in observed]
 
 
-def join_factors(observed: Sequence[Observation]) -> tuple[float, ...]:
+def join_factors(observed: Sequence[RateMeasurement]) -> tuple[float, ...]:
     """Return the factors of some measurements together."""
     return simplify_factors(group_factors([factor for each in observed for factor in each.factors], MOST_FACTORS))

@@ -13,7 +13,7 @@ MARGIN = 6.0
 """Standard errors to each side of a percentile within which values are sorted at first."""
 
 
-class Latencies:
+class SimulatedLatencies:
     """The latencies of a simulation.
 
     Replications are independent, whatever the correlation between the requests of one. Each is one batch of the batch

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ortune.queueing.queue_model import Queue
-from ortune.queueing.replications import Latencies
+from ortune.queueing.replications import SimulatedLatencies
 from ortune.queueing.single_server import find_single_server_waits
 from ortune.workload.load import relaxation_services
 
@@ -61,10 +61,10 @@ N_CACHED = 2
 SHORTEST = 64
 """Requests of each replication at least."""
 
-MOST_REQUESTS = 20_000_000
+MOST_SIMULATED_REQUESTS = 20_000_000
 """Requests at most, for memory and time. It is reached close to the highest rate, where errors are then larger."""
 
-HIGHEST_UTILIZATION = 0.98
+HIGHEST_SIMULATED_UTILIZATION = 0.98
 """Highest utilization that is simulated. Closer to 1, the steady state takes too long to be reached, in production too:
 at 0.98, ten thousand requests per server."""
 
@@ -77,7 +77,7 @@ def simulate(
     relative_error: float = 0.01,
     seed: int = 0,
     only_waits: bool = False,
-) -> Latencies:
+) -> SimulatedLatencies:
     """Return latencies in the steady state, from arrival to end.
 
     Control variates make them precise: the mean gap, the mean service time, and how long the same requests would wait
@@ -92,16 +92,18 @@ def simulate(
         only_waits: Whether to return the waits from arrival to start instead.
 
     Raises:
-        ValueError: The utilization is above `HIGHEST_UTILIZATION`.
+        ValueError: The utilization is above `HIGHEST_SIMULATED_UTILIZATION`.
     """
     utilization = queue.utilization(rate_per_s)
-    if not 0 < utilization <= HIGHEST_UTILIZATION * (1 + 1e-9):
-        raise ValueError(f"a utilization of {utilization:.3g}: must be above 0 and at most {HIGHEST_UTILIZATION}")
+    if not 0 < utilization <= HIGHEST_SIMULATED_UTILIZATION * (1 + 1e-9):
+        raise ValueError(
+            f"a utilization of {utilization:.3g}: must be above 0 and at most {HIGHEST_SIMULATED_UTILIZATION}"
+        )
     relaxation = utilization * relaxation_services(utilization, queue.arrival_variation + queue.services.variation)
     beyond = 1 - min(point, 99.9) / 100
     effort = (0.01 / relative_error) ** 2
     n_requests = max(EXCURSIONS * effort, FEWEST_EXCURSIONS) * relaxation / beyond + CALLS_BEYOND * effort / beyond
-    n_kept = max(math.ceil(min(n_requests, MOST_REQUESTS) / N_REPLICATIONS), SHORTEST)
+    n_kept = max(math.ceil(min(n_requests, MOST_SIMULATED_REQUESTS) / N_REPLICATIONS), SHORTEST)
     known = find_single_server_waits(queue, rate_per_s)
     n_skipped = math.ceil((WARM_UP if known else WARM_UP_FROM_EMPTY) * relaxation) + 4 * queue.servers_of_queue
     gap_ns = queue.n_queues * 1e9 / rate_per_s
@@ -140,7 +142,7 @@ def simulate(
     means = [queue.n_queues, queue.services.mean_ns / queue.servers_of_queue]
     if known:
         means += [known.mean_ns, *(share for _, share in thresholds)]
-    return Latencies(kept, controls[: len(means)] - np.array(means)[:, None], LATTICE_ERROR)
+    return SimulatedLatencies(kept, controls[: len(means)] - np.array(means)[:, None], LATTICE_ERROR)
 
 
 def draw_chunks(queue: Queue, n: int, seed: int) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:

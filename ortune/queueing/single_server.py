@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from ortune.queueing.queue_model import Queue
 from ortune.queueing.services import ServiceTimes
 
-STEPS = 64
+LATTICE_STEPS = 64
 """Steps of the lattice in a mean service time."""
 
-TAIL = 30.0
+LATTICE_TAIL = 30.0
 """The lattice extends to waits that are exceeded with a probability of about e^-TAIL."""
 
 MOST_POINTS = 1 << 19
@@ -69,10 +69,10 @@ def find_single_server_waits(queue: Queue, rate_per_s: float) -> WaitDistributio
         return None
     service_ns = queue.services.mean_ns / queue.servers_of_queue
     gap_ns = queue.n_queues * 1e9 / rate_per_s
-    step_ns = service_ns / STEPS
+    step_ns = service_ns / LATTICE_STEPS
     # In heavy traffic, waits are exponentially distributed with this mean.
     wait_ns = (service_ns * queue.services.variation + gap_ns * queue.arrival_variation) / 2 / (1 - utilization)
-    longest_ns = TAIL * max(wait_ns, gap_ns, service_ns)
+    longest_ns = LATTICE_TAIL * max(wait_ns, gap_ns, service_ns)
     n = min(1 << math.ceil(math.log2(2 * longest_ns / step_ns)), MOST_POINTS)
     step_ns = max(step_ns, 2 * longest_ns / n)
     services = spread_services(queue.services, queue.servers_of_queue, step_ns, n // 2)

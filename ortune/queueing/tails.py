@@ -18,7 +18,7 @@ from ortune.workload.load import relaxation_services
 USUAL_POINT = 90.0
 """Percentile that a simulation is precise for at least."""
 
-RELATIVE_ERROR = 0.04
+TAIL_RELATIVE_ERROR = 0.04
 """Standard error of a simulated percentile, as a share of it."""
 
 FEWEST_KEPT, MOST_KEPT = 600, 6000
@@ -33,8 +33,8 @@ ABOVE = np.concatenate([np.linspace(1, 0.1, 91)[:-1], np.logspace(-1, -4, 61)])
 
 _ABOVE: list[float] = ABOVE.tolist()
 
-LEAST_SHARE = 1e-6
-MOST_SHARE = 1 - LEAST_SHARE
+LEAST_TAIL_SHARE = 1e-6
+MOST_TAIL_SHARE = 1 - LEAST_TAIL_SHARE
 """Smallest and largest share."""
 
 
@@ -62,20 +62,20 @@ class Tail(msgspec.Struct, frozen=True, kw_only=True):
     relaxation_ns: float
     call_ns: float
     call_variance: float
-    least_share: float = LEAST_SHARE
+    least_share: float = LEAST_TAIL_SHARE
 
     def share_above(self, latency_ns: float) -> float:
         """Return the share of the requests that take longer."""
         # A fit looks up thousands of shares, each of which would take longer with NumPy.
         place = bisect.bisect_right(self.quantiles_ns, latency_ns)
         if place == 0:
-            return MOST_SHARE
+            return MOST_TAIL_SHARE
         if place == len(self.quantiles_ns):
-            return max(self.least_share if latency_ns > self.quantiles_ns[-1] else _ABOVE[-1], LEAST_SHARE)
+            return max(self.least_share if latency_ns > self.quantiles_ns[-1] else _ABOVE[-1], LEAST_TAIL_SHARE)
         low, high = self.quantiles_ns[place - 1], self.quantiles_ns[place]
         share_low = _ABOVE[place - 1]
         share = share_low + (latency_ns - low) / (high - low) * (_ABOVE[place] - share_low)
-        return min(share, MOST_SHARE)
+        return min(share, MOST_TAIL_SHARE)
 
 
 SimulateTail = Callable[[float], Tail]
@@ -93,7 +93,7 @@ def simulate_tail(queue: Queue, utilization: float, *, point: float | None, seed
     """
     rate_per_s = utilization * queue.highest_per_s
     latencies = simulate(
-        queue, rate_per_s, point=max(point or 0, USUAL_POINT), relative_error=RELATIVE_ERROR, seed=seed
+        queue, rate_per_s, point=max(point or 0, USUAL_POINT), relative_error=TAIL_RELATIVE_ERROR, seed=seed
     )
     of_queue = queue.servers_of_queue
     moments = QueueMoments(

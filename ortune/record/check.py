@@ -14,6 +14,7 @@ import msgspec
 
 from ortune.errors import RecordError, TrustWarning
 from ortune.knobs.config import Config
+from ortune.knobs.knob import LONGEST_SHOWN_VALUE
 from ortune.knobs.legal import Fault, find_faults
 from ortune.model.data_files import is_inside
 from ortune.naming import DISTRIBUTION
@@ -22,11 +23,8 @@ if TYPE_CHECKING:
     from ortune.measure.interval import Interval
     from ortune.record.schema import Evidence, Record
 
-LARGEST_RATIO = 1e9
+LARGEST_RECORDED_RATIO = 1e9
 """No config is so many times better or worse than another one, even if requests pile up with one of them."""
-
-MOST_SHOWN = 200
-"""Number of characters of a setting that a message shows."""
 
 
 def check_schema(schema: int, known: int, name: str, again: str) -> None:
@@ -81,8 +79,10 @@ def check_evidence(evidence: Evidence, place: str) -> None:
         if not 0 < interval.low <= interval.high:
             numbers = f"low is {interval.low:g}, and high is {interval.high:g}"
             raise EvidenceError(f"this is no interval of ratios: {numbers} - at `{place}.evidence.{path}`")
-        if not 1 / LARGEST_RATIO <= interval.estimate <= LARGEST_RATIO:
-            numbers = f"estimate is {interval.estimate:g}, not {1 / LARGEST_RATIO:g} to {LARGEST_RATIO:g}"
+        if not 1 / LARGEST_RECORDED_RATIO <= interval.estimate <= LARGEST_RECORDED_RATIO:
+            numbers = (
+                f"estimate is {interval.estimate:g}, not {1 / LARGEST_RECORDED_RATIO:g} to {LARGEST_RECORDED_RATIO:g}"
+            )
             raise EvidenceError(f"{numbers} - at `{place}.evidence.{path}`")
 
 
@@ -135,8 +135,10 @@ def _reject(fault: Fault, name: str, setting: str, path: str) -> RecordError:
 
 def shorten(text: str) -> str:
     """Return a text for a message: of a limited length, with escape sequences for characters that are not printable."""
-    shown = text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in shown)
+    shown = text if len(text) <= LONGEST_SHOWN_VALUE else f"{text[:LONGEST_SHOWN_VALUE]}..."
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode() for character in shown
+    )
 
 
 def _find_configs(value: Any, path: str) -> Iterator[tuple[str, Config]]:
@@ -147,9 +149,9 @@ def _find_configs(value: Any, path: str) -> Iterator[tuple[str, Config]]:
         for name in value.__struct_fields__:
             yield from _find_configs(getattr(value, name), f"{path}.{name}")
     elif isinstance(value, (tuple, list)):
-        yield from _find_all(((f"{path}[{number}]", each) for number, each in enumerate(value)))
+        yield from _find_all(((f"{path}[{number}]", item) for number, item in enumerate(value)))
     elif isinstance(value, dict):
-        yield from _find_all(((f"{path}.{name}", each) for name, each in value.items()))
+        yield from _find_all(((f"{path}.{name}", item) for name, item in value.items()))
 
 
 def _find_all(values: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Config]]:

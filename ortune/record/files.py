@@ -24,7 +24,7 @@ from ortune.limited import STANDARD_STREAM, STDIN, TooLargeError, read_limited
 from ortune.locks import try_to_lock
 from ortune.record.check import EvidenceError, check_configs, check_evidence, check_files, check_schema, shorten
 from ortune.record.json_text import check_json_text
-from ortune.record.schema import SCHEMA, Bundle, Record, TrialsFile
+from ortune.record.schema import RECORD_SCHEMA, Bundle, Record, TrialsFile
 from ortune.streams import find_descriptor
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 TRIALS_SUFFIX = ".trials.jsonl.gz"
 
-MOST_BYTES = 16 << 20
+MOST_RECORD_BYTES = 16 << 20
 """Largest size of a file that is read as a record or a bundle. A record has a few kilobytes."""
 
 PROBE_BYTES = 64 << 10
@@ -91,7 +91,7 @@ def read_any(path: str | Path) -> bytes:
     Raises:
         RecordError: There is no such file, or it cannot be read, or it is too large.
     """
-    return read_content(path, MOST_BYTES, "an ortune record", SEARCH_HINT)
+    return read_content(path, MOST_RECORD_BYTES, "an ortune record", SEARCH_HINT)
 
 
 def decode_document(data: bytes, name: str, *, trust: bool = False) -> Document:
@@ -193,8 +193,8 @@ def _read_versions(data: bytes, name: str) -> _Versions:
         raise _explain_damage(name, error) from None
     except ValueError as error:
         raise RecordError(f"{name} is not a valid record: {error}.", WRITE_AGAIN) from None
-    for each in (versions, *(versions.records or ())):
-        check_schema(each.schema, SCHEMA, name, WRITE_AGAIN)
+    for versioned in (versions, *(versions.records or ())):
+        check_schema(versioned.schema, RECORD_SCHEMA, name, WRITE_AGAIN)
     return versions
 
 
@@ -266,13 +266,13 @@ def find_trials(record: Record, path: Path) -> tuple[Trials, Path]:
         raise RecordError(f"{path} names no trials file.", "A search writes one next to the record that it writes.")
     file = follow_link(path)
     paths = (file.with_name(named.file), path_of_trials(file))
-    contents = {each: _read_if_present(each) for each in paths}
-    for each, data in contents.items():
+    contents = {trials_path: _read_if_present(trials_path) for trials_path in paths}
+    for trials_path, data in contents.items():
         if data is not None and hashlib.sha256(data).hexdigest() == named.sha256:
             try:
-                return decode_trials(data), each
+                return decode_trials(data), trials_path
             except ValueError as error:
-                raise RecordError(f"{each} is not a trials file that ortune can read: {error}.") from None
+                raise RecordError(f"{trials_path} is not a trials file that ortune can read: {error}.") from None
     hint = "The record is valid without it. To have one, search again."
     if all(data is None for data in contents.values()):
         raise RecordError(f"There is no file {paths[0]} with the trials of {path}.", hint)
@@ -280,10 +280,10 @@ def find_trials(record: Record, path: Path) -> tuple[Trials, Path]:
 
 
 def _read_if_present(path: Path) -> bytes | None:
-    from ortune.record.trials import MOST_BYTES
+    from ortune.record.trials import MOST_TRIALS_BYTES
 
     try:
-        return read_limited(path, MOST_BYTES, only_regular=True)
+        return read_limited(path, MOST_TRIALS_BYTES, only_regular=True)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -369,7 +369,9 @@ def list_records(record: Record | Bundle) -> tuple[Record, ...]:
 
 def _name_trials(record: Kind, trials: TrialsFile) -> Kind:
     if isinstance(record, Bundle):
-        return msgspec.structs.replace(record, records=tuple(_name_trials(each, trials) for each in record.records))
+        return msgspec.structs.replace(
+            record, records=tuple(_name_trials(contained, trials) for contained in record.records)
+        )
     return msgspec.structs.replace(record, search=msgspec.structs.replace(record.search, trials=trials))
 
 
@@ -385,9 +387,9 @@ def _keep_stronger(path: Path, new: Sequence[Record]) -> Path | None:
         return None
     trials = path_of_trials(path).read_bytes() if path_of_trials(path).is_file() else None
     kept = next(
-        each
-        for each in _backup_paths(path)
-        if _is_free_for(each, content) and (trials is None or _is_free_for(path_of_trials(each), trials))
+        backup_path
+        for backup_path in _backup_paths(path)
+        if _is_free_for(backup_path, content) and (trials is None or _is_free_for(path_of_trials(backup_path), trials))
     )
     write_atomically(kept, content, like=path)
     if trials is not None:
@@ -401,7 +403,7 @@ def _may_prove_more(content: bytes, name: str, new: Sequence[Record]) -> bool:
         old = parse_records(content, name).records
     except RecordError:
         return is_record(content) and max(map(_rate_proof, new), default=0) < PROVEN_GAIN
-    return any(_rate_proof(each) > max(map(_rate_proof, _find_successors(each, new)), default=0) for each in old)
+    return any(_rate_proof(record) > max(map(_rate_proof, _find_successors(record, new)), default=0) for record in old)
 
 
 PROVEN_GAIN = 2
@@ -416,8 +418,8 @@ def _rate_proof(record: Record) -> int:
 
 def _find_successors(old: Record, new: Sequence[Record]) -> list[Record]:
     """Return the new records of the model of an old one, which may have been changed or moved since."""
-    same_path = [each for each in new if each.model.path == old.model.path]
-    return same_path or [each for each in new if each.model.digest == old.model.digest]
+    same_path = [record for record in new if record.model.path == old.model.path]
+    return same_path or [record for record in new if record.model.digest == old.model.digest]
 
 
 def _is_free_for(path: Path, data: bytes) -> bool:
@@ -560,10 +562,10 @@ def find_folder(path: Path) -> Path | None:
 
 def _read_begin(path: Path) -> bytes:
     """Return the content of a file up to a size that only histories exceed, which the begin identifies."""
-    from ortune.record.trials import MOST_BYTES
+    from ortune.record.trials import MOST_TRIALS_BYTES
 
     with path.open("rb") as file:
-        return file.read(MOST_BYTES)
+        return file.read(MOST_TRIALS_BYTES)
 
 
 def _open_special(path: Path) -> BinaryIO:

@@ -24,6 +24,6 @@ def _escape(text: str) -> str:
 
 
 def _render_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    head = "".join(f"<th>{_escape(each)}</th>" for each in columns)
-    body = "".join(f"<tr>{''.join(f'<td>{_escape(each)}</td>' for each in row)}</tr>" for row in rows)
+    head = "".join(f"<th>{_escape(column)}</th>" for column in columns)
+    body = "".join(f"<tr>{''.join(f'<td>{_escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

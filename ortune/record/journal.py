@@ -31,7 +31,7 @@ from ortune.record.files import follow_link, is_special
 from ortune.worker import Block, BlockPlan, Failure, Runtime, SessionInfo
 from ortune.worker.protocol import BlockReply
 
-FORMAT = 1
+JOURNAL_FORMAT = 1
 
 JOURNAL_SUFFIX = ".unfinished.jsonl"
 
@@ -41,7 +41,7 @@ ANOTHER = "Name another file with {output=FILE}, or remove it."
 SYNC_EVERY_S = 5.0
 """Time between two flushes to the disk. A flush takes up to a second on a slow disk."""
 
-MOST_BYTES = 256 << 30
+MOST_JOURNAL_BYTES = 256 << 30
 """Largest journal that is read. Each second of calls adds a megabyte at most."""
 
 FIRST = b'{"type":"begin"'
@@ -73,7 +73,7 @@ class Begin(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="be
         spent_s: Part of the budget that was spent before the first launch, in seconds.
     """
 
-    format: int = FORMAT
+    format: int = JOURNAL_FORMAT
     id: str
     pid: int
     started: str
@@ -99,7 +99,7 @@ class Resume(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="r
     n_void: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class LaunchResult(msgspec.Struct, frozen=True, kw_only=True):
     """What launching one candidate gave: facts about its session, or why it failed."""
 
     session_info: SessionInfo | None = None
@@ -117,7 +117,7 @@ class Launched(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=
     """
 
     configs: tuple[str, ...]
-    answers: tuple[Answer, ...]
+    answers: tuple[LaunchResult, ...]
     runtime: Runtime | None = None
     at_s: float
 
@@ -192,21 +192,25 @@ def _check_block(block: Block) -> None:
     Raises:
         ValueError: It is not.
     """
-    arrays = [each for each in (block.samples_ns, block.creations_ns) if each is not None]
+    arrays = [array for array in (block.samples_ns, block.creations_ns) if array is not None]
     durations = (block.n_calls, block.batch, block.wall_ns, block.service_ns)
     others = (
-        *(block.lead_in_ns, block.service_sd_ns, block.cpu_ns, block.cpu_between_ns or 0.0, block.metric or 0.0),
+        block.lead_in_ns,
+        block.service_sd_ns,
+        block.cpu_ns,
+        block.cpu_between_ns or 0.0,
+        block.metric or 0.0,
         *(getattr(block.memory, name) or 0 for name in block.memory.__struct_fields__),
         *(getattr(place, name) for place in block.places for name in place.__struct_fields__),
     )
     is_sound = (
         len(block.samples_ns) > 0
-        and all((each > 0).all() for each in arrays)
+        and all((array > 0).all() for array in arrays)
         and all(0 < value < LONGEST for value in durations)
         and all(0 <= value < LONGEST for value in others)
         # The share of other processes may be below 0 by a tick of the kernel's clock.
         and all(abs(value) < LONGEST for value in (block.clock_jump_s, block.foreign_share or 0.0))
-        and all(each is None or len(each) == len(block.samples_ns) for each in (block.cases, block.processes))
+        and all(array is None or len(array) == len(block.samples_ns) for array in (block.cases, block.processes))
     )
     if not is_sound:
         raise ValueError("a block that no worker sends")
@@ -216,8 +220,8 @@ def _is_sound(line: Line) -> bool:
     """Return whether a line is one that a search writes."""
     if isinstance(line, Launched):
         answers = line.answers
-        is_complete = all((each.session_info is None) != (each.failure is None) for each in answers)
-        has_runtime = (line.runtime is not None) == any(each.session_info for each in answers)
+        is_complete = all((answer.session_info is None) != (answer.failure is None) for answer in answers)
+        has_runtime = (line.runtime is not None) == any(answer.session_info for answer in answers)
         return is_complete and has_runtime and len(line.configs) == len(answers) and 0 <= line.at_s < LONGEST
     if isinstance(line, Measured):
         is_complete = (line.block is None) != (line.failure is None)
@@ -437,7 +441,7 @@ def _read(path: Path, descriptor: int, *, is_locked: bool) -> Content:
     """
     try:
         n_bytes = os.fstat(descriptor).st_size
-        if n_bytes > MOST_BYTES and is_locked:
+        if n_bytes > MOST_JOURNAL_BYTES and is_locked:
             raise UsageError(
                 f"{path}: has {n_bytes >> 30} GiB, more than the journal of any search.",
                 ANOTHER,
@@ -461,7 +465,7 @@ def _read(path: Path, descriptor: int, *, is_locked: bool) -> Content:
             f"{path}: this file exists and is not the journal of a search, so it is not overwritten.",
             ANOTHER,
         )
-    if content.begin and content.begin.format != FORMAT:
+    if content.begin and content.begin.format != JOURNAL_FORMAT:
         raise UsageError(
             f"{path}: this is the journal of a search by another version of ortune (format {content.begin.format}).",
             "Use that version, or remove the file to start over.",

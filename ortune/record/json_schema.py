@@ -24,7 +24,7 @@ def json_schema() -> dict[str, Any]:
 def _dedent(value: Any) -> Any:
     """Remove the indentation of descriptions, which Python does itself from 3.13 on."""
     if isinstance(value, dict):
-        return {key: _dedent(each) for key, each in value.items()}
+        return {key: _dedent(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_dedent(each) for each in value]
+        return [_dedent(item) for item in value]
     return inspect.cleandoc(value) if isinstance(value, str) else value

@@ -10,10 +10,10 @@ MOST_TEXTS = 2_000_000
 """Numbers of lists and objects, and of texts and names, in a document. Each takes fifty bytes or more, however short it
 is. A record has one in ten bytes at most."""
 
-LONGEST_TEXT = 1 << 16
+LONGEST_JSON_TEXT = 1 << 16
 """Number of characters of a text. The longest values of settings have 8192."""
 
-MOST_SHOWN = 100
+LONGEST_SHOWN_NAME = 100
 """Number of characters of a name that a message shows."""
 
 
@@ -44,8 +44,10 @@ def _check_object(pairs: list[tuple[str, object]]) -> None:
     names = [name for name, _ in pairs]
     if len(set(names)) < len(names):
         twice = next(name for name, count in Counter(names).items() if count > 1)
-        raise ValueError(f"the name {twice[:MOST_SHOWN]!r} occurs twice in an object")
+        raise ValueError(f"the name {twice[:LONGEST_SHOWN_NAME]!r} occurs twice in an object")
     for name, value in pairs:
         for text in value if isinstance(value, list) else (name, value):
-            if isinstance(text, str) and len(text) > LONGEST_TEXT:
-                raise ValueError(f"the text of {name[:MOST_SHOWN]!r} has more than {LONGEST_TEXT} characters")
+            if isinstance(text, str) and len(text) > LONGEST_JSON_TEXT:
+                raise ValueError(
+                    f"the text of {name[:LONGEST_SHOWN_NAME]!r} has more than {LONGEST_JSON_TEXT} characters"
+                )

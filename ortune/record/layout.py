@@ -12,7 +12,7 @@ import msgspec
 WIDTH = 120
 """Columns up to which an array or object stays on one line."""
 
-INDENT = 2
+JSON_INDENT = 2
 
 
 def to_plain(value: Any) -> Any:
@@ -29,9 +29,9 @@ def to_plain(value: Any) -> Any:
             if not _is_default(field, own := getattr(value, field.name))
         }
     if isinstance(value, dict):
-        return {name: to_plain(each) for name, each in value.items()}
+        return {name: to_plain(item) for name, item in value.items()}
     if isinstance(value, (tuple, list)):
-        return [to_plain(each) for each in value]
+        return [to_plain(item) for item in value]
     if isinstance(value, float):
         return _to_number(value)
     return value
@@ -83,13 +83,13 @@ def _lay_out(value: Any, depth: int, column: int, *, is_whole: bool = False) -> 
     line = json.dumps(value, ensure_ascii=False)
     if not value or not isinstance(value, (dict, list)) or (not is_whole and column + len(line) <= WIDTH):
         return line
-    inner = " " * (INDENT * (depth + 1))
+    inner = " " * (JSON_INDENT * (depth + 1))
     if isinstance(value, dict):
         heads = [f"{inner}{json.dumps(name, ensure_ascii=False)}: " for name in value]
         values = list(value.values())
     else:
         heads, values = [inner] * len(value), value
-    parts = [head + _lay_out(each, depth + 1, len(head) + 1) for head, each in zip(heads, values, strict=True)]
+    parts = [head + _lay_out(item, depth + 1, len(head) + 1) for head, item in zip(heads, values, strict=True)]
     start, end = ("{", "}") if isinstance(value, dict) else ("[", "]")
     body = ",\n".join(parts)
-    return f"{start}\n{body}\n{' ' * (INDENT * depth)}{end}"
+    return f"{start}\n{body}\n{' ' * (JSON_INDENT * depth)}{end}"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ortune.locks import try_to_lock
 
-TEMPORARY = "ortune-"
+TEMPORARY_MARK = "ortune-"
 """Part of the names of temporary files, which distinguishes them from hidden files of the user."""
 
 MIN_AGE_S = 3.0
@@ -19,7 +19,7 @@ MIN_AGE_S = 3.0
 
 def find_prefix(path: Path) -> str:
     """Return how the names of temporary files begin that replace a file when they are complete."""
-    return f".{path.name}.{TEMPORARY}"
+    return f".{path.name}.{TEMPORARY_MARK}"
 
 
 def remove_leftovers(path: Path) -> list[Path]:
@@ -31,10 +31,10 @@ def remove_leftovers(path: Path) -> list[Path]:
     pattern = re.compile(rf"{re.escape(find_prefix(path))}[a-z0-9_]{{8}}", re.ASCII)
     removed = []
     with contextlib.suppress(OSError):
-        for each in sorted(path.parent.iterdir()):
-            if pattern.fullmatch(each.name) and _is_abandoned(each):
-                each.unlink()
-                removed.append(each)
+        for leftover in sorted(path.parent.iterdir()):
+            if pattern.fullmatch(leftover.name) and _is_abandoned(leftover):
+                leftover.unlink()
+                removed.append(leftover)
     return removed
 
 

@@ -15,7 +15,7 @@ from ortune.limited import STANDARD_STREAM
 from ortune.record.files import Kind, encode_record, write_record
 from ortune.record.schema import Bundle, Record
 
-PREFIX = "rescued-by-ortune-"
+RESCUE_PREFIX = "rescued-by-ortune-"
 """Beginning of the name of the folder with a rescued result."""
 
 
@@ -57,7 +57,7 @@ def rescue_record(record: Record | Bundle, path: Path, trials: bytes | None, fau
         fault: Why not.
     """
     name = "record.json" if str(path) == STANDARD_STREAM else path.name
-    return rescue("record", name, encode_record(record), lambda each: write_record(record, each, trials), fault)
+    return rescue("record", name, encode_record(record), lambda target: write_record(record, target, trials), fault)
 
 
 def rescue(noun: str, name: str, content: bytes, write: Callable[[Path], object], fault: UsageError) -> UsageError:
@@ -74,7 +74,7 @@ def rescue(noun: str, name: str, content: bytes, write: Callable[[Path], object]
     """
     for parent in find_folders():
         with contextlib.suppress(OSError, UsageError):
-            folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+            folder = Path(tempfile.mkdtemp(prefix=RESCUE_PREFIX, dir=parent))
             try:
                 write(folder / name)
             except BaseException:

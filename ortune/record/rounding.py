@@ -63,7 +63,8 @@ def round_evidence(evidence: Evidence) -> Evidence:
         output_check=_significant(check, "max_error"),
         noise=round_noise(evidence.noise),
         occasions=tuple(
-            msgspec.structs.replace(each, speedup=round_speedup(each.speedup)) for each in evidence.occasions
+            msgspec.structs.replace(occasion, speedup=round_speedup(occasion.speedup))
+            for occasion in evidence.occasions
         ),
         hosts=evidence.hosts and round_hosts(evidence.hosts),
     )

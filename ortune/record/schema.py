@@ -26,7 +26,7 @@ from ortune.times import check_time
 from ortune.worker import FailureKind, Runtime
 from ortune.workload import Objective, Workload
 
-SCHEMA = 1
+RECORD_SCHEMA = 1
 """Version of the format."""
 
 Verdict = Literal[
@@ -253,7 +253,7 @@ class TrialsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     def __post_init__(self) -> None:
         """Check that it is a name and a digest: a record must not lead to files elsewhere."""
-        if self.file in {"", ".", ".."} or any(each in self.file for each in "/\\\0"):
+        if self.file in {"", ".", ".."} or any(character in self.file for character in "/\\\0"):
             raise ValueError(f"{self.file!r} is not a plain file name")
         if len(self.sha256) != 64 or set(self.sha256) - set("0123456789abcdef"):
             raise ValueError(f"{self.sha256!r} is not a SHA-256 digest")
@@ -386,7 +386,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """
         if point := self._point:
             gains = point.speedups.values()
-            return self.evidence.verdict == "trade_off" and bool(point.limits) and all(each.low <= 1 for each in gains)
+            return self.evidence.verdict == "trade_off" and bool(point.limits) and all(gain.low <= 1 for gain in gains)
         return self.evidence.verdict == "within_limits"
 
     @property
@@ -420,7 +420,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         points = [
             (
                 str(number),
-                *(format_ratio(each.estimate) if (each := point.speedups.get(name)) else "" for name in objectives),
+                *(format_ratio(ratio.estimate) if (ratio := point.speedups.get(name)) else "" for name in objectives),
             )
             for number, point in enumerate(evidence.front, 1)
         ]

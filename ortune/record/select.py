@@ -21,7 +21,7 @@ from ortune.model import compute_digest, hash_data_file, hash_file
 from ortune.record.check import shorten
 from ortune.record.files import decode_document, name_of_input, read_any
 from ortune.record.gpus import find_gpu_difference, list_recorded_gpus
-from ortune.record.schema import SCHEMA, Bundle, Record
+from ortune.record.schema import RECORD_SCHEMA, Bundle, Record
 from ortune.worker.installed import find_installed_version
 from ortune.workload import Load
 
@@ -48,7 +48,7 @@ class Sourced(msgspec.Struct, frozen=True, kw_only=True):
 AnySourced = TypeVar("AnySourced", bound=Sourced)
 
 
-class Choice(Sourced, frozen=True, kw_only=True):
+class SelectedRecord(Sourced, frozen=True, kw_only=True):
     """The record that was selected for a model: where none fits this host, the one that comes closest.
 
     Attributes:
@@ -106,11 +106,11 @@ def read_sourced(given: Iterable[str | Path | Record], *, trust: bool = False) -
         RecordError: One of them holds no records, or has a setting that a record must not have.
     """
     found: list[Sourced] = []
-    for each in given:
-        if isinstance(each, Record):
-            found.append(Sourced(record=each, source="the record"))
+    for source in given:
+        if isinstance(source, Record):
+            found.append(Sourced(record=source, source="the record"))
         else:
-            found += decode_sourced(read_any(each), name_of_input(each), trust=trust)
+            found += decode_sourced(read_any(source), name_of_input(source), trust=trust)
     return tuple(found)
 
 
@@ -123,7 +123,7 @@ def decode_sourced(data: bytes, name: str, *, trust: bool = False) -> list[Sourc
     ]
 
 
-def select_record(records: Sequence[Sourced], wanted: Wanted, model: str | Path | None = None) -> Choice:
+def select_record(records: Sequence[Sourced], wanted: Wanted, model: str | Path | None = None) -> SelectedRecord:
     """Select one record. All commands and the Python API use this function.
 
     Args:
@@ -135,7 +135,7 @@ def select_record(records: Sequence[Sourced], wanted: Wanted, model: str | Path 
         RecordError: No record is for the model, the records are for several models, or the front has no such point.
         ModelError: The model cannot be read.
     """
-    is_for_one = len({each.record.model.digest for each in records}) == 1
+    is_for_one = len({sourced.record.model.digest for sourced in records}) == 1
     if model is not None and not (wanted.other_model and is_for_one):
         records = _for_model(records, model)
     (choice,) = select_per_model(records, wanted, one_model=True)
@@ -145,7 +145,9 @@ def select_record(records: Sequence[Sourced], wanted: Wanted, model: str | Path 
     return limit_to_host(choice, read_host(memory=False))
 
 
-def select_per_model(records: Sequence[Sourced], wanted: Wanted, *, one_model: bool = False) -> tuple[Choice, ...]:
+def select_per_model(
+    records: Sequence[Sourced], wanted: Wanted, *, one_model: bool = False
+) -> tuple[SelectedRecord, ...]:
     """Select a record for each model that there are records for.
 
     Args:
@@ -160,9 +162,9 @@ def select_per_model(records: Sequence[Sourced], wanted: Wanted, *, one_model: b
     if not records:
         raise RecordError("There are no records.", "Pass at least one.")
     models: dict[str, list[Sourced]] = {}
-    for each in records:
-        models.setdefault(each.record.model.digest, []).append(each)
-    must_pick = wanted.pick is not None and not all(each.is_picked for each in records)
+    for sourced in records:
+        models.setdefault(sourced.record.model.digest, []).append(sourced)
+    must_pick = wanted.pick is not None and not all(sourced.is_picked for sourced in records)
     if len(models) > 1 and (one_model or must_pick):
         paths = ", ".join(found[0].record.model.path for found in models.values())
         raise RecordError(
@@ -170,10 +172,12 @@ def select_per_model(records: Sequence[Sourced], wanted: Wanted, *, one_model: b
         )
     here = read_host(memory=False)
     host = HostClass.of(here)
-    chosen = [choose(each, host, wanted.load, any_host=wanted.any_host, pick=wanted.pick) for each in models.values()]
+    chosen = [
+        choose(of_model, host, wanted.load, any_host=wanted.any_host, pick=wanted.pick) for of_model in models.values()
+    ]
     if wanted.elsewhere:
         return tuple(chosen)
-    return tuple(limit_to_host(each, here) if each.fits else each for each in chosen)
+    return tuple(limit_to_host(selected, here) if selected.fits else selected for selected in chosen)
 
 
 def limit_to_host(found: AnySourced, host: Host) -> AnySourced:
@@ -216,16 +220,16 @@ def _for_model(records: Sequence[Sourced], model: str | Path) -> tuple[Sourced, 
     """
     fits: dict[str, bool] = {}
     fault: RecordError | None = None
-    for each in records:
-        digest = each.record.model.digest
+    for sourced in records:
+        digest = sourced.record.model.digest
         if digest not in fits:
             try:
-                check_model(each.record, model)
+                check_model(sourced.record, model)
                 fits[digest] = True
             except RecordError as error:
                 fault = fault or error
                 fits[digest] = False
-    found = tuple(each for each in records if fits[each.record.model.digest])
+    found = tuple(sourced for sourced in records if fits[sourced.record.model.digest])
     if not found and fault:
         raise fault
     return found
@@ -278,7 +282,7 @@ def choose(
     *,
     any_host: bool = False,
     pick: int | str | None = None,
-) -> Choice:
+) -> SelectedRecord:
     """Select among records for the same model.
 
     Records for this class of host come first; of these, those for this GPU, if they need one; of these, those for the
@@ -295,17 +299,17 @@ def choose(
     Raises:
         RecordError: The front has no such point.
     """
-    here = [each for each in records if each.record.host.includes(host)]
-    left = [each for each in here if _fits_gpu(each, pick)] or here
+    here = [sourced for sourced in records if sourced.record.host.includes(host)]
+    left = [sourced for sourced in here if _fits_gpu(sourced, pick)] or here
     if not here:
-        least = min(len(each.record.host.differences(host)) for each in records)
-        left = [each for each in records if len(each.record.host.differences(host)) == least]
+        least = min(len(sourced.record.host.differences(host)) for sourced in records)
+        left = [sourced for sourced in records if len(sourced.record.host.differences(host)) == least]
     wanted = load or Load()
     left = _sort_by_worth(left)
-    best = min(left, key=lambda each: load_distance(each.record.workload.load, wanted))
+    best = min(left, key=lambda sourced: load_distance(sourced.record.workload.load, wanted))
     record = _find_point(best, pick)
     gpus = find_gpu_difference(record)
-    return Choice(
+    return SelectedRecord(
         record=record,
         source=best.source,
         path=best.path,
@@ -318,34 +322,34 @@ def choose(
     )
 
 
-def _find_point(each: Sourced, pick: int | str | None) -> Record:
+def _find_point(sourced: Sourced, pick: int | str | None) -> Record:
     """Return the record with the point of its front that is wanted, which may use another provider.
 
     Raises:
         RecordError: The front has no such point.
     """
-    return each.record if pick is None or each.is_picked else each.record.point(pick)
+    return sourced.record if pick is None or sourced.is_picked else sourced.record.point(pick)
 
 
-def _fits_gpu(each: Sourced, pick: int | str | None) -> bool:
+def _fits_gpu(sourced: Sourced, pick: int | str | None) -> bool:
     """Return whether the GPU is the recorded one, if the wanted point uses one. Without such a point, it is unknown."""
     try:
-        return find_gpu_difference(_find_point(each, pick)) is None
+        return find_gpu_difference(_find_point(sourced, pick)) is None
     except RecordError:
-        return find_gpu_difference(each.record) is None
+        return find_gpu_difference(sourced.record) is None
 
 
 def _sort_by_worth(records: Sequence[Sourced]) -> list[Sourced]:
     """Return records of the same model and host with the most useful first."""
     # Evidence of other hosts may have been added to a copy of a record. Then the copy counts.
-    refuted = {started(each) for each in records if each.record.is_slower}
-    versions = {minor_version(each.record.runtime.onnxruntime) for each in records}
+    refuted = {started(sourced) for sourced in records if sourced.record.is_slower}
+    versions = {minor_version(sourced.record.runtime.onnxruntime) for sourced in records}
     installed = minor_version(find_installed_version()) if len(versions) > 1 else ""
 
-    def find_worth(each: Sourced) -> tuple[bool, bool, datetime.datetime]:
-        when = started(each)
-        is_proven = each.record.is_proven and when not in refuted
-        return is_proven, minor_version(each.record.runtime.onnxruntime) == installed, when
+    def find_worth(sourced: Sourced) -> tuple[bool, bool, datetime.datetime]:
+        when = started(sourced)
+        is_proven = sourced.record.is_proven and when not in refuted
+        return is_proven, minor_version(sourced.record.runtime.onnxruntime) == installed, when
 
     return sorted(records, key=find_worth, reverse=True)
 
@@ -355,9 +359,9 @@ def minor_version(version: str) -> str:
     return ".".join(version.split(".")[:2])
 
 
-def started(each: Sourced) -> datetime.datetime:
+def started(sourced: Sourced) -> datetime.datetime:
     """Return when the search began. A time without a zone is in UTC, on every host."""
-    found = datetime.datetime.fromisoformat(each.record.search.started)
+    found = datetime.datetime.fromisoformat(sourced.record.search.started)
     return found if found.tzinfo else found.replace(tzinfo=datetime.UTC)
 
 
@@ -383,7 +387,7 @@ def _explain(best: Sourced, left: Sequence[Sourced], host: HostClass, load: Load
     tuned_for = f"tuned for {record.workload.load}"
     if load is not None:
         return tuned_for if record.workload.load == load else f"{tuned_for}, the closest to {load}"
-    others = {str(each.record.workload.load) for each in left} - {str(record.workload.load)}
+    others = {str(sourced.record.workload.load) for sourced in left} - {str(record.workload.load)}
     if others:
         return f"{tuned_for}; other records are for {', '.join(sorted(others))}"
     return f"{tuned_for}, on this class of host"
@@ -403,13 +407,13 @@ def merge(records: Sequence[Sourced]) -> tuple[Bundle, tuple[Sourced, ...]]:
     if not records:
         raise RecordError("There are no records to merge.", "Pass at least one: ortune merge A.json B.json -o FILE.")
     latest: dict[str, Sourced] = {}
-    for each in records:
-        key = msgspec.json.encode(_identity(each.record)).decode()
-        if key not in latest or _replaces(each, latest[key]):
-            latest[key] = each
-    kept = {id(each) for each in latest.values()}
-    dropped = tuple(each for each in records if id(each) not in kept)
-    return Bundle(schema=SCHEMA, records=tuple(each.record for each in latest.values())), dropped
+    for sourced in records:
+        key = msgspec.json.encode(_identity(sourced.record)).decode()
+        if key not in latest or _replaces(sourced, latest[key]):
+            latest[key] = sourced
+    kept = {id(sourced) for sourced in latest.values()}
+    dropped = tuple(sourced for sourced in records if id(sourced) not in kept)
+    return Bundle(schema=RECORD_SCHEMA, records=tuple(sourced.record for sourced in latest.values())), dropped
 
 
 def _replaces(new: Sourced, old: Sourced) -> bool:

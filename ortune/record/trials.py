@@ -18,14 +18,14 @@ from ortune.knobs.config import DEFAULT, Config
 from ortune.measure.comparison import Latencies, Stage
 from ortune.numbers import Count
 from ortune.record.layout import encode_line
-from ortune.record.schema import SCHEMA, RankedTrial, Tried
+from ortune.record.schema import RECORD_SCHEMA, RankedTrial, Tried
 from ortune.worker import CpuPlace, Failure, FailureKind, SessionInfo
 from ortune.workload import Objective
 
 MAX_RANKED = 3
 """Number of trials that the record itself lists."""
 
-MOST_BYTES = 8 << 20
+MOST_TRIALS_BYTES = 8 << 20
 """Largest size of the content that is read. That of a long search has a few megabytes."""
 
 GZIP_MAGIC = b"\x1f\x8b"
@@ -33,7 +33,9 @@ GZIP_MAGIC = b"\x1f\x8b"
 T = TypeVar("T")
 
 
-class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="header"):
+class TrialsHeader(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="header"
+):
     """The first line of the file.
 
     Attributes:
@@ -127,14 +129,14 @@ class Trials(msgspec.Struct, frozen=True, kw_only=True):
         sessions: Sessions of the baseline and of those that were compared with it.
     """
 
-    header: Header
+    header: TrialsHeader
     trials: tuple[Trial, ...]
     rounds: tuple[TrialRound, ...] = ()
     sessions: tuple[TrialSession, ...] = ()
 
     def find_session(self, config: Config) -> TrialSession | None:
         """Return the session with a config; None if it was not in the confirmation."""
-        return next((each for each in self.sessions if each.config == config), None)
+        return next((session for session in self.sessions if session.config == config), None)
 
     def session_of(self, config: Config) -> SessionInfo | None:
         """Return what took effect in the session with a config; None if it was not in the confirmation."""
@@ -158,7 +160,7 @@ def summarize_trials(trials: Sequence[Trial]) -> TrialsSummary:
         trial for trial in trials if trial.number != 0 and not (trial.failure and trial.failure.stage == "skipped")
     ]
     ranked = [trial for trial in others if trial.speedups and not trial.failure and not trial.over_limits]
-    ranked.sort(key=lambda trial: (trial.stage == "screening", [-each for each in trial.speedups or ()]))
+    ranked.sort(key=lambda trial: (trial.stage == "screening", [-speedup for speedup in trial.speedups or ()]))
     return TrialsSummary(
         n_tried=len(others),
         failed=dict(sorted(Counter(trial.failure.kind for trial in others if trial.failure).items())),
@@ -179,12 +181,12 @@ def encode_trials(trials: Trials) -> bytes:
 
     before = [encode_line(line) for line in (trials.header, *trials.trials)]
     after = [encode_line(line) for line in trials.sessions]
-    rounds = [(each.stage, encode_line(each)) for each in trials.rounds]
-    most_bytes = MOST_BYTES - sum(map(len, (*before, *after)))
+    rounds = [(trial_round.stage, encode_line(trial_round)) for trial_round in trials.rounds]
+    most_bytes = MOST_TRIALS_BYTES - sum(map(len, (*before, *after)))
     while rounds and sum(len(line) for _, line in rounds) > most_bytes:
         of_screening = [place for place, (stage, _) in enumerate(rounds) if stage == "screening"]
         left_out = set((of_screening or range(len(rounds)))[::2])
-        rounds = [each for place, each in enumerate(rounds) if place not in left_out]
+        rounds = [entry for place, entry in enumerate(rounds) if place not in left_out]
     return gzip.compress(b"".join((*before, *(line for _, line in rounds), *after)), mtime=0)
 
 
@@ -194,7 +196,7 @@ def decode_trials(data: bytes) -> Trials:
     Raises:
         ValueError: It is not a trials file that this version reads.
     """
-    decoder = msgspec.json.Decoder(Header | Trial | TrialRound | TrialSession)
+    decoder = msgspec.json.Decoder(TrialsHeader | Trial | TrialRound | TrialSession)
     found = []
     for number, line in enumerate(_unpack(data).splitlines() or [b""], 1):
         try:
@@ -202,10 +204,10 @@ def decode_trials(data: bytes) -> Trials:
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise ValueError(f"line {number}: {error}") from None
     header, *lines = found
-    if not isinstance(header, Header):
+    if not isinstance(header, TrialsHeader):
         raise ValueError("it does not begin with a header")
-    if header.schema != SCHEMA:
-        raise ValueError(f"it has schema {header.schema}, and this version of ortune reads schema {SCHEMA}")
+    if header.schema != RECORD_SCHEMA:
+        raise ValueError(f"it has schema {header.schema}, and this version of ortune reads schema {RECORD_SCHEMA}")
     return Trials(
         header=header,
         trials=_all_of(Trial, lines),
@@ -236,9 +238,9 @@ def _unpack(data: bytes) -> bytes:
     try:
         # A small file can expand to any size.
         with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
-            content = file.read(MOST_BYTES + 1)
+            content = file.read(MOST_TRIALS_BYTES + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise ValueError(f"it cannot be decompressed: {error}") from None
-    if len(content) > MOST_BYTES:
-        raise ValueError(f"it expands to more than {MOST_BYTES >> 20} MiB")
+    if len(content) > MOST_TRIALS_BYTES:
+        raise ValueError(f"it expands to more than {MOST_TRIALS_BYTES >> 20} MiB")
     return content

@@ -17,17 +17,17 @@ from ortune.report.blocks import Block, Cell, Chart, Code, Facts, Page, Section,
 from ortune.report.charts.ratios import Pairs, draw_pairs
 from ortune.report.host_map import describe_host, draw_host
 from ortune.report.shared import (
+    RATIO_TITLE,
     describe_noise,
     describe_workload,
     list_unrecorded,
     show_distributions,
     tabulate_figures,
     tabulate_limits,
+    tone_of,
     workload_options,
 )
 from ortune.workload import FIGURES
-
-RATIO = "ratio to the default: above 1 is better"
 
 
 def make_page(result: BenchResult) -> Page:
@@ -97,7 +97,7 @@ def show_result(result: BenchResult) -> tuple[Block, ...]:
             Chart(
                 name="ratios",
                 title=f"Ratio to the {result.rows[0].name}: {FIGURES[result.objective].title}",
-                spec=draw_pairs(pairs, RATIO),
+                spec=draw_pairs(pairs, RATIO_TITLE),
                 note=f"Ticks are {describe_ticks(result)}. Points and lines are estimates and their intervals.",
             )
         )
@@ -119,7 +119,11 @@ def tabulate_rows(result: BenchResult) -> Table:
     rows = []
     for number, row in enumerate(result.rows, 1):
         text, tone = describe_row(row)
-        key = row.speedup.estimate if row.speedup else 1.0 if number == 1 else -1.0
+        key = -1.0
+        if row.speedup:
+            key = row.speedup.estimate
+        elif number == 1:
+            key = 1.0
         rows.append(
             (
                 Cell(str(number), key=number),
@@ -139,7 +143,7 @@ def describe_row(row: Row) -> tuple[str, Tone]:
         return f"{row.failure.title}: {row.failure.message}", "bad"
     if row.speedup is None:
         return "", "plain"
-    return format_speedup(row.speedup), "good" if row.speedup.low > 1 else "bad" if row.speedup.high < 1 else "plain"
+    return format_speedup(row.speedup), tone_of(row.speedup)
 
 
 def show_figures(result: BenchResult) -> tuple[Block, ...]:

@@ -32,10 +32,10 @@ TOGETHER = " and "
 FEWEST_TOGETHER = 2
 """Candidates with both settings without which nothing is said about a pair."""
 
-MOST_MAIN, MOST_PAIRS = 60, 200
+MOST_MAIN, MOST_DRAWN_PAIRS = 60, 200
 """Settings and pairs that are considered, those with the most trials first: time grows with the cube of the number."""
 
-WORST = math.log(1 / 4)
+LOWEST_LOG_SPEEDUP = math.log(1 / 4)
 """Log-speedups below this count as this: what makes a candidate many times slower is not a sum of effects."""
 
 SCALES = (0.02, 0.05, 0.1, 0.2, 0.4)
@@ -70,7 +70,7 @@ def estimate_effects(trials: Sequence[tuple[Config, float]]) -> Effects | None:
     if len(known) < FEWEST_TRIALS:
         return None
     labels = [{name_setting(name, value) for name, value in config.settings.items()} for config, _ in known]
-    y = np.maximum(np.log([speedup for _, speedup in known]), WORST)
+    y = np.maximum(np.log([speedup for _, speedup in known]), LOWEST_LOG_SPEEDUP)
     main = choose_columns(labels)
     if not main:
         return None
@@ -145,7 +145,7 @@ def choose_pairs(features: dict[str, Array]) -> list[tuple[str, str]]:
         if FEWEST_TOGETHER <= together < min(features[one].sum(), features[other].sum()):
             found.append((together, one, other))
     found.sort(key=lambda each: -each[0])
-    return [(one, other) for _, one, other in found[:MOST_PAIRS]]
+    return [(one, other) for _, one, other in found[:MOST_DRAWN_PAIRS]]
 
 
 def fit(x: Array, y: Array, n_main: int) -> tuple[Array, Array]:

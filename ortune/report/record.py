@@ -42,6 +42,7 @@ from ortune.report.shared import (
     tabulate_figures,
     tabulate_limits,
     tolerance_options,
+    tone_of,
     workload_options,
 )
 from ortune.report.source import Records, RecordSource
@@ -226,8 +227,7 @@ def tell_ratio(speedup: Speedup | None) -> Cell:
     """Return a ratio with its interval as a cell."""
     if speedup is None:
         return Cell("")
-    tone: Tone = "good" if speedup.low > 1 else "bad" if speedup.high < 1 else "plain"
-    return Cell(format_speedup(speedup), key=speedup.estimate, tone=tone)
+    return Cell(format_speedup(speedup), key=speedup.estimate, tone=tone_of(speedup))
 
 
 def show_host(record: Record, trials: Trials | None) -> tuple[Block, ...]:

@@ -14,7 +14,8 @@ from ortune.console.widgets import (
     format_figure,
     format_rate,
 )
-from ortune.measure.comparison import Latencies, LimitCheck, Noise, Summary
+from ortune.measure.comparison import Latencies, LimitCheck, Noise, Speedup, Summary
+from ortune.measure.interval import Interval
 from ortune.numbers import format_ratio
 from ortune.report.blocks import Cell, Chart, Facts, Table, Tone
 from ortune.report.charts.latencies import draw_latencies, draw_tails
@@ -30,7 +31,16 @@ USUAL_TOLERANCES = (
 )
 """Those that a search uses without an option: of models in floats and in integers, on CPUs and on GPUs with TF32."""
 
+RATIO_TITLE = "ratio to the default: above 1 is better"
+
 LIMIT_TONES: dict[str, Tone] = {"yes": "good", "no": "bad", "unsure": "unsure"}
+
+
+def tone_of(ratio: Interval | Speedup) -> Tone:
+    """Return the tone of a ratio: good or bad only if the whole interval is."""
+    if ratio.low > 1:
+        return "good"
+    return "bad" if ratio.high < 1 else "plain"
 
 
 def tabulate_figures(names: Sequence[str], summaries: Sequence[Summary], workload: Workload) -> Table:

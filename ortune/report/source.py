@@ -8,7 +8,7 @@ import msgspec
 
 from ortune.errors import RecordError
 from ortune.file_kinds import find_document, name_kind
-from ortune.gates.reporters.history import MOST_BYTES, HistoryEntry, is_history, parse_history
+from ortune.gates.reporters.history import MOST_HISTORY_BYTES, HistoryEntry, is_history, parse_history
 from ortune.limited import STANDARD_STREAM
 from ortune.measure.bench import BenchResult
 from ortune.record.check import check_configs
@@ -17,9 +17,11 @@ from ortune.record.json_text import check_json_text
 from ortune.record.schema import Record
 from ortune.record.trials import Trials, is_trials_file
 
-KINDS = "a record, a bundle, the output of ortune bench --json, or a history of gates"
+REPORTED_KINDS = "a record, a bundle, the output of ortune bench --json, or a history of gates"
 
-HINT = "Reports are made of what ortune search, ortune merge, ortune bench --json and ortune gate --history write."
+REPORT_HINT = (
+    "Reports are made of what ortune search, ortune merge, ortune bench --json and ortune gate --history write."
+)
 
 
 class RecordSource(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,7 +67,7 @@ def read_source(path: str) -> Source:
     """
     name = name_of_input(path)
     try:
-        content = read_content(path, MOST_BYTES, KINDS, HINT)
+        content = read_content(path, MOST_HISTORY_BYTES, REPORTED_KINDS, REPORT_HINT)
     except RecordError as error:
         # Models may be larger than what reports are made of.
         raise recognize(path, name, b"") or error from None
@@ -79,7 +81,7 @@ def read_source(path: str) -> Source:
     if is_history(content):
         entries, broken = parse_history(content, name)
         return History(entries=entries, broken=broken)
-    raise recognize(path, name, content) or RecordError(f"{name} is not {KINDS}.", HINT)
+    raise recognize(path, name, content) or RecordError(f"{name} is not {REPORTED_KINDS}.", REPORT_HINT)
 
 
 def recognize(path: str, name: str, content: bytes) -> RecordError | None:
@@ -87,7 +89,7 @@ def recognize(path: str, name: str, content: bytes) -> RecordError | None:
     kind = "" if path == STANDARD_STREAM else name_kind(Path(path))
     if kind == "an ONNX model":
         advice = f"Search first: ortune search {path} -o tuned.json, then write its page: ortune report tuned.json"
-        return RecordError(f"{name} is {kind}, not {KINDS}.", advice)
+        return RecordError(f"{name} is {kind}, not {REPORTED_KINDS}.", advice)
     if kind == "a record" and content:
         try:
             parse_records(content, name)
@@ -95,7 +97,7 @@ def recognize(path: str, name: str, content: bytes) -> RecordError | None:
             return error
     if kind in ("", "a record", "a JSON file", "a named pipe", "a device"):
         return None
-    return RecordError(f"{name} is {kind}, not {KINDS}.", HINT)
+    return RecordError(f"{name} is {kind}, not {REPORTED_KINDS}.", REPORT_HINT)
 
 
 def read_records(content: bytes, path: str) -> Records:
@@ -136,7 +138,7 @@ def read_bench(content: bytes, name: str) -> BenchResult:
         check_json_text(content)
         result = msgspec.json.decode(content, type=BenchResult)
     except (ValueError, msgspec.MsgspecError, RecursionError) as error:
-        raise RecordError(f"{name} is not a result of ortune bench: {error}.", HINT) from None
+        raise RecordError(f"{name} is not a result of ortune bench: {error}.", REPORT_HINT) from None
     if not result.rows:
-        raise RecordError(f"{name} has no configs.", HINT)
+        raise RecordError(f"{name} has no configs.", REPORT_HINT)
     return result

@@ -23,16 +23,15 @@ from ortune.report.charts.ratios import Pairs, draw_effects, draw_pairs
 from ortune.report.charts.search import Attempt, draw_attempts, draw_foreign_use, draw_noise
 from ortune.report.effects import TOGETHER, estimate_effects
 from ortune.report.shared import (
+    RATIO_TITLE,
     describe_noise,
     show_distributions,
 )
 from ortune.workload import FIGURES
 
-MOST_EFFECTS, MOST_PAIRS = 18, 10
+MOST_EFFECTS, MOST_LISTED_PAIRS = 18, 10
 """Number of settings and pairs of settings that are drawn."""
 
-
-RATIO = "ratio to the default: above 1 is better"
 
 MOST_OCCASIONS = 50
 """Number of later verifications that are drawn, the latest ones."""
@@ -54,7 +53,7 @@ def show_confirmation(record: Record, trials: Trials | None, prefix: str) -> tup
             Chart(
                 name=f"{prefix}pairs",
                 title=f"Pairs of blocks: {title}",
-                spec=draw_pairs(rows, RATIO),
+                spec=draw_pairs(rows, RATIO_TITLE),
                 note=describe_pairs(record, rows, confidences[0]),
             )
         )
@@ -64,7 +63,9 @@ def show_confirmation(record: Record, trials: Trials | None, prefix: str) -> tup
         verified = [Pairs(label=each.started, interval=each.speedup) for each in latest]
         if record.evidence.speedup:
             verified.insert(0, Pairs(label="search", interval=record.evidence.speedup))
-        blocks.append(Chart(name=f"{prefix}occasions", title="Later verifications", spec=draw_pairs(verified, RATIO)))
+        blocks.append(
+            Chart(name=f"{prefix}occasions", title="Later verifications", spec=draw_pairs(verified, RATIO_TITLE))
+        )
     if record.evidence.hosts:
         blocks.append(draw_hosts(record.evidence.hosts, prefix))
     return tuple(blocks)
@@ -103,7 +104,7 @@ def draw_hosts(hosts: HostsEvidence, prefix: str) -> Chart:
     return Chart(
         name=f"{prefix}hosts",
         title="Hosts of this class",
-        spec=draw_pairs(rows, RATIO),
+        spec=draw_pairs(rows, RATIO_TITLE),
         note=f"{describe_hosts(hosts)}. Hosts are identified by hashes of their names, from the smallest speedup up."
         f"{more}",
     )
@@ -220,7 +221,7 @@ def show_candidates(record: Record, trials: Trials | None, prefix: str) -> tuple
     chart = Chart(
         name=f"{prefix}candidates",
         title="Candidates over time",
-        spec=draw_attempts(attempts, title=RATIO),
+        spec=draw_attempts(attempts, title=RATIO_TITLE),
         note=note,
     )
     return (chart, tabulate_trials(trials.trials, record))
@@ -306,9 +307,9 @@ def show_effects(record: Record, trials: Trials | None, prefix: str) -> tuple[Bl
             Chart(
                 name=f"{prefix}interactions",
                 title="Pairs of settings that interact",
-                spec=draw_effects(effects.pairs[:MOST_PAIRS]),
+                spec=draw_effects(effects.pairs[:MOST_LISTED_PAIRS]),
                 note="By which factor two settings together differ from the product of their effects. Pairs whose "
-                f"interval contains 1 are left out, and so are all but the {MOST_PAIRS} most certain ones.",
+                f"interval contains 1 are left out, and so are all but the {MOST_LISTED_PAIRS} most certain ones.",
             )
         )
     else:

@@ -33,7 +33,7 @@ PNG_SCALE = 2.0
 MISSING = "Reports need the packages jinja2 and vl-convert-python, which are not installed."
 INSTALL = "Install them with pip install 'ortune[report]'."
 
-MARK = b'<meta name="generator" content="ortune'
+PAGE_MARK = b'<meta name="generator" content="ortune'
 """What all pages of ortune contain near their beginning."""
 
 FOLDER = resources.files("ortune.report") / "page"
@@ -58,7 +58,7 @@ def check_output(path: Path) -> None:
     Raises:
         UsageError: It cannot.
     """
-    check_writable(path, "output", lambda content: MARK in content)
+    check_writable(path, "output", lambda content: PAGE_MARK in content)
 
 
 COLORS_BY_VARIABLE = {f"var(--{name})": color for name, color in PRINT_COLORS.items()}

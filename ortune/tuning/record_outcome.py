@@ -13,8 +13,8 @@ from ortune.record.journal import Journal
 from ortune.record.leftovers import remove_leftovers
 from ortune.record.rescue import Saved, save_record
 from ortune.record.rounding import round_record, significant
-from ortune.record.schema import SCHEMA, Record, Search
-from ortune.record.trials import Header, TrialRound, Trials, encode_trials, summarize_trials
+from ortune.record.schema import RECORD_SCHEMA, Record, Search
+from ortune.record.trials import TrialRound, Trials, TrialsHeader, encode_trials, summarize_trials
 from ortune.tuning.outcome import Outcome
 from ortune.tuning.prepare import PreparedSearch
 from ortune.worker.compiled_models import find_cache_options
@@ -39,7 +39,7 @@ def make_record(
     summary = summarize_trials(outcome.trials)
     return round_record(
         Record(
-            schema=SCHEMA,
+            schema=RECORD_SCHEMA,
             config=outcome.config,
             base=prepared.base,
             cache_options=find_cache_options(outcome.config, opened.runner.sessions),
@@ -80,7 +80,7 @@ def _round_values(measured: TrialRound) -> TrialRound:
 def make_trials(record: Record, outcome: Outcome, goal: Goal, host: Host) -> Trials:
     """Return the content of the trials file that belongs to a record."""
     return Trials(
-        header=Header(
+        header=TrialsHeader(
             schema=record.schema,
             model=record.model.digest,
             started=record.search.started,

@@ -26,12 +26,12 @@ from ortune.host.host_class import PROPERTY_NAMES, format_property
 from ortune.knobs import Config, SearchSpace
 from ortune.knobs.config import CUDA_BASED
 from ortune.record.journal import (
-    Answer,
     Begin,
     Checked,
     Content,
     Journal,
     Launched,
+    LaunchResult,
     Measured,
     Resume,
     pack_block,
@@ -335,7 +335,9 @@ class JournaledExecutor:
             event = Launched(
                 configs=keys,
                 answers=tuple(
-                    Answer(failure=answer) if isinstance(answer, Failure) else Answer(session_info=answer.session_info)
+                    LaunchResult(failure=answer)
+                    if isinstance(answer, Failure)
+                    else LaunchResult(session_info=answer.session_info)
                     for answer in launched
                 ),
                 runtime=self._inner.runtime if works else None,

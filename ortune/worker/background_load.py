@@ -24,7 +24,7 @@ from ortune.interpreter import PYTHON
 from ortune.prctl import HAS_DEATH_SIGNAL, adopt_orphans, request_death_signal
 from ortune.secret_variables import inherit_environment
 
-SETTLE_S = 0.5
+START_UP_S = 0.5
 """Time to wait after the start: for the command to fail immediately, or to start up."""
 
 TERMINATE_TIMEOUT_S = 1.0
@@ -77,7 +77,7 @@ class BackgroundLoad:
             assert self._process.stdout
             self._process.stdout.read(len(STARTED))
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(SETTLE_S)
+                self._process.wait(START_UP_S)
             self.check()
         except BaseException:
             self.close()

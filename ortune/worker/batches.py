@@ -16,7 +16,7 @@ class SplitError(ValueError):
     """The outputs of a call cannot be taken apart."""
 
 
-class Place(NamedTuple):
+class ItemPlace(NamedTuple):
     """Where an item is: the number of its call, and its position in it."""
 
     call: int
@@ -48,7 +48,7 @@ class Batches:
             kinds.setdefault((cases[number], *shapes), []).append(number)
         self.samples: list[Item] = [{} for _ in items]
         self._calls: list[Item] = []
-        self._places: dict[int, Place] = {}
+        self._places: dict[int, ItemPlace] = {}
         for members in kinds.values():
             calls = [
                 join_items([items[members[(first + offset) % len(members)]] for offset in range(size)])
@@ -56,7 +56,7 @@ class Batches:
             ]
             for rank, number in enumerate(members):
                 self.samples[number] = calls[rank % len(calls)]
-                self._places[number] = Place(len(self._calls) + rank // size, rank % size)
+                self._places[number] = ItemPlace(len(self._calls) + rank // size, rank % size)
             self._calls += calls
 
     def run_items(self, call: Callable[[Item], Sequence[Any]], numbers: Sequence[int]) -> list[list[Any]]:

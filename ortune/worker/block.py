@@ -26,7 +26,7 @@ class ItemGroup(msgspec.Struct, frozen=True, kw_only=True):
     length: int
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
+class ItemsJob(msgspec.Struct, frozen=True, kw_only=True):
     """Calls with items of different lengths, which are made one after another and measured as one.
 
     Attributes:
@@ -83,7 +83,7 @@ class BlockPlan(msgspec.Struct, frozen=True, kw_only=True):
     longest_warm_up_ns: int = 0
     max_batch: int = 1
     max_delay_ns: int = 0
-    job: Job | None = None
+    job: ItemsJob | None = None
 
     def under(self, load: Load) -> BlockPlan:
         """Return the plan of a block under another load."""

@@ -13,7 +13,7 @@ import msgspec
 from ortune.knobs.config import CPU, CUDA_BASED, Config
 from ortune.worker import cpu, protocol
 from ortune.worker.barrier import Exchange
-from ortune.worker.block import Block, BlockPlan, Job, Memory
+from ortune.worker.block import Block, BlockPlan, ItemsJob, Memory
 from ortune.worker.failure import Failure
 from ortune.worker.gpu import GpuReader, find_number
 from ortune.worker.places import PlaceReader
@@ -311,7 +311,7 @@ class CandidateSession:
                 return Failure(kind="wrong_output", stage="check", message=f"{difference.fault}{where}")
         return None
 
-    def prepare_job(self, job: Job) -> PreparedJob:
+    def prepare_job(self, job: ItemsJob) -> PreparedJob:
         """Return the calls of a job. Items must be samples of their own, so that the config has no batches."""
         from ortune.worker.jobs import JobPreparation
         from ortune.worker.outputs import Difference, compare_outputs

@@ -49,7 +49,7 @@ Reply = TypeVar("Reply", bound=msgspec.Struct)
 Request = TypeVar("Request", bound=msgspec.Struct)
 
 
-class Answer(msgspec.Struct, frozen=True):
+class ChildAnswer(msgspec.Struct, frozen=True):
     """Content of the file that a child writes: a reply, or why there is none."""
 
     reply: msgspec.Raw = msgspec.Raw(b"null")
@@ -110,7 +110,7 @@ def ask_child(
             except subprocess.TimeoutExpired:
                 return Failure(kind="timeout", stage="load", message=f"no reply within {deadline_s:.0f} s")
         try:
-            answer = msgspec.json.decode(path.read_bytes(), type=Answer)
+            answer = msgspec.json.decode(path.read_bytes(), type=ChildAnswer)
         except (OSError, msgspec.MsgspecError):
             return explain_exit(child.returncode, log_path, "load", n_oom_kills=n_oom_kills)
         if answer.failure is not None:
@@ -131,9 +131,9 @@ def answer_parent(request: type[Request], work: Callable[[Request, Enter], msgsp
     stages = ["start"]
     try:
         reply = work(msgspec.json.decode(sys.stdin.buffer.read(), type=request), stages.append)
-        answer = Answer(reply=msgspec.Raw(msgspec.json.encode(reply)))
+        answer = ChildAnswer(reply=msgspec.Raw(msgspec.json.encode(reply)))
     except (Exception, SystemExit) as error:  # noqa: BLE001  (any error is reported to the parent)
-        answer = Answer(failure=make_failure(error, stages[-1]))
+        answer = ChildAnswer(failure=make_failure(error, stages[-1]))
     Path(sys.argv[-1]).write_bytes(msgspec.json.encode(answer))
     sys.stdout.flush()
     sys.stderr.flush()

@@ -39,10 +39,10 @@ REFERENCE_ATTEMPTS = 6
 REFERENCE_TIMEOUTS = 2
 """How many times the baseline is launched at first if its process ends suddenly, and how many times it may hang."""
 
-FIRST_LOAD_DEADLINE_S = 900.0
+BASELINE_LOAD_DEADLINE_S = 900.0
 """Maximum time for the baseline to load, and the same to run once. Nothing is known about the model at that point."""
 
-MOST_REPEATS = 20
+MOST_SAMPLE_REPEATS = 20
 """Number of times that a new config on another provider than the CPU runs the compared samples again."""
 
 BUILD_DEADLINE_S = 600.0
@@ -341,7 +341,7 @@ class ProcessExecutor:
         """
         if config.provider == CPU:
             return 0
-        return 1 if config.key in self._nodes else MOST_REPEATS
+        return 1 if config.key in self._nodes else MOST_SAMPLE_REPEATS
 
     def _start(
         self, config: Config, limit_bytes: int | None, *, is_reference: bool, number: int = 0
@@ -409,7 +409,7 @@ def launch_reference(
     model: ModelInfo,
     feed: Feed,
     base: Config = DEFAULT,
-    deadline_s: float = FIRST_LOAD_DEADLINE_S,
+    deadline_s: float = BASELINE_LOAD_DEADLINE_S,
     on_attempt: Callable[[], None] = lambda: None,
 ) -> LiveCandidate:
     """Launch the baseline, again if its process ends suddenly. This is the first proof that the model loads and runs.

@@ -21,7 +21,7 @@ from ortune.errors import HostError
 from ortune.naming import RUNTIME_HINT
 from ortune.replaceable import replaceable
 
-MODULE = "onnxruntime"
+RUNTIME_MODULE = "onnxruntime"
 
 INSTALL_HINT = f"Install one package of it: {RUNTIME_HINT}"
 
@@ -57,12 +57,12 @@ def find_installed_version() -> str:
 def name_package() -> str:
     """Return the name under which pip upgrades the installed onnxruntime; `onnxruntime` if it is not known."""
     packages = find_runtime_packages()
-    return packages[0].name if len(packages) == 1 else MODULE
+    return packages[0].name if len(packages) == 1 else RUNTIME_MODULE
 
 
 def is_installed() -> bool:
     """Return whether this Python finds the package onnxruntime. It may still fail to import it."""
-    spec = importlib.util.find_spec(MODULE)
+    spec = importlib.util.find_spec(RUNTIME_MODULE)
     return spec is not None and spec.origin is not None
 
 
@@ -86,7 +86,7 @@ def require_runtime() -> None:
 
 def _find_folder() -> Path | None:
     """Return the folder that contains the package onnxruntime, or what is left of it; None if there is nothing."""
-    spec = importlib.util.find_spec(MODULE)
+    spec = importlib.util.find_spec(RUNTIME_MODULE)
     places = spec.submodule_search_locations if spec else None
     return Path(next(iter(places))).parent if places else None
 
@@ -122,8 +122,8 @@ def _has_runtime(distribution: Distribution) -> bool:
         return False  # what an interrupted installation left
     files = distribution.read_text("RECORD")
     if files is not None:
-        return f"\n{MODULE}/__init__.py," in f"\n{files}"
-    return MODULE in (distribution.read_text("top_level.txt") or "").split()
+        return f"\n{RUNTIME_MODULE}/__init__.py," in f"\n{files}"
+    return RUNTIME_MODULE in (distribution.read_text("top_level.txt") or "").split()
 
 
 def _normalize(name: str) -> str:

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from ortune.worker.batches import Item, SplitError, join_items, split_outputs
-from ortune.worker.block import Job
+from ortune.worker.block import ItemsJob
 from ortune.worker.outputs import Difference
 
 Compare = Callable[[Sequence[Any], Sequence[Any]], Difference]
@@ -44,7 +44,7 @@ class JobPreparation:
         self._alone: dict[int, Sequence[Any]] = {}
         self._prepared: dict[bytes, PreparedJob] = {}
 
-    def prepare(self, job: Job) -> PreparedJob:
+    def prepare(self, job: ItemsJob) -> PreparedJob:
         """Return the calls of a job, with the comparison of its outputs if the job is checked."""
         key = msgspec.msgpack.encode(job)
         if key not in self._prepared:
@@ -56,7 +56,7 @@ class JobPreparation:
             self._prepared[key] = PreparedJob(calls=calls, difference=difference)
         return self._prepared[key]
 
-    def _find_difference(self, job: Job, calls: Sequence[Item]) -> Difference:
+    def _find_difference(self, job: ItemsJob, calls: Sequence[Item]) -> Difference:
         """Return the largest difference of an item's outputs from those of the item alone."""
         worst = 0.0
         for group, sample in zip(job.groups, calls, strict=True):

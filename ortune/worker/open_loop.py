@@ -41,7 +41,7 @@ TRIAL_CALLS = 32
 MOST_TRIAL_SAMPLES = 1024
 """The trial uses so many samples at most."""
 
-RELAXATIONS = 3.0
+WARM_UP_RELAXATIONS = 3.0
 """Duration of the warm-up as a multiple of the queue's relaxation time. In simulations of M/D/1 and M/M/1 queues
 (`benchmarks/open_loop.py`), p99 then is within 5 % of its value in theory for a utilization of up to 0.9."""
 
@@ -57,7 +57,7 @@ FEW_ARRIVALS = 12.0
 ITERATIONS = 200
 """Steps after which the rate of such a window has converged: to 0.01 where the mean is 1, and better otherwise."""
 
-HIGHEST_UTILIZATION = 0.95
+HIGHEST_PLANNED_UTILIZATION = 0.95
 """Utilization for which the longest warm-up is planned. The relaxation time has no bound as it approaches 1."""
 
 
@@ -365,10 +365,10 @@ def plan_warm_up(durations: NDArray[np.int64], load: Load, longest_ns: int, max_
     # Too long a warm-up takes time, but too short a one makes latencies too short.
     utilization = load.utilization(mean_ns + error_ns)
     variation = float(durations.var()) / (mean_ns * max_batch) ** 2
-    services = relaxation_services(min(utilization, HIGHEST_UTILIZATION), 1 + variation)
+    services = relaxation_services(min(utilization, HIGHEST_PLANNED_UTILIZATION), 1 + variation)
     # A queue of batches is in its steady state after some full ones, however low the utilization is.
     least_ns = WARM_UP_BATCHES * max_batch * mean_ns if max_batch > 1 else 0.0
-    return min(int(max(RELAXATIONS * mean_ns / load.clients * services, least_ns)), longest_ns)
+    return min(int(max(WARM_UP_RELAXATIONS * mean_ns / load.clients * services, least_ns)), longest_ns)
 
 
 def cpu_between(marks: Sequence[Mark]) -> float:

@@ -16,7 +16,7 @@ from typing import Self
 
 from ortune.locks import try_to_lock
 
-PREFIX = "ortune-"
+OWNED_FOLDER_PREFIX = "ortune-"
 
 NAME = re.compile(r"\.?ortune-\d+-[a-z0-9_]{8}")
 """Names of these folders: the process id of the owner, and what `tempfile.mkdtemp` adds. Users have folders of similar
@@ -25,7 +25,7 @@ names, such as `ortune-2026-10-01`, which must never be removed."""
 OWNER = "owner"
 """File in each folder. Its owner holds a lock on it."""
 
-MARK = b"a temporary folder of ortune\n"
+OWNED_FOLDER_MARK = b"a temporary folder of ortune\n"
 """Content of that file."""
 
 MAX_START_S = 3600.0
@@ -52,10 +52,10 @@ class OwnedFolder:
         self.path = Path(tempfile.mkdtemp(prefix=f"{_find_prefix(parent)}{os.getpid()}-", dir=parent))
         fresh = self.path / f"{OWNER}.new"
         descriptor = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-        os.write(descriptor, MARK)
+        os.write(descriptor, OWNED_FOLDER_MARK)
         try_to_lock(descriptor)
         if sys.platform == "win32":  # pragma: no cover  (an open file cannot be renamed there)
-            (self.path / OWNER).write_bytes(MARK)
+            (self.path / OWNER).write_bytes(OWNED_FOLDER_MARK)
         else:
             fresh.rename(self.path / OWNER)  # with this name, it is locked from the beginning
         self._finalizer = weakref.finalize(self, _remove, self.path, descriptor)
@@ -74,7 +74,7 @@ class OwnedFolder:
 
 
 def _find_prefix(parent: Path | None) -> str:
-    return f".{PREFIX}" if parent else PREFIX
+    return f".{OWNED_FOLDER_PREFIX}" if parent else OWNED_FOLDER_PREFIX
 
 
 def _remove(path: Path, descriptor: int) -> None:
@@ -120,6 +120,6 @@ def _is_abandoned(path: Path) -> bool:
         is_new = {each.name for each in path.iterdir()} <= {f"{OWNER}.new"}
         return is_new and time.time() - status.st_mtime > MAX_START_S
     try:
-        return os.read(descriptor, len(MARK) + 1) == MARK and try_to_lock(descriptor) is True
+        return os.read(descriptor, len(OWNED_FOLDER_MARK) + 1) == OWNED_FOLDER_MARK and try_to_lock(descriptor) is True
     finally:
         os.close(descriptor)

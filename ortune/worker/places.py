@@ -22,14 +22,14 @@ from ortune.worker.cpu import read_stat, tick_ns
 PROCESS = Path("/proc/self")
 
 
-class Place(NamedTuple):
+class ThreadPlace(NamedTuple):
     """Where a thread ran last, and its CPU time so far."""
 
     cpu: int
     cpu_ns: int
 
 
-def read_places(threads: Iterable[int], process: Path = PROCESS) -> dict[int, Place]:
+def read_places(threads: Iterable[int], process: Path = PROCESS) -> dict[int, ThreadPlace]:
     """Return the places of threads by their id. Threads that have ended are left out, and all where there is no procfs.
 
     Args:
@@ -38,11 +38,11 @@ def read_places(threads: Iterable[int], process: Path = PROCESS) -> dict[int, Pl
 
     Source: proc(5), /proc/PID/stat. Fields 14 and 15 are user and system time in ticks, field 39 is the CPU.
     """
-    places: dict[int, Place] = {}
+    places: dict[int, ThreadPlace] = {}
     for number in threads:
         try:
             fields = read_stat(process / "task" / str(number))
-            places[number] = Place(int(fields[36]), (int(fields[11]) + int(fields[12])) * tick_ns())
+            places[number] = ThreadPlace(int(fields[36]), (int(fields[11]) + int(fields[12])) * tick_ns())
         except (OSError, ValueError, IndexError):
             continue
     return places
@@ -57,11 +57,11 @@ def find_getcpu() -> Callable[[], int] | None:
     return function
 
 
-def find_place() -> Place | None:
+def find_place() -> ThreadPlace | None:
     """Return the place of the calling thread, in a microsecond; None if the system does not report it."""
     getcpu = find_getcpu()
     number = getcpu() if getcpu else -1
-    return Place(number, time.thread_time_ns()) if number >= 0 else None
+    return ThreadPlace(number, time.thread_time_ns()) if number >= 0 else None
 
 
 class PlaceReader:
@@ -81,10 +81,10 @@ class PlaceReader:
         self._process = process
         self._before = self._read()
 
-    def _read(self) -> dict[int, Place]:
+    def _read(self) -> dict[int, ThreadPlace]:
         return read_places((*self._pool, self._own), self._process)
 
-    def read(self, callers: Sequence[Place] = ()) -> tuple[CpuPlace, ...]:
+    def read(self, callers: Sequence[ThreadPlace] = ()) -> tuple[CpuPlace, ...]:
         """Return the CPU time on each CPU since the last reading, by number of the CPU.
 
         Args:

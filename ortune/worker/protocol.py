@@ -170,7 +170,7 @@ class ExchangeReply(msgspec.Struct, frozen=True, tag=True):
 
 Reply = CreatedReply | LoadedReply | BlockReply | ExchangeReply | FailureReply
 
-MOST_BYTES = 1 << 30
+MOST_MESSAGE_BYTES = 1 << 30
 """Largest size of a message. What claims to be larger is not a message."""
 
 REST_S = 60.0
@@ -244,7 +244,7 @@ def receive(connection: Connection, deadline_s: float) -> bytes:
     if sys.platform == "win32":  # pragma: no cover  (pipes transmit whole messages there)
         if not connection.poll(deadline_s):
             raise TimeoutError
-        return connection.recv_bytes(MOST_BYTES)
+        return connection.recv_bytes(MOST_MESSAGE_BYTES)
     end_s = rest_end_s = time.monotonic() + deadline_s
 
     def read(n_bytes: int) -> bytes:
@@ -266,7 +266,7 @@ def receive(connection: Connection, deadline_s: float) -> bytes:
     (size,) = struct.unpack("!i", read(4))
     if size == -1:
         (size,) = struct.unpack("!Q", read(8))
-    if not 0 <= size <= MOST_BYTES:
+    if not 0 <= size <= MOST_MESSAGE_BYTES:
         raise ValueError(f"it claims to have {size} bytes")
     return read(size)
 

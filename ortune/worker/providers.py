@@ -57,10 +57,14 @@ def choose_providers(
     if wanted is not None and len(filters) < len(set(wanted)):
         raise UsageError(f"{','.join(wanted)}: each provider can be given once.", option="provider")
     # Without the providers that it has, a search would silently try the CPU alone.
-    runtime = require_installed_runtime() if is_installed() else None
-    known = runtime.providers if runtime else ()
-    installed = "the installed onnxruntime does not have it" if runtime else "onnxruntime is not installed"
-    found = find_plugins(filters if wanted else PLUGIN_OF, known) if runtime else {}
+    if is_installed():
+        known = require_installed_runtime().providers
+        installed = "the installed onnxruntime does not have it"
+        found = find_plugins(filters if wanted else PLUGIN_OF, known)
+    else:
+        known = ()
+        installed = "onnxruntime is not installed"
+        found = {}
     names = tuple(filters) if wanted else (CPU, *(name for name in known if name not in {CPU, *NOT_FOR_SEARCHES}))
     names = tuple(dict.fromkeys((*names, *found)))
     plugins, faults = {}, {}

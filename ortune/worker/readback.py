@@ -13,7 +13,7 @@ from ortune.knobs.ids import INTRA_OP_THREAD_AFFINITIES
 from ortune.worker import cpu
 from ortune.worker.session_info import PoolThread, SessionInfo
 
-PINNING_S = 1.0
+LONGEST_PINNING_S = 1.0
 """Maximum time for the threads of a pool to pin themselves."""
 
 
@@ -53,14 +53,14 @@ def read_pool(ids: frozenset[int], config: Config, n_sessions: int) -> tuple[Poo
     """Return the CPUs that the threads of the pools may run on.
 
     Threads pin themselves when they first run, which may be after the session was created. Wait for them for at most
-    `PINNING_S`.
+    `LONGEST_PINNING_S`.
 
     Args:
         ids: Ids of the threads.
         config: Config of the sessions.
         n_sessions: Number of sessions in this process.
     """
-    end_s = time.monotonic() + PINNING_S
+    end_s = time.monotonic() + LONGEST_PINNING_S
     threads = cpu.read_threads(ids)
     while find_unpinned(config, threads, n_sessions) and time.monotonic() < end_s:
         time.sleep(0.005)

@@ -36,7 +36,7 @@ READ_RUNTIME_TIMEOUT_S = 60.0
 READ_RUNTIME_ATTEMPTS = 2
 """A process may be ended for reasons of its own, such as lack of memory for a moment."""
 
-PROBE = """
+RUNTIME_PROBE = """
 import sys
 import msgspec
 from ortune.prctl import die_with_parent
@@ -148,7 +148,7 @@ def find_provider_fault(config: Config) -> str:
             path = folder.path / "probe.onnx"
             path.write_bytes(base64.b64decode(PROBE_MODEL))
             child = subprocess.run(
-                [*PYTHON, "-c", PROBE, str(path), msgspec.json.encode(config).decode()],
+                [*PYTHON, "-c", RUNTIME_PROBE, str(path), msgspec.json.encode(config).decode()],
                 capture_output=True,
                 text=True,
                 errors="replace",  # libraries print what they like

@@ -19,6 +19,7 @@ import msgspec
 
 from ortune.errors import UsageError
 from ortune.knobs.config import CPU, CUDA_BASED, Config, ThreadPool
+from ortune.knobs.knob import LONGEST_SHOWN_VALUE
 from ortune.worker.plugins import add_providers, list_built_in
 
 if TYPE_CHECKING:
@@ -36,8 +37,6 @@ ENUMS = {
 }
 """Attributes of SessionOptions that are enums, and their types. Configs contain the names of the members."""
 
-MOST_SHOWN = 200
-"""Number of characters of a setting that a message shows."""
 
 ASSIGNMENT_ENTRY = "session.record_ep_graph_assignment_info"
 
@@ -187,9 +186,9 @@ def _reject(name: str, value: object, error: Exception) -> UsageError:
     import onnxruntime
 
     reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+    setting = f"{name[:LONGEST_SHOWN_VALUE]}={str(value)[:LONGEST_SHOWN_VALUE]}"
     return UsageError(
-        f"This onnxruntime ({onnxruntime.__version__}) does not accept {name[:MOST_SHOWN]}={str(value)[:MOST_SHOWN]}: "
-        f"{reason}.",
+        f"This onnxruntime ({onnxruntime.__version__}) does not accept {setting}: {reason}.",
         "Remove the setting, or use the onnxruntime version that the config was made with.",
     )
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ortune.prctl import minimize_timer_slack
-from ortune.worker.places import Place, find_place
+from ortune.worker.places import ThreadPlace, find_place
 
 S = TypeVar("S")
 R = TypeVar("R")
@@ -43,7 +43,7 @@ class RealClock:
     """
 
     def __init__(self) -> None:
-        self.places: list[Place] = []
+        self.places: list[ThreadPlace] = []
 
     now_ns = staticmethod(time.perf_counter_ns)
     cpu_ns = staticmethod(time.process_time_ns)

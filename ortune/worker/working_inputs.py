@@ -24,13 +24,13 @@ from ortune.workload import InputOptions, make_feed
 from ortune.workload.data import format_shape
 from ortune.workload.feed import Feed
 from ortune.workload.inputs import describe_feed
-from ortune.workload.working_sizes import Outcome, WorkingInputs, find_working_sizes, list_slots
+from ortune.workload.working_sizes import RunAttempt, WorkingInputs, find_working_sizes, list_slots
 
 SEARCH_S = 20.0
-RUN_S = 5.0
+LONGEST_RUN_S = 5.0
 """Time to look for sizes that work, and for one run. A run that takes longer is ended, and counts as a failure."""
 
-DEADLINE_S = 600.0
+INPUTS_DEADLINE_S = 600.0
 
 MEMORY_BYTES = 8 << 30
 """Memory that the child may use: some sizes make a model use much more than others."""
@@ -53,7 +53,7 @@ class TryRequest(msgspec.Struct, frozen=True, kw_only=True):
     runs: bool = True
 
 
-class Tried(msgspec.Struct, frozen=True, kw_only=True):
+class InputsResult(msgspec.Struct, frozen=True, kw_only=True):
     """What the child found.
 
     Attributes:
@@ -99,8 +99,8 @@ def explain_failed_run(model: ModelInfo, feed: Feed, message: str) -> InputsErro
     return _make_error(model, feed, message, found)
 
 
-def _ask(request: TryRequest) -> Tried | Failure:
-    return ask_child("ortune.worker.working_inputs", request, Tried, deadline_s=DEADLINE_S)
+def _ask(request: TryRequest) -> InputsResult | Failure:
+    return ask_child("ortune.worker.working_inputs", request, InputsResult, deadline_s=INPUTS_DEADLINE_S)
 
 
 def _make_error(model: ModelInfo, feed: Feed, message: str, found: WorkingInputs | None) -> InputsError:
@@ -134,7 +134,7 @@ def shorten_message(message: str) -> str:
 # The rest runs in the child.
 
 
-def try_inputs(request: TryRequest, enter: Enter) -> Tried:
+def try_inputs(request: TryRequest, enter: Enter) -> InputsResult:
     """Run the model, and look for sizes with which it runs if it does not.
 
     Raises:
@@ -149,7 +149,7 @@ def try_inputs(request: TryRequest, enter: Enter) -> Tried:
     if request.runs:
         message = run_once(session, request.model, request.options, limit_s=None)
         if not message:
-            return Tried()
+            return InputsResult()
     try:
         plain = make_session(request.model.path, UNOPTIMIZED)
     except Exception:  # noqa: BLE001  (some operators have no kernel until they are fused)
@@ -157,11 +157,11 @@ def try_inputs(request: TryRequest, enter: Enter) -> Tried:
     depths = find_depths(request.model.path)
     end_s = time.monotonic() + SEARCH_S
 
-    def run(options: InputOptions) -> Outcome | None:
+    def run(options: InputOptions) -> RunAttempt | None:
         if time.monotonic() > end_s:
             return None
-        found = run_once(plain, request.model, options, limit_s=RUN_S)
-        return Outcome(found, find_depth(found, depths))
+        found = run_once(plain, request.model, options, limit_s=LONGEST_RUN_S)
+        return RunAttempt(found, find_depth(found, depths))
 
     found = find_working_sizes(request.model, request.options, run)
     if found:
@@ -169,7 +169,7 @@ def try_inputs(request: TryRequest, enter: Enter) -> Tried:
         options = msgspec.structs.replace(request.options, dims=dims, shapes={**request.options.shapes, **found.shapes})
         if run_once(session, request.model, options, limit_s=None):
             found = None
-    return Tried(message=message, found=found)
+    return InputsResult(message=message, found=found)
 
 
 def run_once(session: Any, model: ModelInfo, options: InputOptions, *, limit_s: float | None) -> str:
@@ -215,7 +215,7 @@ def find_depth(message: str, depths: Mapping[str, int]) -> int:
     return depths.get(names[0], -1) if names else -1
 
 
-def answer(request: TryRequest, enter: Enter) -> Tried:
+def answer(request: TryRequest, enter: Enter) -> InputsResult:
     """Answer the parent, with limited memory."""
     from ortune.worker.main import limit_memory
 

@@ -50,14 +50,14 @@ def with_batches(goal: Goal, *batches: int) -> Goal:
 
 def list_first_axes(model: ModelInfo) -> set[str]:
     """Return the names of the first axes of all inputs, as far as they have one."""
-    firsts = {each.shape[0] for each in model.inputs if each.shape}
+    firsts = {info.shape[0] for info in model.inputs if info.shape}
     return {dim for dim in firsts if isinstance(dim, str) and dim not in PLACEHOLDERS}
 
 
 def name_batch_axes(model: ModelInfo, options: InputOptions) -> set[str]:
     """Return the names of dimensions of which the user, or a record, says that an item has size 1."""
     given = {*options.shapes, *(name for case in options.cases for name in case)}
-    firsts = {each.shape[0] for each in model.inputs if each.shape and each.name in given}
+    firsts = {info.shape[0] for info in model.inputs if info.shape and info.name in given}
     return {*options.dims, *(dim for dim in firsts if isinstance(dim, str))}
 
 
@@ -84,11 +84,11 @@ def check_batch_axis(model: ModelInfo, named: Collection[str] = (), option: str 
 def _check_batch_axis(model: ModelInfo, named: Collection[str]) -> None:
     if not model.inputs:
         raise UsageError(f"{NEEDS} It has no inputs.", "Leave {batch} out.", option="batch")
-    for each in model.inputs:
-        if not each.dtype or each.shape is None:
-            raise UsageError(f"{NEEDS} It declares no shape of input {each.name}.", EXPORT_HINT, option="batch")
-        _check_first("input", each.name, each.shape)
-    firsts = {each.name: each.shape[0] for each in model.inputs if each.shape}
+    for info in model.inputs:
+        if not info.dtype or info.shape is None:
+            raise UsageError(f"{NEEDS} It declares no shape of input {info.name}.", EXPORT_HINT, option="batch")
+        _check_first("input", info.name, info.shape)
+    firsts = {info.name: info.shape[0] for info in model.inputs if info.shape}
     is_common = len(set(firsts.values())) == 1
     for name, dim in firsts.items():
         if not _may_be_batch(dim, named) and (not is_common or _has_other_role(dim)):
@@ -97,7 +97,7 @@ def _check_batch_axis(model: ModelInfo, named: Collection[str]) -> None:
                 f"If its entries are separate items, say so with {{dim={dim}=1}}. Otherwise leave {{batch}} out.",
                 option="batch",
             )
-    later = {dim for each in model.inputs for dim in (each.shape or ())[1:] if isinstance(dim, str)} - PLACEHOLDERS
+    later = {dim for info in model.inputs for dim in (info.shape or ())[1:] if isinstance(dim, str)} - PLACEHOLDERS
     for output in model.outputs:
         if output.shape is None:
             continue  # the outputs of the first batch show it

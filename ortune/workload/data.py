@@ -12,7 +12,7 @@ from ortune.errors import InputsError
 from ortune.file_kinds import name_special
 from ortune.limited import explain_no_access, read_limited
 from ortune.model import Dim, InputInfo
-from ortune.workload.npz import MOST_AXES, Header, read_npz
+from ortune.workload.npz import MOST_AXES, ArrayHeader, read_npz
 from ortune.workload.size import check_size
 from ortune.workload.synthesis import FLOATS, INTEGERS
 from ortune.workload.workload import MOST_SAMPLES
@@ -80,8 +80,12 @@ def _load_samples(path: Path, inputs: tuple[InputInfo, ...]) -> list[dict[str, A
     files = sorted(path.glob("*.npz"), key=_natural)
     samples: list[dict[str, Array]] = []
     loaded_bytes = 0
-    for each in (*folders, *files):
-        found = [_load_folder(each, inputs, loaded_bytes)] if each in folders else _load_npz(each, inputs, loaded_bytes)
+    for source in (*folders, *files):
+        found = (
+            [_load_folder(source, inputs, loaded_bytes)]
+            if source in folders
+            else _load_npz(source, inputs, loaded_bytes)
+        )
         samples += found
         loaded_bytes += sum(array.nbytes for sample in found for array in sample.values())
         _check_count(path, len(samples))
@@ -118,7 +122,7 @@ def _natural(path: Path) -> list[tuple[int, str]]:
 def _load_npz(path: Path, inputs: tuple[InputInfo, ...], loaded_bytes: int = 0) -> list[dict[str, Array]]:
     """Read one sample, or many samples stacked along an additional first axis."""
 
-    def check(headers: Mapping[str, Header]) -> None:
+    def check(headers: Mapping[str, ArrayHeader]) -> None:
         _check_headers(path, headers, inputs, loaded_bytes)
 
     arrays = read_npz(path, check, loaded_bytes=loaded_bytes)
@@ -137,7 +141,9 @@ def _ranks_of(inputs: tuple[InputInfo, ...]) -> dict[str, int]:
     return {info.name: len(info.shape) for info in inputs if info.shape is not None}
 
 
-def _check_headers(path: Path, headers: Mapping[str, Header], inputs: tuple[InputInfo, ...], loaded_bytes: int) -> None:
+def _check_headers(
+    path: Path, headers: Mapping[str, ArrayHeader], inputs: tuple[InputInfo, ...], loaded_bytes: int
+) -> None:
     """Check the arrays of an archive before their values are read.
 
     Raises:
@@ -237,8 +243,10 @@ def check_fit(info: InputInfo, shape: Sequence[int], dtype: DType) -> DType | No
             option="inputs",
         )
     if info.dtype == "string":
-        # NumPy has four bytes for each character.
-        return np.dtype(f"U{dtype.itemsize}") if dtype.kind == "S" else dtype if dtype.kind == "U" else np.dtype("U32")
+        if dtype.kind == "S":
+            # NumPy has four bytes for each character.
+            return np.dtype(f"U{dtype.itemsize}")
+        return dtype if dtype.kind == "U" else np.dtype("U32")
     wanted = np.dtype(info.dtype) if info.dtype in FLOATS | INTEGERS | {"bool"} else None
     if wanted is not None and dtype != wanted and not np.can_cast(dtype, wanted, casting="same_kind"):
         raise InputsError(f"{info.name} has type {dtype}; the model has {info.dtype}.", option="inputs")

@@ -16,7 +16,7 @@ import msgspec
 from ortune.errors import InputsError
 from ortune.model import Dim, InputInfo, ModelInfo
 
-BATCH, SEQUENCE, CHANNELS, IMAGE_SIDE, DEPTH = 1, 128, 3, 224, 8
+BATCH_SIZE, SEQUENCE_LENGTH, N_CHANNELS, IMAGE_SIDE, DEPTH = 1, 128, 3, 224, 8
 """Sizes by role: one request, a sentence or two, a color image of the usual size (a multiple of 32)."""
 
 PLACEHOLDERS = frozenset({"", "?", "-1", "None", "none", "unk"})
@@ -152,29 +152,29 @@ def guess_size(info: InputInfo, axis: int, sides: tuple[int, int] | None = None)
     name = dim if isinstance(dim, str) and dim not in PLACEHOLDERS else ""
     height, width = sides or (IMAGE_SIDE, IMAGE_SIDE)
     for pattern, size in (
-        (BATCH_NAME, BATCH),
+        (BATCH_NAME, BATCH_SIZE),
         (WIDTH_NAME, width),
         (HEIGHT_NAME, height),
-        (CHANNEL_NAME, CHANNELS),
-        (SEQUENCE_NAME, SEQUENCE),
-        (COUNT_NAME, SEQUENCE),
+        (CHANNEL_NAME, N_CHANNELS),
+        (SEQUENCE_NAME, SEQUENCE_LENGTH),
+        (COUNT_NAME, SEQUENCE_LENGTH),
     ):
         if name and pattern.fullmatch(name):
             return size
     if axis == 0:
-        return BATCH
+        return BATCH_SIZE
     rank = len(shape)
     if axis == 1 and rank == 3 and STATE_NAME.search(info.name.lower()):
-        return BATCH  # ONNX's recurrent operators keep their state as [directions, batch, size]
+        return BATCH_SIZE  # ONNX's recurrent operators keep their state as [directions, batch, size]
     if rank >= 4 and info.dtype in PIXELS:
         channels_last = shape[-1] in {1, 3, 4} and shape[1] not in {1, 3, 4}
         if axis == (rank - 1 if channels_last else 1):
-            return CHANNELS
+            return N_CHANNELS
         if axis >= rank - 2 - channels_last:
             return width if axis == rank - 1 - channels_last else height
         return DEPTH
     # An axis of fixed size (a column) would be fixed in the graph; open ones are sequences.
-    return SEQUENCE
+    return SEQUENCE_LENGTH
 
 
 def find_image_sides(model: ModelInfo) -> tuple[int, int] | None:

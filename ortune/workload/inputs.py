@@ -58,7 +58,7 @@ def make_feed(model: ModelInfo, options: InputOptions, batches: Sequence[int] = 
 
 def _without_guesses(tensor: Tensor, known: set[str]) -> Tensor:
     """Return a tensor without the guesses that are known to be right."""
-    return msgspec.structs.replace(tensor, guessed=tuple(each for each in tensor.guessed if each not in known))
+    return msgspec.structs.replace(tensor, guessed=tuple(dim for dim in tensor.guessed if dim not in known))
 
 
 def _make_samples(model: ModelInfo, options: InputOptions, n_items: int = 1) -> Feed:
@@ -146,7 +146,7 @@ def _check_sizes(
     """
     total_bytes, largest, what = 0, -1, ""
     for dims, options in cases:
-        sizes, _ = choose_sizes(model, dims, {**options.shapes, **{name: each.shape for name, each in given.items()}})
+        sizes, _ = choose_sizes(model, dims, {**options.shapes, **{name: array.shape for name, array in given.items()}})
         for info in model.inputs:
             if info.name in given or info.dtype not in ITEM_BYTES or info.name not in sizes:
                 continue  # the last ones are errors, which `_make_sample` explains

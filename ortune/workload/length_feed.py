@@ -13,7 +13,7 @@ from ortune.workload.batching import check_batch_axis, name_batch_axes
 from ortune.workload.dimensions import (
     BATCH_NAME,
     PLACEHOLDERS,
-    SEQUENCE,
+    SEQUENCE_LENGTH,
     Sizes,
     choose_sizes,
     guess_size,
@@ -48,7 +48,7 @@ def find_length_axes(model: ModelInfo, options: InputOptions) -> Axes:
             if axis > 0
             and not isinstance(dim, int)
             and (dim is None or dim not in options.dims)
-            and guess_size(info, axis) == SEQUENCE
+            and guess_size(info, axis) == SEQUENCE_LENGTH
             and not BATCH_NAME.fullmatch(dim or "")
         )
         if axes:

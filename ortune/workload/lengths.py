@@ -18,7 +18,7 @@ from ortune.limited import TooLargeError, read_limited
 
 HIGHEST_LENGTH = 1_000_000
 MOST_LENGTHS = 1_000_000
-MOST_BYTES = 8 * MOST_LENGTHS
+MOST_LENGTHS_BYTES = 8 * MOST_LENGTHS
 
 CAPPED_SHARE = 0.01
 """Share of a lognormal distribution above its largest length, if its sigma is not given. These get that length."""
@@ -26,7 +26,7 @@ CAPPED_SHARE = 0.01
 MOST_SEEN = 10_000
 """Lengths that are made from the calls that `ortune inspect` has counted, about."""
 
-HINT = "Write constant:128, uniform:8-256, lognormal:29,8-256 (median, range), or the path of a file."
+LENGTHS_HINT = "Write constant:128, uniform:8-256, lognormal:29,8-256 (median, range), or the path of a file."
 LINE_HINT = f"Write one whole number from 1 to {HIGHEST_LENGTH} per line."
 
 
@@ -98,19 +98,21 @@ def _parse_distribution(text: str, kind: str, rest: str) -> LengthDistribution:
     }
     found = re.fullmatch(patterns[kind], rest)
     if not found:
-        raise UsageError(f"{_shorten(text)}: is not a distribution of lengths.", HINT)
+        raise UsageError(f"{_shorten(text)}: is not a distribution of lengths.", LENGTHS_HINT)
     if kind == "constant":
         low = high = int(found[1])
     else:
         first = 1 if kind == "uniform" else 2
         low, high = int(found[first]), int(found[first + 1])
     if not 1 <= low <= high <= HIGHEST_LENGTH:
-        raise UsageError(f"{_shorten(text)}: lengths must be from 1 to {HIGHEST_LENGTH}, the smaller one first.", HINT)
+        raise UsageError(
+            f"{_shorten(text)}: lengths must be from 1 to {HIGHEST_LENGTH}, the smaller one first.", LENGTHS_HINT
+        )
     if kind != "lognormal":
         return LengthDistribution(kind="constant" if kind == "constant" else "uniform", low=low, high=high)
     median = float(found[1])
     if not low <= median <= high:
-        raise UsageError(f"{_shorten(text)}: the median must be within the range.", HINT)
+        raise UsageError(f"{_shorten(text)}: the median must be within the range.", LENGTHS_HINT)
     return LengthDistribution(
         kind="lognormal",
         low=low,
@@ -134,11 +136,11 @@ def read_lengths(path: str) -> LengthDistribution:
         UsageError: The file cannot be read, has no lengths, or has something else.
     """
     try:
-        data = read_limited(path, MOST_BYTES)
+        data = read_limited(path, MOST_LENGTHS_BYTES)
     except TooLargeError as error:
         raise UsageError(f"{_shorten(path)}: {error}.", "Use a sample of the lengths.") from None
     except OSError as error:
-        raise UsageError(f"{_shorten(path)}: cannot be read: {error.strerror or error}.", HINT) from None
+        raise UsageError(f"{_shorten(path)}: cannot be read: {error.strerror or error}.", LENGTHS_HINT) from None
     is_json = data.lstrip()[:1] in {b"[", b"{"}
     lengths = _read_json(data, path) if is_json else _read_lines(data, path)
     if not lengths:
@@ -217,10 +219,10 @@ def _read_seen(seen: _Seen, path: str) -> list[int]:
     models = {}
     for model in seen.models:
         counts: dict[int, int] = {}
-        for each in model.shapes:
-            shape = next((one.shape for one in each.inputs if one.shape and len(one.shape) > 1), None)
-            if shape and 1 <= shape[1] <= HIGHEST_LENGTH and shape[0] >= 1 and each.count >= 1:
-                counts[shape[1]] = counts.get(shape[1], 0) + min(each.count * shape[0], MOST_LENGTHS)
+        for model_shape in model.shapes:
+            shape = next((one.shape for one in model_shape.inputs if one.shape and len(one.shape) > 1), None)
+            if shape and 1 <= shape[1] <= HIGHEST_LENGTH and shape[0] >= 1 and model_shape.count >= 1:
+                counts[shape[1]] = counts.get(shape[1], 0) + min(model_shape.count * shape[0], MOST_LENGTHS)
         if counts:
             models[model.name] = counts
     if len(models) > 1:

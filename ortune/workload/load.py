@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
+from ortune.bounds import MOST_CLIENTS, MOST_PROCESSES, MOST_SESSIONS
 from ortune.errors import UsageError
 from ortune.numbers import format_digits
 
@@ -19,10 +20,6 @@ Arrivals = Literal["poisson", "periodic"]
 
 LOWEST_RATE_PER_S = 0.2
 HIGHEST_RATE_PER_S = 1e6
-
-MOST_CLIENTS = 1024
-MOST_SESSIONS = 64
-MOST_PROCESSES = 64
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -41,7 +41,7 @@ ALWAYS_EXPANDED_BYTES = 256 << 20
 MOST_EXPANSION = 100
 """Arrays of more than that size may be at most so many times larger than the archive."""
 
-SUFFIX = ".npy"
+ARRAY_SUFFIX = ".npy"
 
 METHODS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
 """Those of NumPy. Others need memory for decompression that the archive determines."""
@@ -64,7 +64,7 @@ DTYPE = re.compile(r"[<>=|](?:b1|[iu][1248]|f(?:2|4|8|16)|c(?:8|16|32)|[SU][0-9]
 """The types that can be inputs, or that a message can name."""
 
 
-class Header(NamedTuple):
+class ArrayHeader(NamedTuple):
     """What an array in an archive is.
 
     Attributes:
@@ -79,7 +79,7 @@ class Header(NamedTuple):
 
 
 def read_npz(
-    path: Path, check: Callable[[Mapping[str, Header]], None] | None = None, *, loaded_bytes: int = 0
+    path: Path, check: Callable[[Mapping[str, ArrayHeader]], None] | None = None, *, loaded_bytes: int = 0
 ) -> dict[str, Array]:
     """Return the arrays of an archive, by name.
 
@@ -93,19 +93,19 @@ def read_npz(
     """
     place = ""
     try:
-        with _File(path) as file, zipfile.ZipFile(file) as archive:
+        with _PiecewiseFile(path) as file, zipfile.ZipFile(file) as archive:
             members = archive.infolist()
             if len(members) > MOST_ARRAYS:
                 raise ValueError(f"{len(members)} arrays; at most {MOST_ARRAYS} are read")
-            headers: dict[str, Header] = {}
+            headers: dict[str, ArrayHeader] = {}
             for member in members:
                 place = member.filename
-                name = place.removesuffix(SUFFIX)
+                name = place.removesuffix(ARRAY_SUFFIX)
                 if name in headers:
                     raise ValueError("it is there twice")
                 headers[name] = _read_header(archive, member)
             place = ""
-            _check_expansion(path, sum(each.n_bytes for each in headers.values()), loaded_bytes)
+            _check_expansion(path, sum(header.n_bytes for header in headers.values()), loaded_bytes)
             if check is not None:
                 check(headers)
             arrays = {}
@@ -123,7 +123,7 @@ def read_npz(
         raise _reject(path, place, f"{error}" or type(error).__name__) from None
 
 
-class _File(io.FileIO):
+class _PiecewiseFile(io.FileIO):
     """A file of which only small pieces are read: zipfile reads the directory, whose size the file states, at once."""
 
     def __init__(self, path: Path) -> None:
@@ -156,7 +156,7 @@ def _check_expansion(path: Path, n_bytes: int, loaded_bytes: int) -> None:
         )
 
 
-def _read_header(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Header:
+def _read_header(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> ArrayHeader:
     """Return the header of an array.
 
     Raises:
@@ -183,14 +183,14 @@ def _read_header(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Header:
     return _parse_header(text, left_bytes)
 
 
-def _parse_header(text: str, left_bytes: int) -> Header:
+def _parse_header(text: str, left_bytes: int) -> ArrayHeader:
     """Return a header, given its text and the size of the values that follow.
 
     Raises:
         ValueError: It is not that of an array that can be an input, or declares another size.
     """
     found = HEADER.fullmatch(text)
-    if not found or any(text.count(each) != 1 for each in ("'descr'", "'fortran_order'", "'shape'")):
+    if not found or any(text.count(key) != 1 for key in ("'descr'", "'fortran_order'", "'shape'")):
         kind = "it holds records" if "[(" in text else "its header is malformed"
         raise ValueError(kind)
     dtype = found["dtype"]
@@ -208,7 +208,7 @@ def _parse_header(text: str, left_bytes: int) -> Header:
     n_bytes = math.prod(shape) * item_bytes
     if n_bytes != left_bytes:
         raise ValueError(f"it declares {n_bytes} bytes, and has {max(left_bytes, 0)}")
-    return Header(shape=shape, dtype=dtype, n_bytes=n_bytes)
+    return ArrayHeader(shape=shape, dtype=dtype, n_bytes=n_bytes)
 
 
 def _read_array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Array:

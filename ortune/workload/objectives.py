@@ -91,6 +91,6 @@ def parse_objective(name: str) -> Objective:
         UsageError: There is none.
     """
     if name not in FIGURES:
-        names = ", ".join(each for each in FIGURES if each not in OF_PROGRAMS)
+        names = ", ".join(name for name in FIGURES if name not in OF_PROGRAMS)
         raise UsageError(f"{name}: is not a figure.", f"Choose one of {names}.")
     return FIGURES[name].name

@@ -14,7 +14,7 @@ from ortune.numbers import Count
 MeasureKind = Literal["run", "call", "metric", "server"]
 """What is measured: complete runs, calls of a function, a number that the program prints, or requests to a server."""
 
-LONGEST_TEXT = 4096
+LONGEST_PROGRAM_TEXT = 4096
 
 
 class ProgramRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -49,7 +49,7 @@ class ProgramRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     def __post_init__(self) -> None:
         """Reject texts that no search writes."""
         for text in (self.program, self.call, self.metric, self.url):
-            if len(text) > LONGEST_TEXT or "\0" in text:
+            if len(text) > LONGEST_PROGRAM_TEXT or "\0" in text:
                 raise ValueError(f"{text[:40]!r} is too long, or not a text")
 
 

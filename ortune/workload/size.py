@@ -6,7 +6,7 @@ from ortune.errors import InputsError
 from ortune.host.read import read_free_memory_bytes
 from ortune.numbers import format_digits
 
-SHARE = 0.25
+LARGEST_INPUT_SHARE = 0.25
 """Largest share of the free memory that input data may take: each worker process holds a copy of it."""
 
 UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB", "EB")
@@ -25,11 +25,12 @@ def check_size(n_bytes: int, what: str, *, option: str, detail: str = "") -> Non
         InputsError: It takes more than a quarter of the free memory.
     """
     free_bytes = read_free_memory_bytes()
-    if n_bytes > SHARE * free_bytes:
+    if n_bytes > LARGEST_INPUT_SHARE * free_bytes:
+        largest = format_bytes(int(LARGEST_INPUT_SHARE * free_bytes))
         raise InputsError(
             f"{what} {format_bytes(n_bytes)}{f' ({detail})' if detail else ''}, but only {format_bytes(free_bytes)} of "
             "memory is free.",
-            f"Use smaller inputs: at most {format_bytes(int(SHARE * free_bytes))}, as each worker holds a copy.",
+            f"Use smaller inputs: at most {largest}, as each worker holds a copy.",
             option=option,
         )
 

@@ -14,12 +14,12 @@ import msgspec
 
 from ortune.errors import InputsError
 from ortune.model import ModelInfo
-from ortune.workload.dimensions import IMAGE_SIDE, SEQUENCE, choose_sizes, is_name
+from ortune.workload.dimensions import IMAGE_SIDE, SEQUENCE_LENGTH, choose_sizes, is_name
 from ortune.workload.feed import InputOptions
 
 USUAL_SIZES: Mapping[int, tuple[int, ...]] = {
     IMAGE_SIDE: (320, 640, 256, 192, 128, 96, 64, 48, 512, 416, 384, 299, 300, 28, 32, 112, 160, 480, 1024, 800),
-    SEQUENCE: (512, 256, 1024, 64, 32, 16, 8, 4, 2, 1, 77, 80, 100, 400, 2048, 3000, 4096, 16000),
+    SEQUENCE_LENGTH: (512, 256, 1024, 64, 32, 16, 8, 4, 2, 1, 77, 80, 100, 400, 2048, 3000, 4096, 16000),
 }
 """Sizes that models ask for, by the size that was guessed: those of images, and those of sequences."""
 
@@ -29,7 +29,7 @@ MOST_MESSAGE_NUMBERS = 8
 LARGEST_SIZE = 20_000
 """Numbers of a message that are tried, and the largest size that is."""
 
-LARGEST_RATIO = 8
+LARGEST_SIZE_RATIO = 8
 """How many times too small a size may be, if a message has two sizes that should be equal."""
 
 MOST_TRIES = 400
@@ -38,7 +38,7 @@ Slot = tuple[str, int]
 """An open dimension: a symbol and -1, or an input and its axis."""
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class RunAttempt(msgspec.Struct, frozen=True):
     """What a run of the model showed.
 
     Attributes:
@@ -50,7 +50,7 @@ class Outcome(msgspec.Struct, frozen=True):
     depth: int = -1
 
 
-Try = Callable[[InputOptions], Outcome | None]
+Try = Callable[[InputOptions], RunAttempt | None]
 """Runs the model on inputs, or returns None when there is no time left."""
 
 
@@ -122,9 +122,9 @@ def find_working_sizes(model: ModelInfo, options: InputOptions, run: Try) -> Wor
     if not slots:
         return None
     n_tries = 0
-    known: dict[frozenset[tuple[Slot, int]], Outcome | None] = {}
+    known: dict[frozenset[tuple[Slot, int]], RunAttempt | None] = {}
 
-    def attempt(changed: Mapping[Slot, int]) -> Outcome | None:
+    def attempt(changed: Mapping[Slot, int]) -> RunAttempt | None:
         nonlocal n_tries
         key = frozenset(changed.items())
         if key not in known:
@@ -132,7 +132,7 @@ def find_working_sizes(model: ModelInfo, options: InputOptions, run: Try) -> Wor
             try:
                 known[key] = run(apply_sizes(model, options, changed)) if n_tries <= MOST_TRIES else None
             except InputsError as error:  # too large
-                known[key] = Outcome(error.message)
+                known[key] = RunAttempt(error.message)
         return known[key]
 
     best: dict[Slot, int] = {}
@@ -152,7 +152,7 @@ def find_working_sizes(model: ModelInfo, options: InputOptions, run: Try) -> Wor
         return None
     # What helped on the way may not be needed in the end.
     for slot in list(best):
-        fewer = {each: size for each, size in best.items() if each != slot}
+        fewer = {other: size for other, size in best.items() if other != slot}
         outcome = attempt(fewer)
         if outcome is not None and not outcome.message:
             best = fewer
@@ -171,7 +171,7 @@ def propose_changes(slots: Mapping[Slot, int], current: Mapping[Slot, int], mess
     # "128 by 64": a size is half of what it should be.
     for large, small in itertools.combinations(sorted(numbers, reverse=True), 2):
         for slot, size in {**slots, **current}.items():
-            if 1 < small < large <= LARGEST_RATIO * small and size in (large, small) and size * large % small == 0:
+            if 1 < small < large <= LARGEST_SIZE_RATIO * small and size in (large, small) and size * large % small == 0:
                 yield {slot: size * large // small}
     kinds: dict[int, list[Slot]] = {}
     for slot, size in slots.items():

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import msgspec
 
+from ortune.bounds import MOST_ITEMS, MOST_TOLERANCE
 from ortune.errors import UsageError
 from ortune.numbers import FEW, MANY, Count
 from ortune.sanitize import printable
@@ -17,14 +18,6 @@ from ortune.workload.goal import Limit
 from ortune.workload.load import Load
 from ortune.workload.objectives import Objective
 from ortune.workload.program import ProgramRun
-
-MOST_TOLERANCE = 0.1
-"""Largest relative and largest absolute tolerance. With both, a value may be off by a fifth of the largest one. With
-0.5 for both, outputs that are all zero would pass.
-
-Source: twice what `APPROXIMATE_TOLERANCE` allows, and six times the loosest default of a library that compares such
-outputs, 1.6e-2 for bfloat16 in https://docs.pytorch.org/docs/stable/testing.html.
-"""
 
 Share = Annotated[float, msgspec.Meta(ge=0, le=MOST_TOLERANCE)]
 
@@ -82,10 +75,6 @@ APPROXIMATE_TOLERANCE = Tolerance(relative=0.05, absolute=0.05)
 """If the user allows approximations: a larger error means that the config is broken."""
 
 
-MOST_ITEMS = 65_536
-"""Largest number of items in a call."""
-
-
 MOST_SAMPLES = 100_000
 """Largest number of samples of input data. Each takes about a kilobyte in addition to its values."""
 
@@ -119,7 +108,7 @@ class InputData(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 def list_cases(shapes: Mapping[str, Sequence[tuple[int, ...]]]) -> list[dict[str, tuple[int, ...]]]:
     """Return the shape of each input in each sample, given the shapes of each input as in `InputData`."""
     n_cases = max(map(len, shapes.values()), default=1)
-    return [{name: each[place % len(each)] for name, each in shapes.items()} for place in range(n_cases)]
+    return [{name: shape[place % len(shape)] for name, shape in shapes.items()} for place in range(n_cases)]
 
 
 class BackgroundProgram(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -174,5 +163,5 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """Reject a workload without objectives, and numbers of items that no call has."""
         if not self.objectives:
             raise ValueError("there are no objectives")
-        if any(not 1 <= each <= MOST_ITEMS for each in self.batches):
+        if any(not 1 <= batch <= MOST_ITEMS for batch in self.batches):
             raise ValueError(f"batches of {self.batches}: there must be 1 to {MOST_ITEMS} items in a call")

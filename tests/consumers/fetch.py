@@ -44,8 +44,12 @@ def _of_web(path: str) -> bool:
     return path in {"package.json", "types.d.ts"} or path in {
         f"dist/{name}"
         for name in (
-            *("ort.wasm.min.mjs", "ort-wasm-simd-threaded.mjs", "ort-wasm-simd-threaded.wasm"),
-            *("ort.webgpu.min.mjs", "ort-wasm-simd-threaded.asyncify.mjs", "ort-wasm-simd-threaded.asyncify.wasm"),
+            "ort.wasm.min.mjs",
+            "ort-wasm-simd-threaded.mjs",
+            "ort-wasm-simd-threaded.wasm",
+            "ort.webgpu.min.mjs",
+            "ort-wasm-simd-threaded.asyncify.mjs",
+            "ort-wasm-simd-threaded.asyncify.wasm",
         )
     }
 
@@ -125,7 +129,7 @@ def fetch_junit_schema(folder: Path) -> None:
     """
     with tempfile.TemporaryDirectory() as temporary:
         done = subprocess.run(
-            [*(sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"), "--no-binary", ":all:", PYTEST],
+            [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:", PYTEST],
             cwd=temporary,
             capture_output=True,
             text=True,

@@ -174,8 +174,11 @@ class TestOnnxruntimeWeb:
         answer, written = run(TUNED)
         assert answer["isolated"]
         assert unsupported(written) == {
-            *("inter_op_num_threads", "execution_mode", "use_deterministic_compute"),
-            *("session.intra_op.allow_spinning", "session.dynamic_block_base"),
+            "inter_op_num_threads",
+            "execution_mode",
+            "use_deterministic_compute",
+            "session.intra_op.allow_spinning",
+            "session.dynamic_block_base",
         }
         # The caller is one of the threads.
         assert (answer["threads"], answer["workers"]) == (2, 1)

@@ -11,8 +11,19 @@ from tests.fuzz.mutation import make_json_mutation, mutate_bytes
 from tests.fuzz.target import Target, attempt, find_folder, write_input
 
 NAMES = (
-    *("begin", "resume", "launch", "block", "failure", "session_info", "samples", "at_s", "n_calls", "wall_ns"),
-    *("shares", "identity", "n_void"),
+    "begin",
+    "resume",
+    "launch",
+    "block",
+    "failure",
+    "session_info",
+    "samples",
+    "at_s",
+    "n_calls",
+    "wall_ns",
+    "shares",
+    "identity",
+    "n_void",
 )
 
 SEARCH_S = 20.0

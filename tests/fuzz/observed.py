@@ -23,22 +23,35 @@ if TYPE_CHECKING:
     from ortune.program.observation import Reading
 
 NAMES = (
-    *("intra_op_num_threads", "enable_cpu_mem_arena", "graph_optimization_level", "execution_mode", "logid"),
-    *("session.intra_op.allow_spinning", "session.dynamic_block_base", "session.intra_op_thread_affinities"),
-    *("ORT_ENABLE_ALL", "1", "0", "CPUExecutionProvider", "1.23.0", "2.x", "OpenBLAS", "OpenCV", "int64", "string"),
-    *(
-        "/m/a.onnx",
-        "/m/b/a.onnx",
-        "\x00",
-        "../a",
-        "sha256",
-        "sessions",
-        "n_calls",
-        "run",
-        "shape",
-        "format",
-        "/dev/zero",
-    ),
+    "intra_op_num_threads",
+    "enable_cpu_mem_arena",
+    "graph_optimization_level",
+    "execution_mode",
+    "logid",
+    "session.intra_op.allow_spinning",
+    "session.dynamic_block_base",
+    "session.intra_op_thread_affinities",
+    "ORT_ENABLE_ALL",
+    "1",
+    "0",
+    "CPUExecutionProvider",
+    "1.23.0",
+    "2.x",
+    "OpenBLAS",
+    "OpenCV",
+    "int64",
+    "string",
+    "/m/a.onnx",
+    "/m/b/a.onnx",
+    "\x00",
+    "../a",
+    "sha256",
+    "sessions",
+    "n_calls",
+    "run",
+    "shape",
+    "format",
+    "/dev/zero",
 )
 
 SEARCHES = 16
@@ -103,11 +116,11 @@ def _show(folder: Path) -> None:
     from ortune.console.inspect import show_observation
     from ortune.console.safe_console import SafeConsole
     from ortune.program.inspect import explain_lack, summarize
-    from ortune.program.run import Run
+    from ortune.program.run import EndedRun
     from ortune.requests import InspectRequest
 
     observation = summarize(
-        folder, Run(status=0, wall_ns=1, interrupted=False), InspectRequest(command=("python", "app.py"))
+        folder, EndedRun(status=0, wall_ns=1, interrupted=False), InspectRequest(command=("python", "app.py"))
     )
     show_observation(SafeConsole(file=io.StringIO(), width=100), observation, explain_lack(observation))
     encode_json(observation)

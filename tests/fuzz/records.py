@@ -47,7 +47,7 @@ def legal_values(knob: Any) -> list[Any]:
 def record_seeds() -> tuple[bytes, ...]:
     from ortune.knobs import KNOBS
     from ortune.record.files import encode_record, read_record
-    from ortune.record.schema import SCHEMA, Bundle
+    from ortune.record.schema import RECORD_SCHEMA, Bundle
 
     server, limits = ((DATA / f"{name}.ortune.json").read_bytes() for name in ("server", "limits"))
     record = read_record(DATA / "server.ortune.json")
@@ -63,7 +63,7 @@ def record_seeds() -> tuple[bytes, ...]:
             if knob.where in {"session_options", "session_config", "run_options", "run_config", "environment"}:
                 config.setdefault(knob.where, {})[knob.name] = value
         rich.append(json.dumps({**plain, "config": config}).encode())
-    bundle = encode_record(Bundle(schema=SCHEMA, records=(record, read_record(DATA / "limits.ortune.json"))))
+    bundle = encode_record(Bundle(schema=RECORD_SCHEMA, records=(record, read_record(DATA / "limits.ortune.json"))))
     proven = encode_record(with_hosts(record))
     return (server, limits, bundle, proven, *rich)
 

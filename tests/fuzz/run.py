@@ -34,8 +34,22 @@ STUCK_S = 300
 """The process ends if a thousand inputs take longer: code of a library hangs that Python cannot interrupt."""
 
 NAMES = (
-    *("records", "gates", "options", "npz", "models", "sysfs", "histories", "trials", "journals"),
-    *("processes", "calls", "sessions", "plans", "lengths", "reports", "canaries"),
+    "records",
+    "gates",
+    "options",
+    "npz",
+    "models",
+    "sysfs",
+    "histories",
+    "trials",
+    "journals",
+    "processes",
+    "calls",
+    "sessions",
+    "plans",
+    "lengths",
+    "reports",
+    "canaries",
 )
 """The targets. They are imported late, so that atheris can instrument what they import."""
 

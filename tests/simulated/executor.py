@@ -15,7 +15,7 @@ from ortune.queueing.batching import BatchedQueue, make_batch_times, schedule_ba
 from ortune.record.journal import Journal
 from ortune.tuning.resume import JournaledExecutor
 from ortune.worker import Block, BlockPlan, Failure, LiveCandidate, Memory, Runtime, SessionInfo
-from ortune.worker.block import GpuState, Job
+from ortune.worker.block import GpuState, ItemsJob
 from ortune.worker.open_loop import draw_arrivals
 from ortune.workload import Goal, Load
 
@@ -202,9 +202,9 @@ class SimulatedExecutor:
         knows_gpu_use: bool = True,
         launch_s: float = 0.05,
         latency_under: LatencyUnder | None = None,
-        find_job_ns: Callable[[Job], float] = lambda job: 1e6 * len(job.groups),
-        find_job_bytes: Callable[[Job], int] = lambda job: 0,
-        find_fault: Callable[[Job], str] = lambda job: "",
+        find_job_ns: Callable[[ItemsJob], float] = lambda job: 1e6 * len(job.groups),
+        find_job_bytes: Callable[[ItemsJob], int] = lambda job: 0,
+        find_fault: Callable[[ItemsJob], str] = lambda job: "",
         cold: Callable[[Config], Sequence[float]] = lambda config: (),
         most_calls: int = 40,
         fails_at_a_rate: Callable[[Config], bool] = lambda config: False,

@@ -19,7 +19,7 @@ from typing import Any, Literal, Self
 import msgspec
 
 from ortune import __version__
-from ortune.apply.inside.observer import FORMAT
+from ortune.apply.inside.observer import OBSERVATION_FORMAT
 from ortune.host import Host, HostLimits
 from ortune.host.allocators import find_allocators
 from ortune.host.conditions import Conditions, read_conditions
@@ -283,7 +283,7 @@ def observe(model: Path) -> ObservedRun:
         n_other_shapes=100,
     )
     process = ObservedProcess(
-        format=FORMAT,
+        format=OBSERVATION_FORMAT,
         pid=1,
         ppid=0,
         argv=("app.py",),

@@ -22,9 +22,9 @@ class CustomBuildHook(BuildHookInterface):  # type: ignore[type-arg]
         assert spec.loader
         modules = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(modules)
-        package = Path(self.root) / modules.TARGET
+        package = Path(self.root) / modules.TARGET_PACKAGE
         if not modules.is_sdist():
             self._folder = tempfile.TemporaryDirectory(prefix="ortune-apply-")
-            package = Path(self._folder.name) / modules.TARGET
+            package = Path(self._folder.name) / modules.TARGET_PACKAGE
             modules.copy_package(package)
-        build_data["force_include"][str(package)] = modules.TARGET
+        build_data["force_include"][str(package)] = modules.TARGET_PACKAGE

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 SOURCE = "ortune"
-TARGET = "ortune_apply"
+TARGET_PACKAGE = "ortune_apply"
 
 HERE = Path(__file__).parent
 PACKAGE = HERE.parents[1]
 """Folder of the package ortune, unless this is a source distribution."""
 
-OVERLAY = HERE / TARGET
+OVERLAY = HERE / TARGET_PACKAGE
 """Folder with modules that replace those of ortune, or that ortune does not have."""
 
 ROOTS = ("ortune.apply.api", "ortune.apply.command", "ortune.apply.install", "ortune.enable")
@@ -103,7 +103,7 @@ def rename(text: str, closure: Collection[str]) -> str:
             places.append((node.lineno - 1, node.col_offset))  # type: ignore[attr-defined]
     for line, column in places:
         before, after = lines[line][:column], lines[line][column:]
-        lines[line] = before + after.replace(SOURCE.encode(), TARGET.encode(), 1)
+        lines[line] = before + after.replace(SOURCE.encode(), TARGET_PACKAGE.encode(), 1)
     return b"".join(lines).decode()
 
 
@@ -139,10 +139,10 @@ def find_closure() -> dict[str, Path]:
         found[name] = modules[name]
         parts = name.split(".")
         pending += [".".join(parts[:n]) for n in range(1, len(parts))]
-        pending += [each for each in modules if name in LOADERS and each.startswith(f"{LOADERS[name]}.")]
-        for each in imports_of(modules[name]):
-            if each.module.split(".")[0] == SOURCE:
-                pending += [each.module, *_find_home(each, modules)]
+        pending += [module for module in modules if name in LOADERS and module.startswith(f"{LOADERS[name]}.")]
+        for imported in imports_of(modules[name]):
+            if imported.module.split(".")[0] == SOURCE:
+                pending += [imported.module, *_find_home(imported, modules)]
     return dict(sorted(found.items()))
 
 
@@ -175,15 +175,15 @@ def imports_of(path: Path) -> list[Import]:
 def lazy_exports(path: Path) -> dict[str, str]:
     """Return the names that a package imports for type checkers only, with their modules: those of PEP 562."""
     imports = _imports(ast.parse(path.read_text(encoding="utf-8")), type_checking=True)
-    return {each.name: each.module for each in imports}
+    return {imported.name: imported.module for imported in imports}
 
 
 def third_party(closure: dict[str, Path], standard: frozenset[str]) -> dict[str, set[str]]:
     """Return the top-level packages outside the standard library that modules import, with these modules."""
     found: dict[str, set[str]] = {}
     for name, path in closure.items():
-        for each in imports_of(path):
-            top = each.module.split(".")[0]
+        for imported in imports_of(path):
+            top = imported.module.split(".")[0]
             if top != SOURCE and top not in standard:
                 found.setdefault(top, set()).add(name)
     return found

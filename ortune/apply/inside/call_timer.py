@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from ortune.apply.inside.explain import write_stderr
-from ortune.apply.inside.gate import Gate, open_gate
+from ortune.apply.inside.gate import CallGate, open_gate
 from ortune.apply.inside.returned import describe_returned
 
 MAIN = "__main__"
@@ -64,7 +64,7 @@ class CallTimer:
         self._path = path.split(".")
         self._folder = Path(plan["log"])
         self._observer = observer
-        self._gate: Gate | None = open_gate(plan.get("gate"))
+        self._gate: CallGate | None = open_gate(plan.get("gate"))
         self._most_returned = int(plan.get("returned") or 0)
         self._lock = threading.RLock()
         self._file: int | None = None
@@ -121,8 +121,8 @@ class CallTimer:
                 names[last] = self._wrap(function)
             else:
                 owner = names[owners[0]]
-                for each in owners[1:]:
-                    owner = getattr(owner, each)
+                for attribute in owners[1:]:
+                    owner = getattr(owner, attribute)
                 function = inspect.getattr_static(owner, last)
                 setattr(owner, last, self._wrap(function))
         except (KeyError, AttributeError, TypeError):
@@ -328,11 +328,11 @@ def is_main(module: str) -> bool:
     if module == MAIN:
         return True
     arguments = iter(sys.orig_argv[1:])
-    for each in arguments:
-        if each in ("-X", "-W"):
+    for argument in arguments:
+        if argument in ("-X", "-W"):
             next(arguments, None)
-        elif each.startswith("-m"):
-            return (each[2:] or next(arguments, "")) in (module, module.removesuffix(f".{MAIN}"))
-        elif not each.startswith("-") or each == "-c":
+        elif argument.startswith("-m"):
+            return (argument[2:] or next(arguments, "")) in (module, module.removesuffix(f".{MAIN}"))
+        elif not argument.startswith("-") or argument == "-c":
             break
     return False

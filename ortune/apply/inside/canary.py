@@ -32,7 +32,7 @@ from typing import Any
 from ortune.apply.inside.endings import call_after_fork, call_before_end
 from ortune.apply.inside.explain import write_stderr
 
-FORMAT = 1
+METRICS_FORMAT = 1
 """Version of the files."""
 
 CANARY = "canary"
@@ -44,26 +44,26 @@ CONTROL_REASON = "this process is in the control arm"
 GROWTH = 1.01
 """Ratio of the bounds of a bucket. The middle of a bucket differs from a duration in it by at most 0.5%."""
 
-SCALE = 1 / math.log(GROWTH)
+GROWTH_SCALE = 1 / math.log(GROWTH)
 
 SHORTEST_NS = 1_000
 LONGEST_NS = 1_000_000_000_000
 """Range of durations that buckets distinguish. Shorter and longer ones count as its ends."""
 
-FIRST_BUCKET = int(math.log(SHORTEST_NS) * SCALE)
-LAST_BUCKET = int(math.log(LONGEST_NS) * SCALE)
+FIRST_BUCKET = int(math.log(SHORTEST_NS) * GROWTH_SCALE)
+LAST_BUCKET = int(math.log(LONGEST_NS) * GROWTH_SCALE)
 
-MOST_MODELS = 16
+MOST_COUNTED_MODELS = 16
 """Number of models whose calls are counted."""
 
-MOST_TEXT = 200
+LONGEST_METRICS_TEXT = 200
 """Length of texts that are written."""
 
 LEAST_INTERVAL_NS = 1_000_000_000
 MOST_INTERVAL_NS = 10_000_000_000
 """Time between two writes of the file: a quarter of the time since the first call, within these bounds."""
 
-WRITE_SHARE = 100
+METRICS_WRITE_SHARE = 100
 """How many times longer the time between two writes is than a write takes, at least."""
 
 WAIT_S = 2.0
@@ -139,7 +139,7 @@ class ModelCalls:
         end_ns = time.perf_counter_ns()
         canary = self._canary
         duration_ns = min(max(end_ns - start_ns, SHORTEST_NS), LONGEST_NS)
-        bucket = int(math.log(duration_ns) * SCALE)
+        bucket = int(math.log(duration_ns) * GROWTH_SCALE)
         with canary.lock:
             if failed:
                 self.n_failed += 1
@@ -243,15 +243,15 @@ class Canary:
         with self.lock:
             model = self._models.get(sha256)
             if model is None:
-                if len(self._models) >= MOST_MODELS:
+                if len(self._models) >= MOST_COUNTED_MODELS:
                     return None
-                model = self._models[sha256] = ModelCalls(self, Path(name).name[:MOST_TEXT], sha256)
+                model = self._models[sha256] = ModelCalls(self, Path(name).name[:LONGEST_METRICS_TEXT], sha256)
             if is_tuned:
                 model.n_tuned += 1
             else:
                 model.n_own += 1
                 if self.arm == CANARY:
-                    model.reason = str(reason)[:MOST_TEXT]
+                    model.reason = str(reason)[:LONGEST_METRICS_TEXT]
         return model if self._sink is not None else None
 
     def write_soon(self) -> None:
@@ -273,7 +273,7 @@ class Canary:
             finally:
                 self._writing.release()
             end_ns = time.perf_counter_ns()
-            self.next_write_ns = max(self.next_write_ns, end_ns + WRITE_SHARE * (end_ns - start_ns))
+            self.next_write_ns = max(self.next_write_ns, end_ns + METRICS_WRITE_SHARE * (end_ns - start_ns))
 
     def write(self) -> None:
         """Write what was counted, as this process may end."""
@@ -303,7 +303,7 @@ class Canary:
         """Return what was counted as JSON types; see `ortune.fleet.canary_metrics.ProcessMetrics`."""
         with self.lock:
             return {
-                "format": FORMAT,
+                "format": METRICS_FORMAT,
                 "host": self._host,
                 "host_class": self._plan.get("host_class", ""),
                 "pid": self._pid,
@@ -313,7 +313,7 @@ class Canary:
                 "decided_ns": self._decided[1],
                 "share": self._share,
                 "config": self._plan.get("config", ""),
-                "onnxruntime": str(getattr(sys.modules.get("onnxruntime"), "__version__", ""))[:MOST_TEXT],
+                "onnxruntime": str(getattr(sys.modules.get("onnxruntime"), "__version__", ""))[:LONGEST_METRICS_TEXT],
                 "written_ns": time.time_ns(),
                 "wall_ns": time.perf_counter_ns() - self.first_ns,
                 "cpu_ns": time.process_time_ns() - self._first_cpu_ns,
@@ -343,4 +343,4 @@ def choose_arm(host: str, pid: int, start_ns: int, share: float) -> str:
 def read_host_name() -> str:
     """Return the name of this host. In a container, that is the name of the container or the pod."""
     name = os.uname().nodename if hasattr(os, "uname") else os.environ.get("COMPUTERNAME", "")
-    return name[:MOST_TEXT]
+    return name[:LONGEST_METRICS_TEXT]

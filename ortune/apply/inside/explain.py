@@ -117,8 +117,14 @@ def printable(text: str) -> str:
 
     Source: `ortune.sanitize.LOG_COMMAND`.
     """
-    text = "".join(each if each.isprintable() else " " if each.isspace() else "\ufffd" for each in text)
+    text = "".join(map(_printable_character, text))
     return re.sub(r"(?<=#)#(?=\w*\[)", "\N{FULLWIDTH NUMBER SIGN}", text)
+
+
+def _printable_character(character: str) -> str:
+    if character.isprintable():
+        return character
+    return " " if character.isspace() else "\ufffd"
 
 
 def _read_provider_options(session: Any) -> dict[str, str]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from types import ModuleType
 
-MODULE = "onnxruntime.capi.onnxruntime_inference_collection"
+SESSION_MODULE = "onnxruntime.capi.onnxruntime_inference_collection"
 """The module that defines InferenceSession; `onnxruntime` only re-exports it."""
 
 PLAN_VARIABLE = "ORTUNE_APPLY"
@@ -26,8 +26,22 @@ OFF = "off"
 HOOK = "hook"
 
 PARTS = (
-    *("options_log", "providers", "plugins", "settings", "explain", "calls", "processes", "fit", HOOK),
-    *("gate", "returned", "call_timer", "samples", "endings", "observer", "canary"),
+    "options_log",
+    "providers",
+    "plugins",
+    "settings",
+    "explain",
+    "calls",
+    "processes",
+    "fit",
+    HOOK,
+    "gate",
+    "returned",
+    "call_timer",
+    "samples",
+    "endings",
+    "observer",
+    "canary",
 )
 """Modules of this folder. Each imports only modules that come before it. Those after the hook are for programs that are
 measured or observed, and for canaries."""
@@ -106,10 +120,10 @@ def activate(get_plan: Callable[[], Plan], *, environment: bool = False) -> bool
     if hasattr(sys, STATE):
         return False
     setattr(sys, STATE, (get_plan, environment))
-    if MODULE in sys.modules:
-        patch(sys.modules[MODULE])
+    if SESSION_MODULE in sys.modules:
+        patch(sys.modules[SESSION_MODULE])
     else:
-        sys.meta_path.insert(0, Finder(MODULE, patch))
+        sys.meta_path.insert(0, Finder(SESSION_MODULE, patch))
     return True
 
 

@@ -18,7 +18,7 @@ COUNT_AT = (1, 10, 100, MOST_CALLS)
 MANY_TIMES = 2
 """How many times as many calls at a time as were measured mean another load."""
 
-LEAST_SHARE = 0.1
+LEAST_OTHER_SHARE = 0.1
 """Share of calls with other shapes from which a record does not fit."""
 
 
@@ -94,7 +94,7 @@ class FitCheck:
             self.is_done = self._n_calls >= MOST_CALLS
             if self._n_calls in COUNT_AT:
                 self._count_processes()
-            other = next((each for each in map(self._read_other, feed.items()) if each), None)
+            other = next((candidate for candidate in map(self._read_other, feed.items()) if candidate), None)
             if other:
                 self._n_other += 1
                 self._others[other] = self._others.get(other, 0) + 1
@@ -121,8 +121,8 @@ class FitCheck:
     def explain(self) -> list[str]:
         """Return how the calls differ from those that the record was measured with, each as a sentence."""
         found = []
-        if self._n_other and self._n_other >= LEAST_SHARE * self._n_calls:
-            name, shape = max(self._others, key=lambda each: self._others[each])
+        if self._n_other and self._n_other >= LEAST_OTHER_SHARE * self._n_calls:
+            name, shape = max(self._others, key=lambda key: self._others[key])
             given = show_shape(shape)
             known = ", ".join(sorted(map(show_shape, self._shapes[name]))[:3])
             known += ", ..." if len(self._shapes[name]) > 3 else ""

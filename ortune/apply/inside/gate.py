@@ -28,7 +28,7 @@ RETRY_S = 0.002
 """Time after which a coroutine tries again to pass. Waiting for the lock would block all others."""
 
 
-class Gate:
+class CallGate:
     """The gate of one process.
 
     Locks belong to open files, not to threads. Each thread therefore opens the turnstile itself, and the lock of the
@@ -134,6 +134,6 @@ class _Closer:
         os.close(self._descriptor)
 
 
-def open_gate(folder: Any) -> Gate | None:
+def open_gate(folder: Any) -> CallGate | None:
     """Return the gate of a folder; None if there is no folder, or the system has no `flock`."""
-    return Gate(str(folder)) if folder and fcntl is not None else None
+    return CallGate(str(folder)) if folder and fcntl is not None else None

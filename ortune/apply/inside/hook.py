@@ -40,7 +40,7 @@ from ortune.apply.inside.settings import (
     show_value,
 )
 
-MOST_TEXT = 1000
+LONGEST_NOTE = 1000
 """Length of texts that are noted."""
 
 MOST_CHECKS = 64
@@ -215,10 +215,10 @@ class Hook:
         if not folder or not self.plan["rules"]:
             return
         line = {
-            "model": model[:MOST_TEXT],
+            "model": model[:LONGEST_NOTE],
             "has_rule": tuned is not None or reason != NO_RULE,
             "is_tuned": tuned is not None,
-            "reason": str(reason)[:MOST_TEXT],
+            "reason": str(reason)[:LONGEST_NOTE],
         }
         with contextlib.suppress(OSError):  # ortune has ended, and the program continues
             descriptor = os.open(Path(folder, SESSIONS_FILE), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -342,7 +342,7 @@ class Hook:
             # For a model that is passed as bytes, the program may name the folder of its external data. If it does
             # not, the external data cannot be checked.
             folder = read_entry(options, EXTERNAL_FOLDER) if path is None else str(path.parent)
-            if folder and any(not _is_same(Path(folder, each["name"]), each) for each in others):
+            if folder and any(not _is_same(Path(folder, other["name"]), other) for other in others):
                 continue
             return dict(rule)
         raise Skip(NO_RULE)

@@ -27,7 +27,7 @@ from ortune.apply.inside.endings import call_after_fork, call_before_end
 from ortune.apply.inside.explain import list_threads, write_stderr
 from ortune.apply.inside.samples import Reservoir, Sampler
 
-FORMAT = 1
+OBSERVATION_FORMAT = 1
 """Version of the files."""
 
 PIDS_FILE = "pids.txt"
@@ -36,25 +36,25 @@ PIDS_FILE = "pids.txt"
 WRITE_INTERVAL_NS = 250_000_000
 """Time between two writes of the file, at least."""
 
-WRITE_SHARE = 50
+OBSERVER_WRITE_SHARE = 50
 """How many times longer the time between two writes is than a write takes, at least."""
 
 LONGEST_POSTPONED_NS = 1_000_000_000
 """By how much time that a write waits, such as for a disk, can postpone the next one."""
 
-MOST_SESSIONS = 256
+MOST_OBSERVED_SESSIONS = 256
 """Number of sessions of a process that are described. Further ones count as sessions of one with the same model."""
 
-MOST_SHAPES = 4096
+MOST_OBSERVED_SHAPES = 4096
 """Number of combinations of shapes that are counted for each session."""
 
 SHOWN_SHAPES = 256
 """Number of combinations of shapes that are written, the most frequent ones."""
 
-MOST_TEXT = 1000
+LONGEST_OBSERVED_TEXT = 1000
 """Length of texts that are written."""
 
-MOST_ITEMS = 64
+MOST_WRITTEN_ITEMS = 64
 """Number of arguments and options that are written."""
 
 HASHED_BYTES = 64 << 20
@@ -154,7 +154,7 @@ class SessionWatch:
         except (AttributeError, TypeError):  # lists, and values of onnxruntime
             key = tuple((str(name), *read_shape(value)) for name, value in feed.items())
             n_seen = self._shapes.get(key)
-        if n_seen is None and len(self._shapes) >= MOST_SHAPES:
+        if n_seen is None and len(self._shapes) >= MOST_OBSERVED_SHAPES:
             self._n_other_shapes += 1
         else:
             self._shapes[key] = (n_seen or 0) + 1
@@ -171,7 +171,10 @@ class SessionWatch:
             "total_ns": self.total_ns,
             "first_ns": self.first_ns,
             "most_concurrent": self.most_active,
-            "shapes": [{"inputs": [describe_input(*each) for each in key], "count": count} for key, count in shown],
+            "shapes": [
+                {"inputs": [describe_input(*input_shape) for input_shape in key], "count": count}
+                for key, count in shown
+            ],
             "n_other_shapes": self._n_other_shapes + sum(n for _, n in shapes) - sum(n for _, n in shown),
         }
         if self.reservoir is not None:
@@ -298,7 +301,7 @@ class Observer:
             create_ns: Time that its creation took.
         """
         try:
-            options = {name: limit_value(each) for name, each in list(facts["options"].items())[:MOST_ITEMS]}
+            options = {name: limit_value(value) for name, value in list(facts["options"].items())[:MOST_WRITTEN_ITEMS]}
             facts = {**describe_model(source), **facts, "options": options}
             facts |= {"inherited": False, "created_ns": max(start_ns - self._origin_ns, 0), "create_ns": create_ns}
             self._add_watch(session, facts)
@@ -309,12 +312,12 @@ class Observer:
 
     def _add_watch(self, session: Any, facts: dict[str, Any]) -> None:
         with self.lock:
-            if len(self._watches) < MOST_SESSIONS:
+            if len(self._watches) < MOST_OBSERVED_SESSIONS:
                 reservoir = None if self._sampler is None else self._sampler.add_session()
                 watch = SessionWatch(self, facts, reservoir)
                 self._watches.append(watch)
             else:
-                found = next((each for each in self._watches if is_alike(each.facts, facts)), None)
+                found = next((known for known in self._watches if is_alike(known.facts, facts)), None)
                 if found is None:
                     self._n_left_out += 1
                     return
@@ -342,9 +345,9 @@ class Observer:
             end_ns = time.perf_counter_ns()
             self.work_ns += end_ns - start_ns
             # A disk or a CPU that is busy for a moment does not postpone the next one for long.
-            wait_ns = min(WRITE_SHARE * (end_ns - start_ns), LONGEST_POSTPONED_NS)
+            wait_ns = min(OBSERVER_WRITE_SHARE * (end_ns - start_ns), LONGEST_POSTPONED_NS)
             cpu_ns = time.thread_time_ns() - cpu_start_ns
-            self.next_write_ns = end_ns + max(WRITE_INTERVAL_NS, WRITE_SHARE * cpu_ns, wait_ns)
+            self.next_write_ns = end_ns + max(WRITE_INTERVAL_NS, OBSERVER_WRITE_SHARE * cpu_ns, wait_ns)
         except FileNotFoundError:  # ortune has ended, and the program continues
             self._gave_up = True
         except Exception as error:  # noqa: BLE001  (observing must not stop the program)
@@ -362,15 +365,15 @@ class Observer:
         if now_ns >= self._next_libraries_ns:
             self._libraries = list_libraries()
             taken_ns = time.perf_counter_ns() - now_ns
-            self._next_libraries_ns = now_ns + max(4 * WRITE_INTERVAL_NS, 4 * WRITE_SHARE * taken_ns)
+            self._next_libraries_ns = now_ns + max(4 * WRITE_INTERVAL_NS, 4 * OBSERVER_WRITE_SHARE * taken_ns)
         with self.lock:
             running_ns = now_ns - self._busy_since_ns if self._n_active else 0
-            watches = [each for each in self._watches if each.n_calls or not each.facts["inherited"]]
+            watches = [watch for watch in self._watches if watch.n_calls or not watch.facts["inherited"]]
             return {
-                "format": FORMAT,
+                "format": OBSERVATION_FORMAT,
                 "pid": self._pid,
                 "ppid": os.getppid() if hasattr(os, "getppid") else 0,
-                "argv": [each[:MOST_TEXT] for each in sys.orig_argv[:MOST_ITEMS]],
+                "argv": [argument[:LONGEST_OBSERVED_TEXT] for argument in sys.orig_argv[:MOST_WRITTEN_ITEMS]],
                 "onnxruntime": self.onnxruntime,
                 "start_ns": self._start_ns,
                 "wall_ns": now_ns - self._origin_ns,
@@ -405,15 +408,15 @@ def describe_model(source: Any) -> dict[str, Any]:
         size_bytes = state.st_size
         sha256 = _hash_small(path, size_bytes, state.st_mtime_ns)
     return {
-        "model": str(given)[:MOST_TEXT],
-        "path": str(path)[:MOST_TEXT],
+        "model": str(given)[:LONGEST_OBSERVED_TEXT],
+        "path": str(path)[:LONGEST_OBSERVED_TEXT],
         "package": found[1] if found else "",
         "size_bytes": size_bytes,
         "sha256": sha256,
     }
 
 
-@functools.lru_cache(maxsize=MOST_SESSIONS)
+@functools.lru_cache(maxsize=MOST_OBSERVED_SESSIONS)
 def _hash_small(path: str, size_bytes: int, changed_ns: int) -> str:
     """Return the SHA-256 of a file; empty if it is large. It is hashed again after it was changed."""
     if size_bytes > HASHED_BYTES:
@@ -432,7 +435,7 @@ def is_alike(first: dict[str, Any], second: dict[str, Any]) -> bool:
 
 def limit_value(value: Any) -> Any:
     """Return a value as a JSON type, a long text shortened."""
-    return value if isinstance(value, (bool, int, float)) else str(value)[:MOST_TEXT]
+    return value if isinstance(value, (bool, int, float)) else str(value)[:LONGEST_OBSERVED_TEXT]
 
 
 def read_shape(value: Any) -> tuple[tuple[int, ...] | None, str]:
@@ -454,7 +457,7 @@ def describe_input(name: str, shape: tuple[int, ...] | None, dtype: Any) -> dict
     names = {"object": "string", "float": "float32", "double": "float64"}
     text = "string" if text.startswith(("<U", ">U", "|S")) else names.get(text, text)
     known = None if shape is None else [int(size) for size in shape]
-    return {"name": str(name)[:MOST_TEXT], "dtype": text[:MOST_TEXT], "shape": known}
+    return {"name": str(name)[:LONGEST_OBSERVED_TEXT], "dtype": text[:LONGEST_OBSERVED_TEXT], "shape": known}
 
 
 def list_libraries() -> list[str]:
@@ -464,7 +467,7 @@ def list_libraries() -> list[str]:
     except OSError:
         return []
     files = {line.rpartition("/")[2] for line in lines if "/" in line}
-    return [name for name, pattern in LIBRARIES.items() if any(pattern.search(each) for each in files)]
+    return [name for name, pattern in LIBRARIES.items() if any(pattern.search(file) for file in files)]
 
 
 class BoundInput:

@@ -107,7 +107,7 @@ class OptionsLog:
 
     def add_entry(self, options: Any, name: str, text: str) -> None:
         """Add a configuration entry without logging it."""
-        add = next(self._methods[each] for each in ADDS_ENTRY if each in self._methods)
+        add = next(self._methods[method] for method in ADDS_ENTRY if method in self._methods)
         add(options, name, text)
 
     def copy(self, options: Any, *, with_providers: bool = True) -> Any:

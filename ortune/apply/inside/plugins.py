@@ -83,7 +83,7 @@ class PluginLibraries:
         if self._register is None:
             raise Skip(f"the installed onnxruntime {onnxruntime.__version__} cannot load {package}")
         with self._lock:
-            found = [each for each in onnxruntime.get_ep_devices() if each.ep_name == provider]
+            found = [device for device in onnxruntime.get_ep_devices() if device.ep_name == provider]
             if not found and provider not in self._paths:
                 try:
                     path = str(getattr(importlib.import_module(plugin["module"]), plugin["function"])())
@@ -93,12 +93,12 @@ class PluginLibraries:
                 except Exception as error:  # noqa: BLE001  (packages and onnxruntime may raise anything)
                     raise Skip(f"{package} cannot be loaded: {str(error).strip().partition(chr(10))[0]}") from None
                 self._paths[provider] = path
-                found = [each for each in onnxruntime.get_ep_devices() if each.ep_name == provider]
+                found = [device for device in onnxruntime.get_ep_devices() if device.ep_name == provider]
         device_type, vendor = plugin["device_type"], plugin["vendor"]
-        for each in found:
-            is_type = device_type in ("", each.device.type.name.lower())
-            if is_type and vendor.lower() in ("", str(each.device.vendor).lower()):
-                return each
+        for device in found:
+            is_type = device_type in ("", device.device.type.name.lower())
+            if is_type and vendor.lower() in ("", str(device.device.vendor).lower()):
+                return device
         wanted = f"{device_type} {vendor}".strip()
         raise Skip(f"{package} finds no device{f' {wanted}' if wanted else ''} on this host")
 

@@ -182,9 +182,9 @@ def read_requested(providers: Any, options: Any) -> dict[str, Options]:
     rejected = Skip("the program's providers are not valid")
     if not isinstance(providers, Sequence) or isinstance(providers, (str, bytes)):
         raise rejected
-    pairs = [(each, {}) if isinstance(each, str) else each for each in providers]
+    pairs = [(provider, {}) if isinstance(provider, str) else provider for provider in providers]
     if options is not None:
-        is_valid = isinstance(options, Sequence) and all(isinstance(each, str) for each in providers)
+        is_valid = isinstance(options, Sequence) and all(isinstance(provider, str) for provider in providers)
         if not is_valid or len(options) != len(providers):
             raise rejected
         pairs = list(zip(providers, options, strict=True))

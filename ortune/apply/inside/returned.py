@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-MOST_VALUES = 512
+MOST_DESCRIBED_VALUES = 512
 """Number of elements of an array, or of a list, that are described."""
 
 MOST_PARTS = 2000
@@ -24,16 +24,16 @@ MOST_PARTS = 2000
 DEEPEST = 8
 """Levels of lists in lists that are described."""
 
-MOST_BYTES = 1 << 24
+MOST_DESCRIBED_BYTES = 1 << 24
 """Number of bytes that are described."""
 
-MOST_TEXT = 10_000
+LONGEST_DESCRIBED_TEXT = 10_000
 """Characters of a string that are described."""
 
 MOST_LABELS = 64
 """Number of elements up to which integers of 8 bits are labels, and compared exactly."""
 
-SHARE = "~"
+ABSOLUTE_MARK = "~"
 """Stands before numbers whose difference is compared as it is, and not relative to them; see `ortune.program.text`."""
 
 SMALL = 1e-3
@@ -78,18 +78,18 @@ class _Description:
         if isinstance(value, complex):
             return f"{_describe_float(value.real)} {_describe_float(value.imag)}i"
         if isinstance(value, str):
-            rest = f" {len(value)}" if len(value) > MOST_TEXT else ""
-            text = value[:MOST_TEXT].encode(errors="backslashreplace").decode()
+            rest = f" {len(value)}" if len(value) > LONGEST_DESCRIBED_TEXT else ""
+            text = value[:LONGEST_DESCRIBED_TEXT].encode(errors="backslashreplace").decode()
             return json.dumps(text, ensure_ascii=False) + rest
         if isinstance(value, (bytes, bytearray, memoryview)):
             data = memoryview(value).cast("B")
-            return f"bytes {len(data)} x{hashlib.sha256(data[:MOST_BYTES]).hexdigest()}"
+            return f"bytes {len(data)} x{hashlib.sha256(data[:MOST_DESCRIBED_BYTES]).hexdigest()}"
         if isinstance(getattr(getattr(value, "dtype", None), "kind", None), str):
             return self._describe_array(value, depth)
         if isinstance(value, dict):
             items = [
-                f"{self.describe(key, depth + 1)}: {self.describe(each, depth + 1)}"
-                for key, each in self._first(value.items())
+                f"{self.describe(key, depth + 1)}: {self.describe(item, depth + 1)}"
+                for key, item in self._first(value.items())
             ]
             return f"{{{', '.join(items)}}} {len(value)}"
         if isinstance(value, (list, tuple)):
@@ -103,18 +103,18 @@ class _Description:
     def _first(self, items: Iterable[Any]) -> Iterable[Any]:
         """Yield items as long as there may be more parts."""
         for number, item in enumerate(items):
-            if number >= MOST_VALUES or self._n_parts >= MOST_PARTS:
+            if number >= MOST_DESCRIBED_VALUES or self._n_parts >= MOST_PARTS:
                 return
             yield item
 
     def _describe_list(self, value: list[Any] | tuple[Any, ...], depth: int) -> str:
         sample = value[:: _find_step(len(value))]
         numbers = [
-            each.item() if hasattr(each, "dtype") and getattr(each, "shape", None) == () else each for each in sample
+            item.item() if hasattr(item, "dtype") and getattr(item, "shape", None) == () else item for item in sample
         ]
-        if len(numbers) > 1 and all(type(each) in {int, float} for each in numbers) and float in map(type, numbers):
+        if len(numbers) > 1 and all(type(number) in {int, float} for number in numbers) and float in map(type, numbers):
             return f"[{_describe_numbers(numbers)}] {len(value)}"
-        return f"[{', '.join(self.describe(each, depth + 1) for each in self._first(sample))}] {len(value)}"
+        return f"[{', '.join(self.describe(item, depth + 1) for item in self._first(sample))}] {len(value)}"
 
     def _describe_array(self, value: Any, depth: int) -> str:
         kind, shape = value.dtype.kind, tuple(value.shape)
@@ -128,7 +128,7 @@ class _Description:
             # Pixels, or quantized values: they may differ by a step, as those of floats do.
             return f"{head} {_describe_numbers(sample.tolist(), is_coarse=True)}"
         if kind in "biu":
-            return f"{head} {' '.join(str(int(each)) for each in sample.tolist())}"
+            return f"{head} {' '.join(str(int(item)) for item in sample.tolist())}"
         if kind in "OUS":
             return f"{head} {self.describe(sample.tolist(), depth + 1)}"
         raise NotDescribedError
@@ -136,7 +136,7 @@ class _Description:
 
 def _find_step(n: int) -> int:
     """Return the distance of the elements of a sample. It is odd, so that channels of images alternate."""
-    return -(-n // MOST_VALUES) | 1 if n > MOST_VALUES else 1
+    return -(-n // MOST_DESCRIBED_VALUES) | 1 if n > MOST_DESCRIBED_VALUES else 1
 
 
 def _describe_float(value: float) -> str:
@@ -148,6 +148,8 @@ def _describe_numbers(values: list[Any], *, is_coarse: bool = False) -> str:
 
     Shares of pixels may differ by one unit of the last digit, and others by as much as `compare_text` allows.
     """
-    scale = max((abs(each) for each in values if math.isfinite(each)), default=0.0)
-    shown = " ".join(f"{SHARE}{each / scale if scale else each:.{2 if is_coarse else 6}f}" for each in values)
+    scale = max((abs(value) for value in values if math.isfinite(value)), default=0.0)
+    shown = " ".join(
+        f"{ABSOLUTE_MARK}{value / scale if scale else value:.{2 if is_coarse else 6}f}" for value in values
+    )
     return f"{scale:.{1 if is_coarse else 6}e} {shown}"

@@ -22,7 +22,7 @@ NPY_ALIGNMENT = 64
 TEXT_KINDS = "OU"
 """Kinds of NumPy's types that hold strings."""
 
-KINDS = f"biufc{TEXT_KINDS}"
+SAVED_KINDS = f"biufc{TEXT_KINDS}"
 """Kinds of NumPy's types that are saved."""
 
 
@@ -119,12 +119,12 @@ class Sampler:
             dropped = []
             if len(reservoir.entries) > self._max_samples:
                 dropped.append(reservoir.drop_last())
-            while sum(each.n_bytes for each in self._reservoirs) > self._max_bytes:
-                dropped.append(max(self._reservoirs, key=lambda each: each.n_bytes).drop_last())
-            for each in dropped:
-                if each is not entry:
+            while sum(kept.n_bytes for kept in self._reservoirs) > self._max_bytes:
+                dropped.append(max(self._reservoirs, key=lambda reservoir: reservoir.n_bytes).drop_last())
+            for old in dropped:
+                if old is not entry:
                     with contextlib.suppress(OSError):
-                        (self._folder / each.file).unlink()
+                        (self._folder / old.file).unlink()
             if entry not in dropped:
                 write_npz(self._folder / entry.file, arrays)
 
@@ -140,10 +140,10 @@ def read_arrays(feed: Any) -> dict[str, Any] | None:
             array = value.numpy() if callable(getattr(value, "numpy", None)) else numpy.asarray(value)
         except Exception:  # noqa: BLE001  (values on other devices raise anything)
             return None
-        if not isinstance(array, numpy.ndarray) or array.dtype.kind not in KINDS:
+        if not isinstance(array, numpy.ndarray) or array.dtype.kind not in SAVED_KINDS:
             return None
         if array.dtype.kind in TEXT_KINDS:
-            if not all(isinstance(each, str) for each in array.ravel().tolist()):
+            if not all(isinstance(text, str) for text in array.ravel().tolist()):
                 return None
             array = array.astype(str)
         arrays[str(name)] = array

@@ -318,7 +318,12 @@ def share_pool(own: Any, log: OptionsLog) -> Any:
     if own is not None and not own.use_per_session_threads:
         return own
     attributes, entries = read_own_settings(own, log)
-    options = log.kind() if own is None else log.copy(own) if log.is_complete(own) else own
+    if own is None:
+        options = log.kind()
+    elif log.is_complete(own):
+        options = log.copy(own)
+    else:
+        options = own
     if options is not own:
         for name, value in attributes.items():
             setattr(options, name, value)

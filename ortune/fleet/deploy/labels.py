@@ -14,7 +14,7 @@ from typing import NamedTuple
 from ortune.errors import UsageError
 from ortune.host import HostClass
 
-PREFIX = "feature.node.kubernetes.io/cpu-model"
+CPU_MODEL_LABEL = "feature.node.kubernetes.io/cpu-model"
 
 VENDORS = {"GenuineIntel": "Intel", "AuthenticAMD": "AMD", "HygonGenuine": "Hygon"}
 """Node Feature Discovery's names of vendors, by what the CPU itself says."""
@@ -63,7 +63,9 @@ def find_labels(host: HostClass) -> NodeLabels:
             "as that of the instance type."
         )
         return NodeLabels(labels, tuple(notes))
-    labels |= dict(zip((f"{PREFIX}.vendor_id", f"{PREFIX}.family", f"{PREFIX}.id"), model, strict=True))
+    labels |= dict(
+        zip((f"{CPU_MODEL_LABEL}.vendor_id", f"{CPU_MODEL_LABEL}.family", f"{CPU_MODEL_LABEL}.id"), model, strict=True)
+    )
     notes.insert(0, "The labels cpu-model are those of Node Feature Discovery, which must run in the cluster.")
     if model == SKYLAKE_SERVER:
         notes.append("Skylake, Cascade Lake and Cooper Lake have the same labels.")

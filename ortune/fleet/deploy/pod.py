@@ -12,7 +12,7 @@ from ortune.export.literals import YAML
 from ortune.fleet.deploy.shell import RUN_IN_CONTAINER
 from ortune.fleet.deploy.task import Task, check_word
 
-APP = "ortune"
+APP_LABEL = "ortune"
 """Value of the label that all pods of ortune have, and the name of their container."""
 
 SECRET_FOLDER = "/etc/ortune/storage"  # noqa: S105 - it is a path
@@ -37,7 +37,7 @@ def make_header(task: Task) -> list[str]:
 
 def make_labels(task: Task, indent: int) -> list[str]:
     """Return the labels of an object."""
-    labels = {"app.kubernetes.io/name": APP, "app.kubernetes.io/instance": task.name}
+    labels = {"app.kubernetes.io/name": APP_LABEL, "app.kubernetes.io/instance": task.name}
     return indent_lines(indent, ["labels:", *(f"  {key}: {text}" for key, text in labels.items())])
 
 
@@ -55,7 +55,7 @@ def make_placement(task: Task) -> list[str]:
         "      - topologyKey: kubernetes.io/hostname",
         "        labelSelector:",
         "          matchLabels:",
-        f"            app.kubernetes.io/name: {APP}",
+        f"            app.kubernetes.io/name: {APP_LABEL}",
     ]
 
 
@@ -69,14 +69,14 @@ def make_container(task: Task) -> list[str]:
     for word in words:
         check_word(word, in_shell=False)
     lines = [
-        f"- name: {APP}",
+        f"- name: {APP_LABEL}",
         f"  image: {quote_plain(task.image)}",
         "  command:",
         "    - sh",
         "    - -c",
         "    - |",
         *indent_lines(6, RUN_IN_CONTAINER.splitlines()),
-        f"    - {APP}",
+        f"    - {APP_LABEL}",
         "  args:",
         *(f"    - {quote(word)}" for word in words),
         "  env:",

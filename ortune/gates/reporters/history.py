@@ -20,13 +20,13 @@ from ortune.times import stamp
 YEARS = range(1970, 3000)
 """Years of entries. A plot needs some time before and after."""
 
-MOST_BYTES = 32 << 20
+MOST_HISTORY_BYTES = 32 << 20
 """Largest size of a history that is read. An entry has less than a kilobyte."""
 
 MOST_BROKEN = 1000
 """Number of broken lines of a file that is taken for a history. Each causes a warning."""
 
-HINT = "Such files are written by ortune gate with {history=FILE}."
+HISTORY_HINT = "Such files are written by ortune gate with {history=FILE}."
 
 
 class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,9 +147,9 @@ def read_history(path: Path) -> tuple[tuple[HistoryEntry, ...], tuple[int, ...]]
         RecordError: The file cannot be read, or has no entry.
     """
     try:
-        content = read_limited(path, MOST_BYTES)
+        content = read_limited(path, MOST_HISTORY_BYTES)
     except OSError as error:
-        raise RecordError(f"Cannot read {path}: {error.strerror}.", HINT) from None
+        raise RecordError(f"Cannot read {path}: {error.strerror}.", HISTORY_HINT) from None
     except TooLargeError as error:
         raise RecordError(
             f"{path} is not a history that ortune can read: {error}.",
@@ -174,9 +174,9 @@ def parse_history(content: bytes, name: str) -> tuple[tuple[HistoryEntry, ...], 
             broken.append(number)
             if len(broken) > MOST_BROKEN:
                 raise RecordError(
-                    f"{name} is not a history of gates: more than {MOST_BROKEN} lines are no entries.", HINT
+                    f"{name} is not a history of gates: more than {MOST_BROKEN} lines are no entries.", HISTORY_HINT
                 )
     if not entries:
         fault = f"{name} is not a history of gates." if broken else f"{name} is empty."
-        raise RecordError(fault, HINT)
+        raise RecordError(fault, HISTORY_HINT)
     return tuple(entries), tuple(broken)

@@ -57,17 +57,17 @@ def _make_notes(results: Sequence[GateResult | GateError]) -> list[str]:
             notes.append(f"**{name}**: base {escape_markdown(base)}; head {escape_markdown(head)}.")
             notes += [f"{name}: {escape_markdown(note)}" for note in result.notes]
         notes.append(f"{SIGNS[result.decision]} {name}: {escape_markdown(result.reason)}")
-    measured = [each for each in results if isinstance(each, GateResult)]
+    measured = [result for result in results if isinstance(result, GateResult)]
     if measured:
         host = measured[0].host
-        how = "one after the other" if any(each.noise.one_at_a_time for each in measured) else "interleaved"
+        how = "one after the other" if any(result.noise.one_at_a_time for result in measured) else "interleaved"
         notes.append(
             "Percentages are the cost of head relative to base; above 0% is worse. Both sides were measured "
             f"{how} on {escape_markdown(host.cpu_name)}, {host.n_usable} CPUs."
         )
     notes.extend(
-        f"{escape_markdown(each.name)}: base vs. a second copy of itself {describe_interval(each.self_check)}."
-        for each in measured
-        if each.self_check
+        f"{escape_markdown(result.name)}: base vs. a second copy of itself {describe_interval(result.self_check)}."
+        for result in measured
+        if result.self_check
     )
     return notes

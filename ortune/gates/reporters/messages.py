@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ortune.gates.results import LARGEST_SLOWDOWN, Finding, GateResult
+from ortune.gates.results import LARGEST_ALLOWED_SLOWDOWN, Finding, GateResult
 from ortune.knobs import describe
 from ortune.measure.interval import Interval
 from ortune.numbers import NO_UPPER_BOUND, format_digits, is_unbounded
@@ -25,7 +25,7 @@ def describe_failure(allowed: float) -> str:
 
 def describe_failures(findings: Sequence[Finding]) -> str:
     """Return why a head fails in some objectives, such as `p50 is worse by more than 3%`."""
-    return "; ".join(f"{each.objective} is {describe_failure(each.allowed)}" for each in findings)
+    return "; ".join(f"{finding.objective} is {describe_failure(finding.allowed)}" for finding in findings)
 
 
 def describe_undecided(findings: Sequence[Finding], n_claims: int) -> str:
@@ -36,9 +36,9 @@ def describe_undecided(findings: Sequence[Finding], n_claims: int) -> str:
         n_claims: Objectives and limits of all gates that run together.
     """
     parts = []
-    if unclear := ", ".join(each.objective for each in findings if not each.is_above):
+    if unclear := ", ".join(finding.objective for finding in findings if not finding.is_above):
         parts.append(f"the confidence interval of {unclear} includes the allowed slowdown")
-    if above := ", ".join(each.objective for each in findings if each.is_above):
+    if above := ", ".join(finding.objective for finding in findings if finding.is_above):
         parts.append(
             f"the confidence interval of {above} is above the allowed slowdown, but the wider one that {n_claims} "
             "objectives and limits need together includes it"
@@ -56,7 +56,7 @@ def describe_interval(interval: Interval) -> str:
 
 def describe_allowed(allowed: float) -> str:
     """Return the allowed slowdown, such as `+3%`, or the required gain, such as `-48%`."""
-    if allowed >= 1 + LARGEST_SLOWDOWN:
+    if allowed >= 1 + LARGEST_ALLOWED_SLOWDOWN:
         return "any"
     return f"{'+' * (allowed >= 1)}{percent(allowed)}"
 

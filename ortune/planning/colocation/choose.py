@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ortune.planning.choose import TIE, find_correction
+from ortune.planning.choose import DEPLOYMENT_TIE, find_correction
 from ortune.planning.colocation.result import PlannedSharing
 
 
@@ -34,7 +34,7 @@ def choose_sharing(rows: Sequence[PlannedSharing], scale: float) -> tuple[int | 
         if rows[place].kind == "default":
             return place, f"the default deployment of each model {meets}"
     largest = max(find_scale(rows[place]) for place in group)
-    equal = [place for place in group if find_scale(rows[place]) >= (1 - TIE) * largest]
+    equal = [place for place in group if find_scale(rows[place]) >= (1 - DEPLOYMENT_TIE) * largest]
     chosen = min(equal, key=lambda place: rows[place].memory_bytes)
     default = next((row for row in rows if row.kind == "default"), None)
     if default is None:

@@ -22,16 +22,16 @@ from ortune.worker import BlockPlan, Failure, LiveCandidate
 from ortune.worker.colocated import ColocatedBlock, open_colocated
 from ortune.workload import Load
 
-ARRIVALS_PER_BLOCK, ARRIVALS_PER_PROCESS = 8, 4
-SHORTEST_BLOCK_NS = 500_000_000
-LONGEST_BLOCK_NS = 20_000_000_000
+ARRIVALS_PER_COLOCATED_BLOCK, ARRIVALS_PER_PROCESS = 8, 4
+SHORTEST_COLOCATED_BLOCK_NS = 500_000_000
+LONGEST_COLOCATED_BLOCK_NS = 20_000_000_000
 """Requests of each model in a block on average, and of each of its processes, at least, and the limits of the block's
 duration. All models are measured over the same window, so the one with the lowest rate decides. The upper limit does
 not apply to the requests of each process."""
 
-LONGEST_WARM_UP_S = 3.0
+LONGEST_COLOCATED_WARM_UP_S = 3.0
 
-FEWEST_ROUNDS, MOST_ROUNDS = 4, 100
+FEWEST_COLOCATED_ROUNDS, MOST_COLOCATED_ROUNDS = 4, 100
 LAUNCHES = 2
 """Rounds of each launch, and launches of each sharing."""
 
@@ -68,16 +68,20 @@ class OpenHost:
     def __init__(self, opened: Sequence[OpenComparison], defaults: Sequence[Deployment]) -> None:
         self.opened = tuple(opened)
         self.runner = opened[0].runner
-        self.launch_s = sum(each.calibration.launch_s for each in opened)
-        self._runners = [DeploymentRunner(each, default) for each, default in zip(opened, defaults, strict=True)]
+        self.launch_s = sum(comparison.calibration.launch_s for comparison in opened)
+        self._runners = [
+            DeploymentRunner(comparison, default) for comparison, default in zip(opened, defaults, strict=True)
+        ]
 
     def measure_alone(self, number: int, deployments: Sequence[Deployment]) -> list[Timing | None]:
         """Measure deployments of a model briefly, in rounds with its default deployment, while nothing else runs."""
         return [
             None
-            if each is None or each.failure
-            else Timing(samples_ns=each.samples_ns, cpu_ns_per_call=each.cpu_ns_per_call, peak_bytes=each.peak_bytes)
-            for each in self._runners[number].screen(deployments)
+            if screened is None or screened.failure
+            else Timing(
+                samples_ns=screened.samples_ns, cpu_ns_per_call=screened.cpu_ns_per_call, peak_bytes=screened.peak_bytes
+            )
+            for screened in self._runners[number].screen(deployments)
         ]
 
     def launch(self, sharing: Sharing, loads: Sequence[Load]) -> LiveCandidate | Failure:
@@ -122,18 +126,21 @@ def plan_block(
     demands: Sequence[Demand],
     scale: float,
     *,
-    longest_warm_up_s: float = LONGEST_WARM_UP_S,
+    longest_warm_up_s: float = LONGEST_COLOCATED_WARM_UP_S,
 ) -> BlockPlan:
     """Return how long a block is, so that each process of each model gets several requests.
 
     A block has at least one request of each process. With few on average, they would arrive too evenly.
     """
-    loads = [load for each in sharings for load in each.loads_at(demands, scale)]
+    loads = [load for sharing in sharings for load in sharing.loads_at(demands, scale)]
     longest_s = max(
-        max(ARRIVALS_PER_BLOCK, ARRIVALS_PER_PROCESS * load.processes) / (load.rate_per_s or math.inf) for load in loads
+        max(ARRIVALS_PER_COLOCATED_BLOCK, ARRIVALS_PER_PROCESS * load.processes) / (load.rate_per_s or math.inf)
+        for load in loads
     )
     fewest_s = max(ARRIVALS_PER_PROCESS * load.processes / (load.rate_per_s or math.inf) for load in loads)
-    duration_ns = math.ceil(max(min(max(longest_s * 1e9, SHORTEST_BLOCK_NS), LONGEST_BLOCK_NS), fewest_s * 1e9))
+    duration_ns = math.ceil(
+        max(min(max(longest_s * 1e9, SHORTEST_COLOCATED_BLOCK_NS), LONGEST_COLOCATED_BLOCK_NS), fewest_s * 1e9)
+    )
     lead_in_ns = duration_ns // 20
     return BlockPlan(
         load=loads[0],
@@ -152,7 +159,7 @@ def find_block_s(plan: BlockPlan) -> float:
 
 def find_launch_s(host: SharedHost, sharing: Sharing) -> float:
     """Return the time that a launch of a sharing and the warm-up of its queues take, about."""
-    n_more = sum(each.processes - 1 for each in sharing.deployments) / len(sharing.deployments)
+    n_more = sum(deployment.processes - 1 for deployment in sharing.deployments) / len(sharing.deployments)
     return host.launch_s * (1 + n_more / 2) + 1.0
 
 
@@ -165,11 +172,11 @@ def count_rounds(
     time_s: float,
 ) -> int:
     """Return the rounds of each launch that fit into a time: no more than the figures need."""
-    launches_s = LAUNCHES * sum(find_launch_s(host, each) for each in sharings)
+    launches_s = LAUNCHES * sum(find_launch_s(host, sharing) for sharing in sharings)
     fitting = int((time_s - launches_s) / (LAUNCHES * len(sharings) * find_block_s(plan)))
-    needed = max(2 * required_calls(each.figure) / (each.rate_per_s * scale) for each in demands)
-    most = min(math.ceil(needed * 1e9 / plan.duration_ns / LAUNCHES), MOST_ROUNDS)
-    return max(min(fitting, max(most, 2 * FEWEST_ROUNDS)), FEWEST_ROUNDS)
+    needed = max(2 * required_calls(demand.figure) / (demand.rate_per_s * scale) for demand in demands)
+    most = min(math.ceil(needed * 1e9 / plan.duration_ns / LAUNCHES), MOST_COLOCATED_ROUNDS)
+    return max(min(fitting, max(most, 2 * FEWEST_COLOCATED_ROUNDS)), FEWEST_COLOCATED_ROUNDS)
 
 
 def measure_together(
@@ -198,7 +205,7 @@ def measure_together(
     Returns:
         What was measured of each. After a failure that repeats, a sharing has no more blocks.
     """
-    found = [Together(sharing=each) for each in sharings]
+    found = [Together(sharing=sharing) for sharing in sharings]
     n_done, n_total = 0, LAUNCHES * rounds
     observe(n_done, n_total)
     for launch in range(LAUNCHES):
@@ -275,7 +282,7 @@ def find_latencies(
     loads = sharing.loads_at(demands, scale)
     parts = [[[block.parts[number] for block in stream] for stream in streams] for number in range(len(demands))]
     moments = [find_moments(own, load) for own, load in zip(parts, loads, strict=True)]
-    longest_ns = max((each.relaxation_ns for each in moments if each), default=0.0)
+    longest_ns = max((moment.relaxation_ns for moment in moments if moment), default=0.0)
     return [
         summarize_rate(
             own,

@@ -13,9 +13,9 @@ from ortune.measure.interval import DEFAULT_CONFIDENCE
 from ortune.planning.colocation.result import HostPlan, ModelResult, PlannedSharing
 from ortune.planning.pick import MODEL, PickedDeployment, describe_search, find_load
 from ortune.planning.result import LARGEST_FIGURE, SMALLEST_FIGURE, Estimate
-from ortune.record.schema import SCHEMA, Evidence, Record, Verdict
+from ortune.record.schema import RECORD_SCHEMA, Evidence, Record, Verdict
 
-LONGEST_NAME = 30
+LONGEST_SERVER_NAME = 30
 """Characters of the name of a server, without its prefix and its number."""
 
 
@@ -31,7 +31,7 @@ def pick_models(plan: HostPlan, pick: int | str | None = None) -> tuple[PickedDe
     """
     place = find_place(plan, pick)
     row = plan.rows[place]
-    names = name_servers([each.demand.name for each in plan.models])
+    names = name_servers([model.demand.name for model in plan.models])
     picked = []
     n_before = 0
     for number, (planned, found) in enumerate(zip(plan.models, row.models, strict=True)):
@@ -109,10 +109,10 @@ def name_servers(names: Sequence[str]) -> list[str]:
     """
     found: list[str] = []
     for name in names:
-        own = re.sub(r"[^a-z0-9]+", "-", name.lower())[-LONGEST_NAME:].strip("-")
+        own = re.sub(r"[^a-z0-9]+", "-", name.lower())[-LONGEST_SERVER_NAME:].strip("-")
         first = f"{MODEL}-{own}".rstrip("-")
         candidates = [first, *(f"{first}-{number}" for number in range(2, len(names) + 2))]
-        found.append(next(each for each in candidates if each not in found))
+        found.append(next(candidate for candidate in candidates if candidate not in found))
     return found
 
 
@@ -128,11 +128,11 @@ def make_record(plan: HostPlan, place: int, number: int, capacity: Estimate | No
     row, planned = plan.rows[place], plan.models[number]
     found = row.models[number]
     base, config = find_base(plan, number), found.deployment.config
-    tried = [each.models[number].deployment.config for each in plan.rows]
-    tried += [each.deployments[number].config for each in plan.rejected]
+    tried = [tried_row.models[number].deployment.config for tried_row in plan.rows]
+    tried += [rejected.deployments[number].config for rejected in plan.rejected]
     sustained_per_s = capacity.estimate if capacity else found.served_per_s
     return Record(
-        schema=SCHEMA,
+        schema=RECORD_SCHEMA,
         config=config,
         base=base,
         evidence=Evidence(

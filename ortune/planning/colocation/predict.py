@@ -13,16 +13,16 @@ from ortune.planning.colocation.timings import Timing
 from ortune.planning.deployment import Deployment
 from ortune.queueing.services import resample
 from ortune.queueing.shared_cores import SharedLatencies, SharedService, simulate_shared_cores
-from ortune.queueing.simulation import HIGHEST_UTILIZATION
+from ortune.queueing.simulation import HIGHEST_SIMULATED_UTILIZATION
 from ortune.workload.objectives import FIGURES
 
-PRECISION = 0.02
+SCALE_PRECISION = 0.02
 """How closely a scale is enclosed, as a share of it."""
 
-FAR, NEAR = 2.0, 1.15
+FAR, NEAR_SCALE = 2.0, 1.15
 """Factors by which a scale is changed until it is enclosed, from a guess and from a rough prediction."""
 
-WIDEST = 64.0
+WIDEST_SCALE_FACTOR = 64.0
 """Factor around the start in which a scale is searched, in either direction."""
 
 FEW_REQUESTS, MANY_REQUESTS = 800, 2000
@@ -56,12 +56,12 @@ class Predictor(msgspec.Struct, frozen=True, kw_only=True):
             scale: By what all rates are multiplied.
             n_requests: Requests of the model with the lowest rate.
         """
-        if scale > HIGHEST_UTILIZATION * self.find_highest_scale(sharing, timings):
+        if scale > HIGHEST_SIMULATED_UTILIZATION * self.find_highest_scale(sharing, timings):
             return math.inf
         found = self.simulate(
             sharing, timings, scale, n_requests=n_requests, most_requests=REQUESTS_OF_ALL * n_requests
         )
-        return max(compare_with_target(each, demand) for each, demand in zip(found, self.demands, strict=True))
+        return max(compare_with_target(estimate, demand) for estimate, demand in zip(found, self.demands, strict=True))
 
     def find_highest_scale(self, sharing: Sharing, timings: Sequence[Timing]) -> float:
         """Return the scale at which the callers of a model, or all cores, are always busy; see `find_ratio`."""
@@ -111,7 +111,7 @@ class Predictor(msgspec.Struct, frozen=True, kw_only=True):
             step: Factor by which it is changed until it is enclosed.
             n_requests: Requests of the model with the lowest rate.
         """
-        least, most = start / WIDEST, start * WIDEST
+        least, most = start / WIDEST_SCALE_FACTOR, start * WIDEST_SCALE_FACTOR
 
         def keeps(scale: float) -> bool:
             return self.find_ratio(sharing, timings, scale, n_requests) <= 1
@@ -127,7 +127,7 @@ class Predictor(msgspec.Struct, frozen=True, kw_only=True):
                 high = low
                 if low <= least:
                     return 0.0
-        while high > (1 + PRECISION) * low:
+        while high > (1 + SCALE_PRECISION) * low:
             middle = math.sqrt(low * high)
             low, high = (middle, high) if keeps(middle) else (low, middle)
         return low
@@ -138,7 +138,7 @@ def compare_with_target(found: SharedLatencies, demand: Demand) -> float:
 
     A queue that grows without bound keeps no target.
     """
-    busy = found.utilization / HIGHEST_UTILIZATION
+    busy = found.utilization / HIGHEST_SIMULATED_UTILIZATION
     if busy > 1:
         return math.inf
     if not demand.slo:

@@ -21,7 +21,7 @@ from ortune.requests import HostPlanRequest
 from ortune.worker.installed import find_installed_version, require_runtime
 from ortune.workload import Goal, InputOptions, Limit
 
-USUAL_BUDGET_S = 300.0
+USUAL_HOST_PLAN_BUDGET_S = 300.0
 
 
 class HostPlanOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,7 +36,7 @@ class HostPlanOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     headroom: float = 0.2
     price_per_hour: float | None = None
-    budget_s: float = USUAL_BUDGET_S
+    budget_s: float = USUAL_HOST_PLAN_BUDGET_S
     seed: int = 0
 
 
@@ -93,7 +93,7 @@ def prepare_host_plan(request: HostPlanRequest) -> PreparedHostPlan:
         options=HostPlanOptions(
             headroom=request.headroom,
             price_per_hour=request.price,
-            budget_s=request.budget or USUAL_BUDGET_S,
+            budget_s=request.budget or USUAL_HOST_PLAN_BUDGET_S,
             seed=request.seed,
         ),
     )
@@ -166,7 +166,7 @@ def assign_targets(
         if not name:
             continue
         spellings = [{path, own, PurePath(path).name} for path, own in zip(paths, names, strict=True)]
-        places = [place for place, each in enumerate(spellings) if name in each]
+        places = [place for place, spelling in enumerate(spellings) if name in spelling]
         if len(places) != 1:
             why = "names more than one of the models" if places else "names none of the models"
             raise UsageError(f"{name}={limit.text}: {name} {why}.", f"They are {', '.join(names)}.", option="slo")
@@ -203,7 +203,7 @@ def check_used(given: Mapping[str, Any], known: Sequence[set[str]], what: str, o
         InputsError: One does not.
     """
     for name in given:
-        if not any(name in each for each in known):
+        if not any(name in known_names for known_names in known):
             names = ", ".join(sorted(set().union(*known)))
             raise InputsError(
                 f"{name}: no model has {'an' if what == 'input' else 'a'} {what} of that name.",

@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from ortune.bounds import MOST_MODELS
 from ortune.host import HostClass
 from ortune.measure.comparison import Noise
 from ortune.model.identity import ModelIdentity
@@ -17,14 +18,13 @@ from ortune.worker import Runtime
 from ortune.workload import Workload
 from ortune.workload.objectives import Objective
 
-SCHEMA = 1
+HOST_PLAN_SCHEMA = 1
 """Version of the document."""
 
-MOST_MODELS = 64
 MOST_SHARINGS = 1000
-"""Models and sharings that a document holds at most."""
+"""Sharings that a document holds at most."""
 
-Verdict = Literal["kept", "unclear", "broken"]
+TargetVerdict = Literal["kept", "unclear", "broken"]
 """Whether a target is kept: the interval of the latency lies below it, contains it, or lies above it. It is also broken
 if requests arrive faster than they are served. Without a target, the interval of the utilization is compared with 1."""
 
@@ -62,7 +62,7 @@ class ModelResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     deployment: Deployment
     figure: Objective
     latency_ns: Estimate | None
-    verdict: Verdict
+    verdict: TargetVerdict
     is_above_target: bool = False
     served_per_s: float
     utilization: float
@@ -106,18 +106,20 @@ class PlannedSharing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     @property
     def title(self) -> str:
         """A short description."""
-        return describe_kind(self.kind, [each.deployment for each in self.models])
+        return describe_kind(self.kind, [model.deployment for model in self.models])
 
     @property
     def is_estimated_to_keep(self) -> bool:
         """Whether no latency is estimated to be above its target, be it proven or not."""
-        return self.verdict != "broken" and not any(each.is_above_target for each in self.models)
+        return self.verdict != "broken" and not any(model.is_above_target for model in self.models)
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> TargetVerdict:
         """Whether all targets are kept."""
-        verdicts = {each.verdict for each in self.models}
-        return "broken" if "broken" in verdicts else "unclear" if "unclear" in verdicts else "kept"
+        verdicts = {model.verdict for model in self.models}
+        if "broken" in verdicts:
+            return "broken"
+        return "unclear" if "unclear" in verdicts else "kept"
 
 
 class RejectedSharing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -165,7 +167,7 @@ class HostPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         noise: CPU use by other processes.
     """
 
-    schema: int = SCHEMA
+    schema: int = HOST_PLAN_SCHEMA
     models: tuple[PlannedModel, ...]
     rows: tuple[PlannedSharing, ...]
     recommended: int | None
@@ -194,7 +196,7 @@ class HostPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         if self.recommended is not None and not 0 <= self.recommended < len(self.rows):
             raise ValueError(f"it has {len(self.rows)} rows, and recommends another one")
         if any(len(row.models) != len(self.models) for row in self.rows) or any(
-            len(each.deployments) != len(self.models) for each in self.rejected
+            len(rejected.deployments) != len(self.models) for rejected in self.rejected
         ):
             raise ValueError("a row has another number of models than the plan")
         if not self.measured_scale > 0:

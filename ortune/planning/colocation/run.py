@@ -17,21 +17,21 @@ from ortune.planning.colocation import measuring
 from ortune.planning.colocation.choose import choose_sharing, correct_predictions
 from ortune.planning.colocation.measured_scale import ScaleMeasurement
 from ortune.planning.colocation.measuring import OpenHost, SharedHost, Together
-from ortune.planning.colocation.predict import MANY_REQUESTS, NEAR
-from ortune.planning.colocation.prepare import USUAL_BUDGET_S, HostPlanOptions, PreparedHostPlan
+from ortune.planning.colocation.predict import MANY_REQUESTS, NEAR_SCALE
+from ortune.planning.colocation.prepare import USUAL_HOST_PLAN_BUDGET_S, HostPlanOptions, PreparedHostPlan
 from ortune.planning.colocation.result import (
     HostPlan,
     ModelResult,
     PlannedModel,
     PlannedSharing,
     RejectedSharing,
-    Verdict,
+    TargetVerdict,
 )
 from ortune.planning.colocation.scale_models import make_scale_models
 from ortune.planning.colocation.search import Proposal, SharingSearch
 from ortune.planning.colocation.sharing import Demand, Sharing
 from ortune.planning.colocation.timings import Size, Timing
-from ortune.planning.result import MOST_REPLICAS, Estimate, describe_interval
+from ortune.planning.result import DOES_NOT_FIT, MOST_REPLICAS, Estimate, describe_interval
 from ortune.planning.space import DeploymentSpace
 from ortune.queueing.cost import count_replicas
 from ortune.times import stamp
@@ -49,13 +49,11 @@ WORTH_TRYING = 0.75
 JUST_BELOW = 0.99
 """Predicted scale where a target breaks in measurements, as a part of the scale that was measured."""
 
-DOES_NOT_FIT = "does not fit into memory"
-
 Observe = Callable[[str, int, int], None]
 """Called with the stage and how much of it is done and planned, never while a block is measured."""
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class ColocationOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """What the stages found.
 
     Attributes:
@@ -127,7 +125,7 @@ def run_stages(
     free_bytes: int | None,
     start_s: float,
     observe: Observe = lambda stage, done, total: None,
-) -> Outcome:
+) -> ColocationOutcome:
     """Measure the models alone, find sharings that are worth it, and measure all models together.
 
     Args:
@@ -141,10 +139,10 @@ def run_stages(
         UsageError: The budget is too small.
         MeasureError: Nothing works.
     """
-    return _Planning(prepared.spaces, prepared.demands, prepared.options, host, free_bytes, start_s, observe).run()
+    return _HostPlanning(prepared.spaces, prepared.demands, prepared.options, host, free_bytes, start_s, observe).run()
 
 
-class _Planning:
+class _HostPlanning:
     def __init__(
         self,
         spaces: Sequence[DeploymentSpace],
@@ -176,13 +174,13 @@ class _Planning:
             seed=options.seed,
         )
 
-    def run(self) -> Outcome:
+    def run(self) -> ColocationOutcome:
         """Run the stages. Once all models were measured together, an interrupt or an error costs no measurement."""
         defaults = [self.measure_default(number) for number in range(len(self.spaces))]
         default, found = self.search.run(defaults)
         proposals = [*([default] if self.search.fits(default) else []), *found[:N_FINALISTS]]
-        for each in self.search.unfit.values():
-            self.reject(each, DOES_NOT_FIT)
+        for unfit in self.search.unfit.values():
+            self.reject(unfit, DOES_NOT_FIT)
         if not proposals:
             raise MeasureError(
                 "The models do not fit into memory together, however they share the host.",
@@ -194,7 +192,7 @@ class _Planning:
         if scale == 1 and not any(row.is_estimated_to_keep for row in rows):
             smaller = 1 / self.count_hosts(max(row.scale.estimate if row.scale else 0.0 for row in rows))
             if smaller < 1 and self.host.runner.now_s() < self.end_of(TOGETHER_SHARE):
-                kept = [each for each in proposals if each.sharing.key not in self.problems]
+                kept = [proposal for proposal in proposals if proposal.sharing.key not in self.problems]
                 scale, rows = self.prove_again(kept, scale, smaller, rows)
         problem = ""
         recommended, reason = choose_sharing(rows, scale)
@@ -224,7 +222,7 @@ class _Planning:
             recommended, reason = choose_sharing(rows, scale)
         rows = [self.add_cost(row) for row in correct_predictions(rows, scale)]
         recommended, reason = choose_sharing(rows, scale)
-        return Outcome(
+        return ColocationOutcome(
             rows=tuple(rows),
             recommended=recommended,
             reason=reason,
@@ -269,7 +267,7 @@ class _Planning:
 
     def choose_scale(self, proposals: Sequence[Proposal]) -> float:
         """Return by what the requested rates are multiplied in measurements: 1, or the part of one of several hosts."""
-        best = max(each.scale for each in proposals)
+        best = max(proposal.scale for proposal in proposals)
         return 1.0 if best >= WORTH_TRYING or best <= 0 else 1 / self.count_hosts(best)
 
     def prove(self, proposals: Sequence[Proposal], scale: float) -> list[PlannedSharing]:
@@ -278,7 +276,7 @@ class _Planning:
         Raises:
             MeasureError: None works.
         """
-        sharings = [each.sharing for each in proposals]
+        sharings = [proposal.sharing for proposal in proposals]
         plan = measuring.plan_block(sharings, self.demands, scale)
         left_s = self.end_of(TOGETHER_SHARE) - self.host.runner.now_s()
         rounds = measuring.count_rounds(self.host, sharings, plan, self.demands, scale, left_s)
@@ -289,10 +287,10 @@ class _Planning:
             scale,
             plan=plan,
             rounds=rounds,
-            one_at_a_time=sum(each.n_bytes for each in proposals) > self.most_bytes,
+            one_at_a_time=sum(proposal.n_bytes for proposal in proposals) > self.most_bytes,
             observe=lambda done, total: self.observe("all models", done, total),
         )
-        self.timings |= {each.sharing.key: each.timings for each in proposals}
+        self.timings |= {proposal.sharing.key: proposal.timings for proposal in proposals}
         rows = []
         for proposal, together in zip(proposals, found, strict=True):
             if together.failure or together.n_blocks < 2:
@@ -329,8 +327,8 @@ class _Planning:
             self.problems = known
             self.interrupted = isinstance(error, KeyboardInterrupt)
             return scale, rows
-        for each in proposals[len(fitting) :]:
-            self.reject(each, "there was no time to measure it at lower rates")
+        for proposal in proposals[len(fitting) :]:
+            self.reject(proposal, "there was no time to measure it at lower rates")
         return smaller, found
 
     def choose_measurable(self, proposals: Sequence[Proposal], scale: float) -> list[Proposal]:
@@ -342,9 +340,9 @@ class _Planning:
         spent_s = self.host.runner.now_s() - self.start_s
         for n in range(len(proposals), 0, -1):
             kept = list(proposals[:n])
-            block = measuring.plan_block([each.sharing for each in kept], self.demands, scale)
-            launches_s = sum(measuring.find_launch_s(self.host, each.sharing) for each in kept)
-            rounds_s = measuring.FEWEST_ROUNDS * n * measuring.find_block_s(block)
+            block = measuring.plan_block([proposal.sharing for proposal in kept], self.demands, scale)
+            launches_s = sum(measuring.find_launch_s(self.host, proposal.sharing) for proposal in kept)
+            rounds_s = measuring.FEWEST_COLOCATED_ROUNDS * n * measuring.find_block_s(block)
             needed_s = spent_s + measuring.LAUNCHES * (launches_s + rounds_s)
             if needed_s <= self.options.budget_s:
                 return kept
@@ -353,7 +351,7 @@ class _Planning:
         enough_s = 10 * math.ceil(needed_s / TOGETHER_SHARE / 10)
         raise UsageError(
             f"{self.options.budget_s:g}s: too short to measure all models together at these rates.",
-            f"Give {{budget={enough_s}s}} or more{', or omit it' if enough_s <= USUAL_BUDGET_S else ''}.",
+            f"Give {{budget={enough_s}s}} or more{', or omit it' if enough_s <= USUAL_HOST_PLAN_BUDGET_S else ''}.",
             option="budget",
         )
 
@@ -396,7 +394,7 @@ class _Planning:
     def predict_scale(self, proposal: Proposal) -> Estimate:
         """Return by how much all rates can be multiplied, from the durations of calls of each model alone."""
         found = self.search.predictor.find_scale(
-            proposal.sharing, proposal.timings, start=proposal.scale or 1.0, step=NEAR, n_requests=MANY_REQUESTS
+            proposal.sharing, proposal.timings, start=proposal.scale or 1.0, step=NEAR_SCALE, n_requests=MANY_REQUESTS
         )
         return Estimate(estimate=found, low=0.0, high=None, confidence=DEFAULT_CONFIDENCE, source="predicted")
 
@@ -415,7 +413,7 @@ class _Planning:
     def measure_scale(self, row: PlannedSharing, scale: float) -> PlannedSharing:
         """Return a row with the measured scale, if there is time to measure it."""
         sharing = sharing_of(row)
-        busiest = max(each.utilization for each in row.models)
+        busiest = max(model.utilization for model in row.models)
         if not row.scale or not busiest > 0:
             return row
         measurement = ScaleMeasurement(
@@ -439,7 +437,7 @@ class _Planning:
 
 def sharing_of(row: PlannedSharing) -> Sharing:
     """Return how a row shares the host."""
-    return Sharing(kind=row.kind, deployments=tuple(each.deployment for each in row.models))
+    return Sharing(kind=row.kind, deployments=tuple(model.deployment for model in row.models))
 
 
 def correct_scale(predicted: Estimate, row: PlannedSharing, measured: float) -> Estimate:
@@ -455,7 +453,7 @@ def correct_scale(predicted: Estimate, row: PlannedSharing, measured: float) -> 
     return msgspec.structs.replace(predicted, estimate=scale)
 
 
-def judge(latency: Interval, utilization: Interval, demand: Demand) -> Verdict:
+def judge(latency: Interval, utilization: Interval, demand: Demand) -> TargetVerdict:
     """Return whether a target is kept; without one, whether requests are served as they arrive.
 
     Args:

@@ -17,7 +17,7 @@ from ortune.queueing.limited_figures import LimitedFigure, Utilization, limit_fi
 from ortune.queueing.moments import QueueMoments
 from ortune.queueing.rate_model import RateModel
 from ortune.queueing.shared_cores import SharedLatencies
-from ortune.queueing.simulation import HIGHEST_UTILIZATION
+from ortune.queueing.simulation import HIGHEST_SIMULATED_UTILIZATION
 from ortune.queueing.tails import ABOVE, Tail, simulate_tail
 from ortune.workload.objectives import FIGURES
 
@@ -82,7 +82,7 @@ def make_model_alone(deployment: Deployment, timing: Timing, demand: Demand, *, 
 def find_limited_figure(demand: Demand) -> LimitedFigure:
     """Return what limits the rates of a model: its target, or that requests are served as they arrive."""
     if not demand.slo:
-        return Utilization(HIGHEST_UTILIZATION)
+        return Utilization(HIGHEST_SIMULATED_UTILIZATION)
     return limit_figure(FIGURES[demand.slo.figure].percentile, demand.slo.bound)
 
 
@@ -109,7 +109,9 @@ def find_highest_of(
     cores = [demand.rate_per_s * timing.cpu_ns_per_call / 1e9 for demand, timing in zip(demands, timings, strict=True)]
 
     def find_spare(scale: float) -> float:
-        return n_cores - sum(min(scale, each) * busy for each, busy in zip(highest, cores, strict=True))
+        return n_cores - sum(
+            min(scale, highest_scale) * busy for highest_scale, busy in zip(highest, cores, strict=True)
+        )
 
     own = highest[number]
     return own if find_spare(own) >= 0 else float(brentq(find_spare, 0.0, own))
@@ -138,28 +140,28 @@ def describe_tails(
     """
     for_cores_ns = find_core_queue(demands, timings, scale, n_cores).relaxation_ns
     tails = []
-    for each, deployment, demand in zip(found, sharing.deployments, demands, strict=True):
+    for latencies, deployment, demand in zip(found, sharing.deployments, demands, strict=True):
         per_ns = demand.rate_per_s * scale / 1e9
-        call_ns = each.utilization * deployment.n_callers / per_ns
+        call_ns = latencies.utilization * deployment.n_callers / per_ns
         own = QueueMoments(
-            utilization=min(each.utilization, HIGHEST_UTILIZATION),
+            utilization=min(latencies.utilization, HIGHEST_SIMULATED_UTILIZATION),
             service_ns=call_ns / deployment.clients,
-            variation=1 + each.call_variation,
+            variation=1 + latencies.call_variation,
             n_callers=deployment.clients,
         )
         of_cores = max(for_cores_ns * per_ns, 1.0)
         inflation = max(own.relaxation_ns * per_ns / deployment.processes, of_cores)
         tails.append(
             Tail(
-                utilization=each.utilization,
-                quantiles_ns=np.quantile(each.latencies_ns, 1 - ABOVE).tolist(),
-                mean_ns=float(each.latencies_ns.mean()),
+                utilization=latencies.utilization,
+                quantiles_ns=np.quantile(latencies.latencies_ns, 1 - ABOVE).tolist(),
+                mean_ns=float(latencies.latencies_ns.mean()),
                 inflation=inflation,
-                mean_sd_ns=float(each.latencies_ns.std()) * math.sqrt(inflation),
+                mean_sd_ns=float(latencies.latencies_ns.std()) * math.sqrt(inflation),
                 relaxation_ns=max(own.relaxation_ns, for_cores_ns),
                 call_ns=call_ns,
-                call_variance=each.call_variation * of_cores,
-                least_share=1 / len(each.latencies_ns),
+                call_variance=latencies.call_variation * of_cores,
+                least_share=1 / len(latencies.latencies_ns),
             )
         )
     return tails
@@ -173,7 +175,7 @@ def find_core_queue(demands: Sequence[Demand], timings: Sequence[Timing], scale:
     mean_ns = max(float(np.average(busy_ns, weights=rates)), 1.0)
     square = float(np.average(busy_ns**2 * (1 + spread), weights=rates))
     return QueueMoments(
-        utilization=min(float(rates @ busy_ns), HIGHEST_UTILIZATION),
+        utilization=min(float(rates @ busy_ns), HIGHEST_SIMULATED_UTILIZATION),
         service_ns=mean_ns,
         variation=max(square / mean_ns**2, 1.0),
     )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from ortune.bounds import MOST_PROCESSES
 from ortune.host.placement import describe_placement, pack_processes, place_processes
 from ortune.knobs import ids
 from ortune.planning.colocation.predict import Predictor
@@ -14,7 +15,6 @@ from ortune.planning.colocation.sharing import Demand, Sharing
 from ortune.planning.colocation.timings import ModelTimings, Size, Timing, divide_cores, list_first_sizes
 from ortune.planning.deployment import Deployment
 from ortune.planning.space import DeploymentSpace, Shape
-from ortune.workload.load import MOST_PROCESSES
 
 QUIET = ((ids.INTRA_OP_ALLOW_SPINNING, "0"),)
 """Threads that spin take the cores from other models."""
@@ -28,7 +28,7 @@ PASSES = 2
 NEARLY = 0.8
 """Scale of a sharing with less memory that is measured as well, as a part of the largest one."""
 
-RESERVE = 1.25
+CAPACITY_RESERVE = 1.25
 """Where the processes of a model are counted: capacity as a multiple of the rate."""
 
 MeasureAlone = Callable[[int, Sequence[Size]], Sequence[Timing | None]]
@@ -51,7 +51,7 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def n_bytes(self) -> int:
         """Memory of all processes together."""
-        return sum(each.peak_bytes for each in self.timings)
+        return sum(timing.peak_bytes for timing in self.timings)
 
 
 class SharingSearch:
@@ -109,8 +109,8 @@ class SharingSearch:
         divided = self.divide()
         found = self.find_unpinned(divided)
         found += [divided] if divided else []
-        fitting = [each for each in found if self.fits(each)]
-        return self.predict(default), sorted(map(self.predict, fitting), key=lambda each: -each.scale)
+        fitting = [sharing for sharing in found if self.fits(sharing)]
+        return self.predict(default), sorted(map(self.predict, fitting), key=lambda proposal: -proposal.scale)
 
     def predict(self, proposal: Proposal) -> Proposal:
         """Return a proposal with the number by which all rates can be multiplied."""
@@ -127,7 +127,7 @@ class SharingSearch:
     def measure_sizes(self, number: int, sizes: Sequence[Size]) -> bool:
         """Measure deployments of a model alone, unless they are known, and return whether any was measured."""
         known = self.timings[number]
-        new = [each for each in sizes if each not in known.measured and each not in known.failed]
+        new = [size for size in sizes if size not in known.measured and size not in known.failed]
         if not new or (known.measured and not self.has_time()):
             return False
         for size, timing in zip(new, self.measure(number, new), strict=True):
@@ -149,7 +149,7 @@ class SharingSearch:
             threads = [(size.threads - 1, size.threads + 1, size.n_cores) for size in best[0]]
             n_new = 0
             for number, size in enumerate(best[0]):
-                others = [Size(1, each) for each in threads[number] if 1 <= each < self.n_cores]
+                others = [Size(1, n_threads) for n_threads in threads[number] if 1 <= n_threads < self.n_cores]
                 n_new += self.measure_sizes(number, [size, *others])
             if not n_new:
                 break
@@ -163,7 +163,7 @@ class SharingSearch:
         """Return the best division by what is known."""
         if not all(known.measured for known in self.timings):
             return None
-        demands = [(each.rate_per_s, each.slo) for each in self.demands]
+        demands = [(demand.rate_per_s, demand.slo) for demand in self.demands]
         return divide_cores(self.timings, demands, self.n_cores, most_processes=MOST_PROCESSES, most_bytes=most_bytes)
 
     def make_divided(self, sizes: Sequence[Size]) -> Proposal | None:
@@ -200,7 +200,12 @@ class SharingSearch:
             if all(any(size.threads == n_threads for size in known.measured) for known in self.timings):
                 starts.append(tuple(Size(1, n_threads) for _ in self.spaces))
         if divided:
-            starts.append(tuple(Size(each.processes, max(each.n_threads, 1)) for each in divided.sharing.deployments))
+            starts.append(
+                tuple(
+                    Size(deployment.processes, max(deployment.n_threads, 1))
+                    for deployment in divided.sharing.deployments
+                )
+            )
         scores: dict[tuple[Size, ...], float] = {}
 
         def score(sizes: tuple[Size, ...]) -> float:
@@ -214,18 +219,22 @@ class SharingSearch:
             before = best
             for number in range(len(best)):
                 options = [
-                    (*best[:number], each, *best[number + 1 :])
-                    for each in list_near(best[number], self.n_cores)
-                    if any(size.threads == each.threads for size in self.timings[number].measured)
-                    and each not in self.timings[number].failed
+                    (*best[:number], near, *best[number + 1 :])
+                    for near in list_near(best[number], self.n_cores)
+                    if any(size.threads == near.threads for size in self.timings[number].measured)
+                    and near not in self.timings[number].failed
                 ]
                 best = max([best, *options], key=score)
             if best == before:
                 break
         # One that needs less memory is worth measuring if it can take nearly as much.
-        good = [each for each in scores if scores[each] >= max(NEARLY * scores[best], math.ulp(0.0))]
-        least = min(good, key=lambda each: (self.make_unpinned(each).n_bytes, -scores[each]), default=best)
-        return [self.make_unpinned(each) for each in dict.fromkeys((best, least))]
+        good = [
+            combination for combination in scores if scores[combination] >= max(NEARLY * scores[best], math.ulp(0.0))
+        ]
+        least = min(
+            good, key=lambda combination: (self.make_unpinned(combination).n_bytes, -scores[combination]), default=best
+        )
+        return [self.make_unpinned(combination) for combination in dict.fromkeys((best, least))]
 
     def score(self, proposal: Proposal, best: float) -> float:
         """Return the predicted scale of a proposal; less than the best one, and only roughly, if it is not larger."""
@@ -240,8 +249,10 @@ class SharingSearch:
     def count_processes(self, number: int) -> Size:
         """Return as many processes with one thread as serve the rate of a model with a reserve, if they run alone."""
         known, demand = self.timings[number], self.demands[number]
-        sizes = [each for each in known.list_sizes(self.n_cores, MOST_PROCESSES) if each.threads == 1]
-        enough = [each for each in sizes if known.find_capacity(each, demand.slo) >= RESERVE * demand.rate_per_s]
+        sizes = [size for size in known.list_sizes(self.n_cores, MOST_PROCESSES) if size.threads == 1]
+        enough = [
+            size for size in sizes if known.find_capacity(size, demand.slo) >= CAPACITY_RESERVE * demand.rate_per_s
+        ]
         return min(enough or sizes or known.measured)
 
     def make_alone(self, number: int, size: Size) -> Deployment:
@@ -260,11 +271,13 @@ class SharingSearch:
 def list_near(size: Size, n_cores: int) -> list[Size]:
     """Return sizes with one more or fewer, or twice or half as many processes or threads, which have enough cores."""
     processes, threads = size.processes, size.threads
-    found = [Size(each, threads) for each in (processes - 1, processes + 1, processes * 2, processes // 2)]
-    found += [Size(processes, each) for each in (threads - 1, threads + 1, threads * 2, threads // 2)]
+    found = [
+        Size(n_processes, threads) for n_processes in (processes - 1, processes + 1, processes * 2, processes // 2)
+    ]
+    found += [Size(processes, n_threads) for n_threads in (threads - 1, threads + 1, threads * 2, threads // 2)]
     found += [Size(processes * 2, threads // 2), Size(processes // 2, threads * 2)]
     return [
-        each
-        for each in dict.fromkeys(found)
-        if 1 <= each.processes <= MOST_PROCESSES and each.threads >= 1 and each.n_cores <= n_cores and each != size
+        near
+        for near in dict.fromkeys(found)
+        if 1 <= near.processes <= MOST_PROCESSES and near.threads >= 1 and near.n_cores <= n_cores and near != size
     ]

@@ -61,7 +61,7 @@ class Sharing(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def key(self) -> str:
         """A text that is the same for equal sharings."""
-        return " | ".join(each.key for each in self.deployments)
+        return " | ".join(deployment.key for deployment in self.deployments)
 
     @property
     def title(self) -> str:
@@ -81,6 +81,6 @@ def describe_kind(kind: Kind, deployments: Sequence[Deployment]) -> str:
     if kind == "default":
         return TITLES[kind]
     if kind == "unpinned":
-        return f"{TITLES[kind]}: {' + '.join(str(each.processes) for each in deployments)} processes"
-    n_cpus = (len({cpu for own in each.cpus for cpu in own}) for each in deployments)
+        return f"{TITLES[kind]}: {' + '.join(str(deployment.processes) for deployment in deployments)} processes"
+    n_cpus = (len({cpu for own in deployment.cpus for cpu in own}) for deployment in deployments)
     return f"{TITLES[kind]}: {' + '.join(map(str, n_cpus))} CPUs"

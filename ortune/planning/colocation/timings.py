@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ortune.planning.capacity import estimate_utilization
 from ortune.planning.deployment import Deployment
-from ortune.queueing.simulation import HIGHEST_UTILIZATION
+from ortune.queueing.simulation import HIGHEST_SIMULATED_UTILIZATION
 from ortune.workload import Limit
 
 
@@ -73,9 +73,9 @@ class ModelTimings:
         threads = {size.threads for size in self.measured}
         return [
             size
-            for each in sorted(threads)
-            for processes in range(1, min(most_cores // each, most_processes) + 1)
-            if (size := Size(processes, each)) not in self.failed
+            for n_threads in sorted(threads)
+            for processes in range(1, min(most_cores // n_threads, most_processes) + 1)
+            if (size := Size(processes, n_threads)) not in self.failed
         ]
 
     def estimate(self, size: Size) -> Timing:
@@ -86,15 +86,17 @@ class ModelTimings:
         """
         if size in self.measured:
             return self.measured[size]
-        near = [each for each in self.measured if each.threads == size.threads]
-        closest = min(near, key=lambda each: (abs(math.log(each.processes / size.processes)), each.processes))
+        near = [measured for measured in self.measured if measured.threads == size.threads]
+        closest = min(
+            near, key=lambda measured: (abs(math.log(measured.processes / size.processes)), measured.processes)
+        )
         known = self.measured[closest]
         return msgspec.structs.replace(known, peak_bytes=round(known.peak_bytes * size.processes / closest.processes))
 
     def find_capacity(self, size: Size, slo: Limit | None) -> float:
         """Return the rate per second that a size can take with cores of its own, about; 0 if there is none."""
         timing = self.estimate(size)
-        utilization = HIGHEST_UTILIZATION
+        utilization = HIGHEST_SIMULATED_UTILIZATION
         if slo:
             utilization = estimate_utilization(Deployment(), timing.samples_ns, slo)
         return utilization * size.processes * 1e9 / timing.mean_ns
@@ -107,7 +109,7 @@ def list_first_sizes(n_cores: int, n_models: int, most_processes: int) -> list[S
     """
     most = max(n_cores - n_models + 1, 1)
     counts = sorted({1, *(1 << power for power in range(1, n_cores.bit_length())), most, n_cores})
-    sizes = [Size(1, each) for each in counts] + [Size(each, 1) for each in counts if each <= most_processes]
+    sizes = [Size(1, count) for count in counts] + [Size(count, 1) for count in counts if count <= most_processes]
     return list(dict.fromkeys(sizes))
 
 
@@ -149,20 +151,22 @@ def divide_cores(
         found = []
         left_bytes = most_bytes
         for own in options:
-            fitting = [each for each in own if each[2] >= scale]
+            fitting = [option for option in own if option[2] >= scale]
             if not fitting:
                 return None
             found.append(fitting[0])
             left_bytes -= fitting[0][1]
-        if sum(each[0] for each in found) > n_cores:
+        if sum(option[0] for option in found) > n_cores:
             return None
         if left_bytes < 0:  # those with the least memory, whatever they need of cores
-            found = [min((each for each in own if each[2] >= scale), key=lambda each: each[1]) for own in options]
-            if sum(each[0] for each in found) > n_cores or sum(each[1] for each in found) > most_bytes:
+            found = [
+                min((option for option in own if option[2] >= scale), key=lambda option: option[1]) for own in options
+            ]
+            if sum(option[0] for option in found) > n_cores or sum(option[1] for option in found) > most_bytes:
                 return None
-        return tuple(each[3] for each in found)
+        return tuple(option[3] for option in found)
 
-    scales = sorted({each[2] for own in options for each in own})
+    scales = sorted({option[2] for own in options for option in own})
     low, high = 0, len(scales) - 1
     best = None
     while low <= high:

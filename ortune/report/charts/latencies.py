@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from ortune.report.charts.style import Row, axis_of, choose_unit, color_of, is_drawable, layer
 
-MOST_SHARE = 0.99
+DRAWN_SHARE = 0.99
 """Share of the calls up to which latencies are drawn on the chart of all calls: the slowest would compress the rest."""
 
 
@@ -24,7 +24,7 @@ def draw_latencies(sides: Mapping[str, Sequence[tuple[float, float]]]) -> Row:
     Args:
         sides: By name: pairs of a share and a latency in ns.
     """
-    kept = {name: [(share, ns) for share, ns in points if share <= MOST_SHARE] for name, points in sides.items()}
+    kept = {name: [(share, ns) for share, ns in points if share <= DRAWN_SHARE] for name, points in sides.items()}
     y = {"field": "share", "type": "quantitative", "title": "share of the calls", "axis": {"format": "%"}}
     return draw_distributions(kept, y, "share", ".2~%")
 
