@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.host import describe_host
-from ortune.tuning.racing import MAX_LAUNCHES, MIN_LAUNCHES, bound_means, find_slower
+from ortune.tuning.racing import MAX_RACING_LAUNCHES, MIN_RACING_LAUNCHES, bound_means, find_slower
 
 Array = NDArray[np.float64]
 
@@ -52,14 +52,14 @@ def race(rng: np.random.Generator, gains: Array, sigmas: Array) -> tuple[float, 
     live = np.arange(N_CANDIDATES)
     launches: list[Array] = []
     n_blocks = 0
-    while len(launches) < MAX_LAUNCHES:
-        can_end = len(launches) >= MIN_LAUNCHES
+    while len(launches) < MAX_RACING_LAUNCHES:
+        can_end = len(launches) >= MIN_RACING_LAUNCHES
         if can_end and (len(live) == 1 or n_blocks + 1 + len(live) > MOST_BLOCKS):
             break
         luck = sigmas * rng.standard_t(3, N_CANDIDATES) / math.sqrt(3)
         launches.append(-gains + luck + rng.normal(0, BASELINE_LUCK))
         n_blocks += 1 + len(live)
-        if len(launches) >= MIN_LAUNCHES:
+        if len(launches) >= MIN_RACING_LAUNCHES:
             live = live[~find_slower(np.array(launches).T[live, :, None], LUCK)]
     bounds = bound_means(np.array(launches).T[live, :, None], LUCK)
     return float(gains[live[bounds[:, 0].argmin()]]), len(launches)

@@ -39,8 +39,8 @@ from ortune.model import read_model
 from ortune.options import make_request
 from ortune.record.trials import TrialRound
 from ortune.requests import SearchRequest, StrategyName
-from ortune.tuning.additive import BASELINE_NUMBER, SLOW_SIGMA, AdditiveModel, Observation, features_of
-from ortune.tuning.board import Screened
+from ortune.tuning.additive import BASELINE_NUMBER, SLOW_SIGMA, AdditiveModel, ObservedLaunch, features_of
+from ortune.tuning.board import ScreeningResult
 from ortune.tuning.hints import (
     describe_search,
     history_path,
@@ -53,7 +53,7 @@ from ortune.tuning.job import SearchSettings, run_search
 from ortune.tuning.noise import RoundNoise, split_variance, sum_squares
 from ortune.tuning.outcome import Outcome
 from ortune.tuning.outliers import limit_rounds
-from ortune.tuning.plan import BATCH
+from ortune.tuning.plan import BATCH_SIZE
 from ortune.tuning.prepare import prepare
 from ortune.tuning.racing import choose_candidates, excludes_relevant_gain, find_slower, rank_finalists, take_turns
 from ortune.tuning.results import CandidateResult, Results, Score
@@ -118,7 +118,8 @@ def make_state(measured: Mapping[int, tuple[float, bool]]) -> Any:
             result.scores.append(msgspec.structs.replace(make_score(log_ratio, 1), contended=contended))
     plan = SimpleNamespace(max_live=64)
     return cast(
-        "Any", SimpleNamespace(results=results, goal=Goal(), plan=plan, space=space, screened=Screened(luck=0.003))
+        "Any",
+        SimpleNamespace(results=results, goal=Goal(), plan=plan, space=space, screened=ScreeningResult(luck=0.003)),
     )
 
 
@@ -155,7 +156,7 @@ class TestAdditiveModel:
         model = AdditiveModel(space, rng)
         model.fit(
             [
-                Observation(int(number), float(truth[number] + rng.normal(0, 0.01)), 0.01**2, place // 8)
+                ObservedLaunch(int(number), float(truth[number] + rng.normal(0, 0.01)), 0.01**2, place // 8)
                 for place, number in enumerate(seen)
             ]
         )
@@ -172,7 +173,7 @@ class TestAdditiveModel:
         numbers = np.arange(1, len(space.candidates))
         y = rng.normal(0, 0.1, len(numbers))
         model = AdditiveModel(space, rng)
-        model.fit([Observation(int(number), float(y[number - 1]), 1e-6, int(number)) for number in numbers])
+        model.fit([ObservedLaunch(int(number), float(y[number - 1]), 1e-6, int(number)) for number in numbers])
         better = y < 0
         assert np.abs(model.mean()[numbers] - y)[better].max() < 0.02
         # How slow a slow candidate is matters less.
@@ -187,7 +188,9 @@ class TestAdditiveModel:
         rng = np.random.default_rng(3)
         shifts = rng.normal(0, luck, 10)
         observations = [
-            Observation(number, float(truth[number] + shifts[place // 8] + rng.normal(0, luck)), 0.001**2, place // 8)
+            ObservedLaunch(
+                number, float(truth[number] + shifts[place // 8] + rng.normal(0, luck)), 0.001**2, place // 8
+            )
             for place, number in enumerate(rng.choice(np.arange(1, len(truth)), 80, replace=False).tolist())
         ]
         model = AdditiveModel(space, rng)
@@ -202,7 +205,7 @@ class TestAdditiveModel:
         rng = np.random.default_rng(4)
         numbers = rng.choice(np.arange(1, len(space.candidates)), 48, replace=False).tolist()
         observations = [
-            Observation(number, float(rng.normal(-0.15 if place // 8 == 3 else 0.0, 0.003)), 0.003**2, place // 8)
+            ObservedLaunch(number, float(rng.normal(-0.15 if place // 8 == 3 else 0.0, 0.003)), 0.003**2, place // 8)
             for place, number in enumerate(numbers)
         ]
         model = AdditiveModel(space, rng)
@@ -220,7 +223,7 @@ class TestAdditiveModel:
         rng = np.random.default_rng(6)
         numbers = rng.choice(np.arange(1, len(space.candidates)), 40, replace=False).tolist()
         observations = [
-            Observation(number, float((-0.9, 0.0)[place // 8 % 2] + rng.normal(0, 0.003)), 0.003**2, place // 8)
+            ObservedLaunch(number, float((-0.9, 0.0)[place // 8 % 2] + rng.normal(0, 0.003)), 0.003**2, place // 8)
             for place, number in enumerate(numbers)
         ]
         model = AdditiveModel(space, rng)
@@ -238,8 +241,8 @@ class TestAdditiveModel:
         expected = []
         for sigma in (0.003, 0.1):
             observations = [
-                *(Observation(number, float(rng.normal(0, 0.003)), 0.003**2, 0) for number in numbers[:8]),
-                *(Observation(number, float(rng.normal(-0.1, 0.003)), sigma**2, 1) for number in numbers[8:]),
+                *(ObservedLaunch(number, float(rng.normal(0, 0.003)), 0.003**2, 0) for number in numbers[:8]),
+                *(ObservedLaunch(number, float(rng.normal(-0.1, 0.003)), sigma**2, 1) for number in numbers[8:]),
             ]
             model = AdditiveModel(space, np.random.default_rng(0))
             model.fit(observations)
@@ -251,7 +254,7 @@ class TestAdditiveModel:
         rng = np.random.default_rng(0)
         model = AdditiveModel(space, rng)
         observations = [
-            Observation(number, float(rng.normal(0, 0.05)), 1e-6, number // 8)
+            ObservedLaunch(number, float(rng.normal(0, 0.05)), 1e-6, number // 8)
             for number in rng.choice(np.arange(1, len(space.candidates)), 30, replace=False).tolist()
         ]
         model.fit(observations)
@@ -266,7 +269,7 @@ class TestAdditiveModel:
         space = small_space()
         model = AdditiveModel(space, np.random.default_rng(0))
         alone = [space.numbers[space.select(labels).config.key] for labels in space.one_factor()]
-        quick = [Observation(number, 0.0, 1e-4, 0) for number in alone]
+        quick = [ObservedLaunch(number, 0.0, 1e-4, 0) for number in alone]
         model.fit(quick)
         counts = model.count_new_pairs(np.array(alone), 0.1)
         assert not counts[[BASELINE_NUMBER, *alone]].any()
@@ -281,23 +284,23 @@ class TestAdditiveModel:
         number = space.numbers[space.select(slow).config.key]
         with_slow = [n for n, each in enumerate(space.candidates) if slow.items() <= each.labels.items()]
         others = [n for n in range(1, len(space.candidates)) if n not in with_slow][:30]
-        launches = [Observation(number, 0.5, 1e-6, 0) for _ in range(3)]
-        model.fit([*(Observation(each, 0.0, 1e-4, 0) for each in others), *launches])
+        launches = [ObservedLaunch(number, 0.5, 1e-6, 0) for _ in range(3)]
+        model.fit([*(ObservedLaunch(each, 0.0, 1e-4, 0) for each in others), *launches])
         counts = model.count_new_pairs(np.array([number, *others]), 0.1)
         assert not counts[with_slow].any()
         assert counts.any()
         # Once all candidates are measured, there is none.
         everything = np.arange(1, len(space.candidates))
-        model.fit([Observation(number, 0.0, 1e-4, 0) for number in everything.tolist()])
+        model.fit([ObservedLaunch(number, 0.0, 1e-4, 0) for number in everything.tolist()])
         assert not model.count_new_pairs(everything, 0.1).any()
 
     def test_several_launches_of_a_candidate_are_averaged(self) -> None:
         space = small_space()
         model = AdditiveModel(space, np.random.default_rng(0))
-        others = [Observation(number, 0.0, 1e-4, 99) for number in range(2, 12)]
-        model.fit([*others, Observation(1, -0.3, 1e-4, 1)])
+        others = [ObservedLaunch(number, 0.0, 1e-4, 99) for number in range(2, 12)]
+        model.fit([*others, ObservedLaunch(1, -0.3, 1e-4, 1)])
         alone = model.mean()[1]
-        model.fit([*others, *(Observation(1, -0.3, 1e-4, batch) for batch in (1, 2, 3, 4))])
+        model.fit([*others, *(ObservedLaunch(1, -0.3, 1e-4, batch) for batch in (1, 2, 3, 4))])
         assert -0.3 <= model.mean()[1] < alone < 0
 
     def test_without_measurements_the_prediction_is_zero(self) -> None:
@@ -506,7 +509,7 @@ class TestPairs:
         assert len(pairs) == 3
         # They follow the settings alone, and what the sampler had proposed for the same batch.
         n_alone = sum(len(dimension.choices) - 1 for dimension in space.dimensions)
-        assert max(pairs) < n_alone + 2 * BATCH
+        assert max(pairs) < n_alone + 2 * BATCH_SIZE
 
 
 class TestNoise:

@@ -14,7 +14,7 @@ from ortune.knobs import Candidate
 from ortune.tuning.job import SearchSettings, run_search
 from ortune.tuning.noise import RoundNoise
 from ortune.tuning.results import Results, Score
-from ortune.tuning.tried import USUAL_LUCK, bound_tried_gain
+from ortune.tuning.tried import PRIOR_LUCK, bound_tried_gain
 from tests.conftest import long_params
 
 NOISE = 0.02
@@ -29,7 +29,7 @@ def make_results(gains: np.ndarray, seed: int, *, n_launches: int = 1) -> Result
     for number, gain in enumerate(gains):
         result = results.get_or_add(Candidate(config=Config(session_options={"intra_op_num_threads": number + 1})))
         for launch in range(n_launches):
-            level = rng.normal(-gain, USUAL_LUCK)
+            level = rng.normal(-gain, PRIOR_LUCK)
             for log_ratio in rng.normal(level, NOISE, 2):
                 place = 10 * (number // 8) + launch  # as in batches of 8
                 score = Score(log_ratios=(log_ratio,), excesses=(), contended=False, launch=place, blocks=None)

@@ -29,7 +29,7 @@ from ortune.tuning.confirmation import start_run
 from ortune.tuning.job import SearchSettings, run_search
 from ortune.tuning.outcome import Outcome
 from ortune.tuning.pareto import find_front, find_knee
-from ortune.tuning.plan import Plan, make_plan, reserve_confirmation, resize_confirmation, warn_of_small_budget
+from ortune.tuning.plan import SearchPlan, make_plan, reserve_confirmation, resize_confirmation, warn_of_small_budget
 from ortune.tuning.results import CandidateResult
 from ortune.worker import Block, BlockPlan, Failure
 from ortune.workload import make_goal, make_load, parse_limit
@@ -1170,7 +1170,9 @@ class TestPlan:
         assert (plan.screening_rounds, plan.racing_rounds, plan.confirmation.rounds) == (1, 1, 1)
         assert plan.can_prove
 
-    def plan(self, *, launch_s: float, one_at_a_time: bool, left_s: float = 50.0, peak_bytes: int = 10**9) -> Plan:
+    def plan(
+        self, *, launch_s: float, one_at_a_time: bool, left_s: float = 50.0, peak_bytes: int = 10**9
+    ) -> SearchPlan:
         pace = Pace(gap_ns=5e6, call_ns=5e6)
         calibration = Calibration(pace=pace, launch_s=launch_s, peak_bytes=peak_bytes)
         return make_plan(P50, calibration, left_s=left_s, free_bytes=10**10, one_at_a_time=one_at_a_time)

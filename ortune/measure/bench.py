@@ -19,9 +19,9 @@ from ortune.model.identity import ModelIdentity
 from ortune.worker import Runtime
 from ortune.workload import Workload
 
-USUAL_BUDGET_S = 20.0
+USUAL_BENCH_BUDGET_S = 20.0
 
-MIN_LAUNCHES = 2
+MIN_BENCH_LAUNCHES = 2
 
 BASELINE = "default"
 """Name of the baseline."""
@@ -103,11 +103,11 @@ def compare(
     opened = allow_for_providers(opened, sides[0].config, [side.config.provider for side in sides])
     runner, goal, calibration = opened.runner, opened.goal, opened.calibration
     needed_s = required_run_s(goal, calibration.pace, calibration.launch_s, len(sides))
-    time_s = budget_s or max(USUAL_BUDGET_S, needed_s)
+    time_s = budget_s or max(USUAL_BENCH_BUDGET_S, needed_s)
     spent_s = runner.now_s() - opened.start_s
     left_s = time_s - spent_s if budget_s else time_s
     plan = plan_paired_run(left_s, goal, calibration.pace, calibration.launch_s, len(sides))
-    if (plan.launches or 0) < MIN_LAUNCHES:
+    if (plan.launches or 0) < MIN_BENCH_LAUNCHES:
         # Add a tenth, because the next calibration may measure a slower model.
         enough_s = math.ceil(spent_s + 1.1 * needed_s)
         what = f"compare {len(sides)} configs" if len(sides) > 1 else "measure the baseline"

@@ -257,7 +257,8 @@ def plan_block(
         shortest_ns = max(shortest_ns, QUOTA_PERIODS * QUOTA_PERIOD_NS)
     duration_ns = min(max(shortest_ns, n_calls * pace.gap_ns), max(longest_ns, shortest_ns, min_calls * min_gap_ns))
     cold_ns = 0 if server else min(LEAD_IN_CALLS * pace.call_ns, COLD_NS, largest_lead_in_share * duration_ns)
-    lead_in_ns = 0 if is_long(pace) else max(share * duration_ns, cold_ns, GPU_LEAD_IN_NS if pace.on_gpu else 0)
+    gpu_ns = GPU_LEAD_IN_NS if pace.on_gpu else 0
+    lead_in_ns = 0 if is_long(pace) else max(share * duration_ns, cold_ns, gpu_ns)
     if pace.quota:
         lead_in_ns = max(lead_in_ns, QUOTA_LEAD_IN_PERIODS * QUOTA_PERIOD_NS)
     warm_up_ns = longest_warm_up_ns if server else 0

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
-from typing import NoReturn, TypeVar
+from typing import Literal, NoReturn, TypeVar
 
 import msgspec
 import numpy as np
@@ -33,7 +33,7 @@ has been measured. Waiting for one that hangs takes long. In total, about a thir
 MAX_LOST_SHARE = 0.5
 """Share of the time that may be lost to processes that end suddenly or hang, without a loss for what is planned."""
 
-PATIENCE = 0.3
+MOST_REPEATED_SHARE = 0.3
 """Maximum share of blocks that are repeated because of noise. Without it, measuring would never end on a host that is
 always busy."""
 
@@ -315,9 +315,10 @@ class BlockRunner:
 
     def may_repeat(self, plan: BlockPlan, block: Block) -> bool:
         """Return whether a contended block may be repeated: not if many were, nor if the budget or the side is slow."""
-        is_impatient = self._n_repeated >= PATIENCE * max(self._n_blocks, 20) or self.now_s() >= self.patient_until_s
+        were_many = self._n_repeated >= MOST_REPEATED_SHARE * max(self._n_blocks, 20)
+        is_late = self.now_s() >= self.patient_until_s
         has_given_up = plan.give_up_ns is not None and block.n_calls <= 1 and block.wall_ns > plan.give_up_ns
-        return not is_impatient and not has_given_up
+        return not (were_many or is_late or has_given_up)
 
     @property
     def is_mostly_contended(self) -> bool:
@@ -332,13 +333,14 @@ class BlockRunner:
             drift: How much the host changed between two stages, or None.
         """
         known = bool(self._shares)
+        regime: Literal["quiet", "contended"] = "contended" if contended else "quiet"
         return Noise(
             n_blocks=self._n_blocks,
             n_contended=self._n_contended,
             n_repeated=self._n_repeated,
             foreign_share_mean=round(max(float(np.mean(self._shares)), 0.0), 4) if known else None,
             foreign_share_p90=round(max(float(np.quantile(self._shares, 0.9)), 0.0), 4) if known else None,
-            regime=("contended" if contended else "quiet") if known else "unknown",
+            regime=regime if known else "unknown",
             drift=drift,
             n_throttled=self._n_throttled,
             n_relaunched=sum(each.n_failures for each in (self.attempts, *self._attempts_of_others.values())),

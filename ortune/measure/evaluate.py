@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -277,7 +278,8 @@ def check_limit(run: PairedRun, position: int, limit: Limit, confidence: float =
         interval = widen_for_calls(interval, launches, position, limit)
     interval = interval.exp()
     low, high = interval.low, interval.high
-    broken = [limit.excess(end) > 0 for end in (low, high)]
+    n_broken = sum(limit.excess(end) > 0 for end in (low, high))
+    kept: Literal["yes", "unsure", "no"] = ("yes", "unsure", "no")[n_broken]
     return LimitCheck(
         limit=limit.text,
         figure=limit.figure,
@@ -286,7 +288,7 @@ def check_limit(run: PairedRun, position: int, limit: Limit, confidence: float =
         value=interval.estimate,
         low=low,
         high=high if math.isfinite(high) else None,
-        kept="no" if all(broken) else "unsure" if any(broken) else "yes",
+        kept=kept,
     )
 
 

@@ -16,7 +16,9 @@ def name_limits(checks: tuple[LimitCheck, ...], *kept: str) -> str:
 def kept_all(checks: tuple[LimitCheck, ...]) -> str:
     """Return "yes" if all limits are kept, "no" if one is broken, else "unsure"."""
     kept = {check.kept for check in checks}
-    return "no" if "no" in kept else "unsure" if "unsure" in kept else "yes"
+    if "no" in kept:
+        return "no"
+    return "unsure" if "unsure" in kept else "yes"
 
 
 def worst_excess(goal: Goal, checks: tuple[LimitCheck, ...]) -> float:

@@ -71,7 +71,7 @@ BASELINE_NUMBER = 0
 Array = NDArray[np.float64]
 
 
-class Observation(NamedTuple):
+class ObservedLaunch(NamedTuple):
     """A measurement of one launch of a candidate.
 
     Attributes:
@@ -129,7 +129,7 @@ class AdditiveModel:
         self._own_inflations: Array = np.zeros(0)
         self._factor: Array = np.zeros((0, 0))
 
-    def fit(self, observations: Sequence[Observation]) -> None:
+    def fit(self, observations: Sequence[ObservedLaunch]) -> None:
         """Fit the model to measurements, which replace earlier ones."""
         self._seen = np.array([each.number for each in observations], dtype=int)
         self._y = np.minimum(np.array([each.log_ratio for each in observations], dtype=float), WORST)

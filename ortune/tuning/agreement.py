@@ -23,7 +23,7 @@ FEWEST_COMMON = 3
 SHIFT = 0.05
 """Shift, as a log-ratio, below which nodes do not disagree: hosts of one class differ by a few percent."""
 
-STANDARD_ERRORS = 4.0
+DISAGREEMENT_ERRORS = 4.0
 USUAL_DIFFERENCE = 0.03
 """How clear a shift must be, and the least standard deviation of a candidate's difference between two nodes. It is
 estimated from the median absolute deviation: single launches may be far off."""
@@ -34,7 +34,7 @@ MEDIAN_ERROR = 1.2533
 FEW_VALUES = 4.0
 """By how much, divided by their number, the standard deviation of a few values is enlarged, because it is uncertain."""
 
-WORST = 0.7
+MOST_LOG_RATIO = 0.7
 """Limit of log-ratios. A candidate that fails counts as one that takes twice as long."""
 
 Launches = Mapping[str, float]
@@ -77,7 +77,7 @@ def find_disagreements(measurements: Iterable[Measurement], base_key: str) -> di
     found: dict[str, Disagreement] = {}
     while True:
         shifts = compare_nodes(common)
-        clear = {node: each for node, each in shifts.items() if abs(each[1]) > SHIFT and each[2] > STANDARD_ERRORS}
+        clear = {node: each for node, each in shifts.items() if abs(each[1]) > SHIFT and each[2] > DISAGREEMENT_ERRORS}
         if not clear:
             return found
         most = max(each[2] for each in clear.values())
@@ -109,9 +109,9 @@ def list_common(measurements: Iterable[Measurement], base_key: str) -> list[dict
 def _summarize_launch(measurement: Measurement) -> float:
     """Return the log-ratio of a launch in the first objective."""
     if not measurement.rounds:
-        return WORST
+        return MOST_LOG_RATIO
     quiet = [one for one in measurement.rounds if not one.contended] or measurement.rounds
-    return min(max(statistics.median(one.log_ratios[0] for one in quiet), -WORST), WORST)
+    return min(max(statistics.median(one.log_ratios[0] for one in quiet), -MOST_LOG_RATIO), MOST_LOG_RATIO)
 
 
 def compare_nodes(common: Sequence[Mapping[str, Launches]]) -> dict[str, tuple[int, float, float]]:

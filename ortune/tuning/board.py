@@ -18,7 +18,7 @@ from ortune.measure.stats import t_interval
 from ortune.requests import StrategyName
 from ortune.tuning.noise import RoundNoise
 from ortune.tuning.outcome import Observe, Progress
-from ortune.tuning.plan import LIVE_MEMORY_SHARE, Plan
+from ortune.tuning.plan import LIVE_MEMORY_SHARE, SearchPlan
 from ortune.tuning.results import CandidateResult, Results
 from ortune.worker import BlockPlan, Failure, LiveCandidate
 
@@ -28,7 +28,7 @@ CHECK_SHARE = 0.25
 """Share of the time that is left before a confirmation, for checking outputs of finalists that blocks do not show."""
 
 
-class Screened(msgspec.Struct, frozen=True, kw_only=True):
+class ScreeningResult(msgspec.Struct, frozen=True, kw_only=True):
     """What screening found, besides the results of candidates.
 
     Attributes:
@@ -87,7 +87,7 @@ class Board:
         opened: OpenComparison,
         *,
         space: SearchSpace,
-        plan: Plan,
+        plan: SearchPlan,
         end_s: float,
         observe: Observe,
         n_trials: int | None = None,
@@ -107,7 +107,7 @@ class Board:
         self.hints = hints
         self.results = Results(opened.goal, opened.start_s)
         self.baseline = self.results.get_or_add(Candidate(config=space.base))
-        self.screened = Screened()
+        self.screened = ScreeningResult()
         self.is_unpromising = False
         self.noise = RoundNoise()
         self.stages: list[StageTime] = []
@@ -132,7 +132,7 @@ class Board:
         """All candidates of the space, the baseline first."""
         return self.space.candidates
 
-    def replan(self, plan: Plan) -> None:
+    def replan(self, plan: SearchPlan) -> None:
         """Split the time that is left in another way."""
         self.plan = plan
         self.longest_confirmation_s = plan.confirmation_s

@@ -17,7 +17,7 @@ from ortune.tuning.board import Board
 from ortune.worker import Failure
 
 N_LAUNCHES = 3
-FEWEST_ROUNDS = 2
+FEWEST_CHECK_ROUNDS = 2
 """Launches of the check, and the minimum of rounds in each."""
 
 N_ATTEMPTS = 2
@@ -27,8 +27,8 @@ MOST_NOISE = 0.25
 """Standard deviation of the log-ratios of rounds above which a host cannot rank candidates. A few may be far off."""
 
 MOST_BIAS = 0.05
-STANDARD_ERRORS = 4.0
-USUAL_LUCK = 0.02
+BIAS_ERRORS = 4.0
+LEAST_LUCK = 0.02
 """Log-ratio of the baseline to itself that is clearly not 0: more than the first, and more than this many standard
 errors, given the difference between launches, which is at least the last."""
 
@@ -72,7 +72,7 @@ def measure_control(board: Board) -> list[SharedRound]:
         for failure in launched:
             if isinstance(failure, Failure):
                 raise_failure(BASELINE_NAME, failure)
-        n_rounds = max(FEWEST_ROUNDS, board.plan.screening_rounds)
+        n_rounds = max(FEWEST_CHECK_ROUNDS, board.plan.screening_rounds)
         measuring = runner.measure_rounds(lives, lambda before: board.plan.block)
         for measured in itertools.islice(measuring, n_rounds):
             for failure in measured.failures.values():
@@ -100,11 +100,11 @@ def judge_fitness(launches: list[list[SharedRound]]) -> Fitness:
     medians = [statistics.median(each.log_ratios[0] for each in launch) for launch in launches]
     sigma = robust_sigma([each.log_ratios[0] for each in rounds])
     bias = statistics.median(medians)
-    luck = max(statistics.stdev(medians) if len(medians) > 1 else 0.0, USUAL_LUCK)
+    luck = max(statistics.stdev(medians) if len(medians) > 1 else 0.0, LEAST_LUCK)
     error = luck / math.sqrt(len(medians))
     unfit = ""
     if sigma > MOST_NOISE:
         unfit = f"the baseline compared with itself varies by {math.expm1(sigma):.0%} from round to round"
-    elif abs(bias) > max(MOST_BIAS, STANDARD_ERRORS * error):
+    elif abs(bias) > max(MOST_BIAS, BIAS_ERRORS * error):
         unfit = f"the baseline compared with itself differs by {math.expm1(bias):+.0%}"
     return Fitness(rounds=tuple(rounds[:MOST_ROUNDS]), sigma=sigma, bias=limit_log_ratio(bias), unfit=unfit)

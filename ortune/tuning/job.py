@@ -41,7 +41,7 @@ from ortune.tuning.outcome import Observe, Outcome
 from ortune.tuning.plan import (
     LONGEST_RACING,
     RACING_SHARE,
-    Plan,
+    SearchPlan,
     is_simple,
     make_plan,
     resize_confirmation,
@@ -51,7 +51,7 @@ from ortune.tuning.plan import (
     warn_of_small_budget,
     with_confirmation,
 )
-from ortune.tuning.racing import MIN_LAUNCHES, STANDARD_ERRORS, USUAL_LUCK, race, rank_finalists
+from ortune.tuning.racing import LAG_ERRORS, MIN_RACING_LAUNCHES, USUAL_LUCK_OF_LAUNCHES, race, rank_finalists
 from ortune.tuning.results import CandidateResult
 from ortune.tuning.sampler import make_sampler
 from ortune.tuning.screening import Screening, screen
@@ -108,7 +108,7 @@ def run_search(
     Raises:
         UsageError: The study's file cannot be used.
     """
-    job = Job(space, opened, settings, observe)
+    job = SearchJob(space, opened, settings, observe)
     board = job.board
     with job.catch_end():
         if job.begin_with_fitting():
@@ -120,7 +120,7 @@ def run_search(
     return job.conclude()
 
 
-class Job:
+class SearchJob:
     """A search whose steps are run.
 
     Args:
@@ -182,7 +182,7 @@ class Job:
         if warning := warn_of_small_budget(goal, plan, calibration.pace):
             self.board.add_note(warning)
 
-    def make_plan(self, space: SearchSpace, end_s: float) -> Plan:
+    def make_plan(self, space: SearchSpace, end_s: float) -> SearchPlan:
         """Return how the time that is left until `end_s`, on the runner's clock, is split between the stages."""
         opened, runner = self._opened, self._opened.runner
         goal, calibration = opened.goal, opened.calibration
@@ -320,10 +320,10 @@ def is_worthless(goal: Goal, row: Row) -> bool:
 def is_promising(board: Board, results: list[CandidateResult]) -> bool:
     """Return whether a candidate gained clearly more than is negligible in racing; false for none."""
     values = np.array([ratios[0] for result in results for _, ratios, _ in result.launch_log_ratios()])
-    if len(values) < MIN_LAUNCHES or results[0].stage != "racing":
+    if len(values) < MIN_RACING_LAUNCHES or results[0].stage != "racing":
         return False
-    error = max(board.screened.luck or USUAL_LUCK, float(values.std(ddof=1))) / math.sqrt(len(values))
-    return float(values.mean()) + STANDARD_ERRORS * error < -math.log1p(NEGLIGIBLE_GAIN)
+    error = max(board.screened.luck or USUAL_LUCK_OF_LAUNCHES, float(values.std(ddof=1))) / math.sqrt(len(values))
+    return float(values.mean()) + LAG_ERRORS * error < -math.log1p(NEGLIGIBLE_GAIN)
 
 
 def check_failures(board: Board) -> None:

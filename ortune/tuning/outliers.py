@@ -13,7 +13,7 @@ FARTHEST = 3.0
 TO_SIGMA = 1.4826
 """Standard deviation of a normal distribution, as a multiple of its median absolute deviation."""
 
-FEWEST_ROUNDS = 3
+FEWEST_LIMITED_ROUNDS = 3
 """Rounds of a candidate from which one of them can be recognized as an outlier."""
 
 Array = NDArray[np.float64]
@@ -38,7 +38,7 @@ def limit_rounds(rounds: Sequence[Sequence[Array]], luck: float) -> tuple[Array,
         Two arrays of shape (candidates, launches, objectives).
     """
     means = np.array([[launch.mean(axis=0) for launch in launches] for launches in rounds])
-    if min(sum(map(len, launches)) for launches in rounds) < FEWEST_ROUNDS:
+    if min(sum(map(len, launches)) for launches in rounds) < FEWEST_LIMITED_ROUNDS:
         return means, means
     medians = np.array([[np.median(launch, axis=0) for launch in launches] for launches in rounds])
     centers = np.median(medians, axis=1, keepdims=True)

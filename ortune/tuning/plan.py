@@ -33,7 +33,7 @@ from ortune.measure.memory import count_fitting
 from ortune.worker import BlockPlan
 from ortune.workload import FIGURES, Goal
 
-USUAL_BUDGET_S = 60.0
+USUAL_SEARCH_BUDGET_S = 60.0
 LONGEST_USUAL_BUDGET_S = 600.0
 """Default budget: a minute, or longer if the confirmation needs it."""
 
@@ -51,7 +51,7 @@ PROOF_FACTOR = 6.0
 SHORTEST_CONFIRMATION_SHARE = 0.6
 """Minimum share of its planned time that confirmation gets if earlier stages took longer than planned."""
 
-BATCH = 8
+BATCH_SIZE = 8
 """Number of live candidates in screening in addition to the baseline. They start in parallel and share its blocks."""
 
 MAX_SCREENING_ROUNDS = 12
@@ -75,7 +75,7 @@ LONGEST_RACING = 2.0
 """How many times its planned time racing may take if screening ended early."""
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class SearchPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The plan of a search.
 
     Attributes:
@@ -119,7 +119,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 def make_plan(
     goal: Goal, calibration: Calibration, *, left_s: float, free_bytes: int | None, one_at_a_time: bool = False
-) -> Plan:
+) -> SearchPlan:
     """Split the time that is left of the budget.
 
     Args:
@@ -153,7 +153,7 @@ def make_plan(
         one_at_a_time=one_at_a_time,
     )
     n_fitting = None if one_at_a_time else count_fitting(calibration, free_bytes, LIVE_MEMORY_SHARE)
-    return Plan(
+    return SearchPlan(
         left_s=left_s,
         block=block,
         batch=batch,
@@ -171,7 +171,7 @@ def make_plan(
 
 
 def reserve_confirmation(
-    plan: Plan, goal: Goal, pace: Pace, *, gain: float, launch_sigma: float, round_sigma: float
+    plan: SearchPlan, goal: Goal, pace: Pace, *, gain: float, launch_sigma: float, round_sigma: float
 ) -> float:
     """Return the time in seconds that a confirmation needs to prove a gain, at most the planned time.
 
@@ -189,7 +189,7 @@ def reserve_confirmation(
     return min(max(needed_s, plan.proof_s, SMALLEST_CONFIRMATION_SHARE * plan.left_s), plan.confirmation_s)
 
 
-def find_proof_s(plan: Plan, pace: Pace, *, gain: float, launch_sigma: float, round_sigma: float) -> float:
+def find_proof_s(plan: SearchPlan, pace: Pace, *, gain: float, launch_sigma: float, round_sigma: float) -> float:
     """Return the time in seconds that a confirmation needs to prove a gain; see `reserve_confirmation`.
 
     Returns:
@@ -204,14 +204,14 @@ def find_proof_s(plan: Plan, pace: Pace, *, gain: float, launch_sigma: float, ro
     return math.inf
 
 
-def shortest_confirmation_s(plan: Plan, goal: Goal, pace: Pace) -> float:
+def shortest_confirmation_s(plan: SearchPlan, goal: Goal, pace: Pace) -> float:
     """Return the time in seconds of the shortest confirmation that can prove a gain, at most the planned time."""
     if not is_simple(goal):
         return plan.confirmation_s
     return min(shortest_run_s(pace, plan.launch_s), plan.confirmation_s)
 
 
-def unpromising_confirmation_s(plan: Plan, goal: Goal, pace: Pace) -> float:
+def unpromising_confirmation_s(plan: SearchPlan, goal: Goal, pace: Pace) -> float:
     """Return the time in seconds of a confirmation that is likely to show only that there is no gain."""
     return max(shortest_confirmation_s(plan, goal, pace), plan.proof_s, SMALLEST_CONFIRMATION_SHARE * plan.left_s)
 
@@ -223,13 +223,13 @@ def is_simple(goal: Goal) -> bool:
 
 
 def resize_confirmation(
-    plan: Plan,
+    plan: SearchPlan,
     goal: Goal,
     pace: Pace,
     left_s: float,
     sigmas: tuple[float, float] | None = None,
     gain: float = 0.0,
-) -> Plan:
+) -> SearchPlan:
     """Return the plan with a confirmation that fits the time that is left, if it can prove something.
 
     It is shorter than planned if less time is left, and longer if more is left and the gain needs it to be proven.
@@ -262,8 +262,8 @@ def resize_confirmation(
 
 
 def with_confirmation(
-    plan: Plan, goal: Goal, pace: Pace, time_s: float, sigmas: tuple[float, float] | None = None
-) -> Plan:
+    plan: SearchPlan, goal: Goal, pace: Pace, time_s: float, sigmas: tuple[float, float] | None = None
+) -> SearchPlan:
     """Return the plan with a confirmation of another duration; see `resize_confirmation` for the arguments."""
     confirmation = plan_paired_run(time_s, goal, pace, plan.launch_s, count_sides(goal))
     if sigmas:
@@ -279,7 +279,7 @@ def size_batch(
 ) -> tuple[int, int]:
     """Return how many candidates are screened together, and in how many rounds, so that one batch fits into a time."""
     wanted = 1 if one_at_a_time else round(ROUNDS_PER_LAUNCH_TIME * launch_s / block_s)
-    batch, rounds = BATCH, min(max(least, wanted), MAX_SCREENING_ROUNDS)
+    batch, rounds = BATCH_SIZE, min(max(least, wanted), MAX_SCREENING_ROUNDS)
 
     def takes_s() -> float:
         launches_s = rounds * (batch + 1) * launch_s if one_at_a_time else launch_sides_s(launch_s, batch + 1)
@@ -292,7 +292,7 @@ def size_batch(
     return batch, rounds
 
 
-def spread_rounds(plan: Plan, n_candidates: int) -> Plan:
+def spread_rounds(plan: SearchPlan, n_candidates: int) -> SearchPlan:
     """Return the plan with as many screening rounds as there is time for, if all candidates are to be screened."""
     left_s = plan.screening_s / max(n_candidates, 1) - plan.launch_s
     fitting = int(left_s / (1.25 * (plan.block.duration_ns + plan.block.lead_in_ns) / 1e9))
@@ -312,7 +312,7 @@ def count_sides(goal: Goal) -> int:
 
 def usual_budget_s(goal: Goal, pace: Pace, launch_s: float) -> float:
     """Return the default budget: a minute, or the time that the search needs, up to ten minutes."""
-    return min(max(USUAL_BUDGET_S, required_budget_s(goal, pace, launch_s)), LONGEST_USUAL_BUDGET_S)
+    return min(max(USUAL_SEARCH_BUDGET_S, required_budget_s(goal, pace, launch_s)), LONGEST_USUAL_BUDGET_S)
 
 
 def required_budget_s(goal: Goal, pace: Pace, launch_s: float) -> float:
@@ -322,7 +322,7 @@ def required_budget_s(goal: Goal, pace: Pace, launch_s: float) -> float:
     return 10.0 * math.ceil(needed_s / 10)
 
 
-def warn_of_small_budget(goal: Goal, plan: Plan, pace: Pace) -> str:
+def warn_of_small_budget(goal: Goal, plan: SearchPlan, pace: Pace) -> str:
     """Return a warning if the budget has no time for a proof, or for the calls that a percentile needs; else ""."""
     if not plan.can_prove:
         needed_s = required_budget_s(goal, pace, plan.launch_s)

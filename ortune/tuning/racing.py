@@ -22,18 +22,18 @@ WORTH_RACING = 0.25
 """Minimum and maximum number of candidates in racing, and their maximum distance from the best of screening, as a
 log-ratio. Part of the lead of the best is due to chance: up to 15 % with several clients."""
 
-MIN_LAUNCHES = 2
-MAX_LAUNCHES = 12
+MIN_RACING_LAUNCHES = 2
+MAX_RACING_LAUNCHES = 12
 """Minimum and maximum number of launches. With several callers, two launches of one config differed by 10 %, and more
 rounds per launch do not reduce this difference: a candidate is judged by its launches."""
 
-STANDARD_ERRORS = 2.0
+LAG_ERRORS = 2.0
 """A candidate is dropped when its lag behind the best one exceeds this many standard errors."""
 
 SHORTEST_SIDE_S = 1e-6
 """Least time of a launch of one candidate, so that the number of launches is finite."""
 
-USUAL_LUCK = 0.01
+USUAL_LUCK_OF_LAUNCHES = 0.01
 PRIOR_LAUNCHES = 4
 """Standard deviation between launches where no model estimates it, and the weight of the estimate in launches."""
 
@@ -119,18 +119,18 @@ class Race:
     def count_missing(self) -> int:
         """Return how many more launches there is time for, and at least those that are needed to compare."""
         if not self._n_own:
-            return MIN_LAUNCHES
-        if self.n_launches >= MIN_LAUNCHES and len(self.racing) == 1:
+            return MIN_RACING_LAUNCHES
+        if self.n_launches >= MIN_RACING_LAUNCHES and len(self.racing) == 1:
             return 0
         affordable = int(self.count_left_s() / self.launch_s)
-        return min(max(affordable, MIN_LAUNCHES - self.n_launches), MAX_LAUNCHES - self.n_launches)
+        return min(max(affordable, MIN_RACING_LAUNCHES - self.n_launches), MAX_RACING_LAUNCHES - self.n_launches)
 
     def _keep_affordable(self, racing: list[CandidateResult]) -> list[CandidateResult]:
         """Return the best candidates that there is time for, if a launch takes longer than planned.
 
         Racing would otherwise take the time in which confirmation proves the gain of the winner.
         """
-        if self.n_launches >= MIN_LAUNCHES:
+        if self.n_launches >= MIN_RACING_LAUNCHES:
             return racing
         n_sides = int((self._end_s - self._board.now_s()) / max(self._side_s, SHORTEST_SIDE_S))
         ranked = [result for result in self._board.results.rank() if result in racing]
@@ -155,7 +155,7 @@ class Race:
     def _report(self) -> None:
         board = self._board
         # It ends before a launch that would take longer than planned, and when one candidate is left.
-        latest_s = self._start_s + MAX_LAUNCHES * self.launch_s if self._n_own else self._end_s
+        latest_s = self._start_s + MAX_RACING_LAUNCHES * self.launch_s if self._n_own else self._end_s
         ends_s = min(self._end_s, latest_s) if len(self.racing) > 1 else board.now_s()
         then_s = min(max(board.end_s - ends_s, 0.0), board.plan.confirmation_s)
         board.report("racing", self.n_launches, None, self.best, end_s=ends_s, then_s=then_s)
@@ -194,7 +194,7 @@ def count_affordable(board: Board, racing_s: float) -> int:
 
     def takes_s(n: int) -> float:
         launches_s = n * plan.racing_rounds * plan.launch_s if plan.one_at_a_time else launch_sides_s(plan.launch_s, n)
-        return MIN_LAUNCHES * (launches_s + n * (warm_up_s + round_s))
+        return MIN_RACING_LAUNCHES * (launches_s + n * (warm_up_s + round_s))
 
     most = MAX_CANDIDATES
     while most and takes_s(most + 1) > racing_s:
@@ -251,10 +251,10 @@ def drop_slower(board: Board, racing: list[CandidateResult]) -> list[CandidateRe
     """
     comparable = [result for result in racing if not result.excess]
     if comparable:
-        racing = [result for result in racing if not result.excess or result.n_launches < MIN_LAUNCHES]
-    luck = board.screened.luck or USUAL_LUCK
+        racing = [result for result in racing if not result.excess or result.n_launches < MIN_RACING_LAUNCHES]
+    luck = board.screened.luck or USUAL_LUCK_OF_LAUNCHES
     limited, values = list_log_ratios(comparable, luck)
-    if values.shape[1] < MIN_LAUNCHES or len(comparable) < 2:
+    if values.shape[1] < MIN_RACING_LAUNCHES or len(comparable) < 2:
         return racing
     slower = find_slower(values, luck, limited)
     dropped = {result.number for result, is_slower in zip(comparable, slower, strict=True) if is_slower}
@@ -265,9 +265,9 @@ def is_hopeless(board: Board, racing: list[CandidateResult]) -> bool:
     """Return whether all candidates are unlikely to be better than the baseline by more than is negligible."""
     if len(board.goal.objectives) > 1 or board.goal.limits:
         return False
-    luck = board.screened.luck or USUAL_LUCK
+    luck = board.screened.luck or USUAL_LUCK_OF_LAUNCHES
     limited, values = list_log_ratios(racing, luck)
-    return values.shape[1] >= MIN_LAUNCHES and excludes_relevant_gain(values, luck, limited)
+    return values.shape[1] >= MIN_RACING_LAUNCHES and excludes_relevant_gain(values, luck, limited)
 
 
 def excludes_relevant_gain(
@@ -282,7 +282,7 @@ def excludes_relevant_gain(
     """
     means = find_means(values, limited)
     # The baseline has the same error.
-    bounds = STANDARD_ERRORS * math.sqrt(2) * find_errors(values, luck) - means
+    bounds = LAG_ERRORS * math.sqrt(2) * find_errors(values, luck) - means
     return bool(bounds.max() < math.log1p(NEGLIGIBLE_GAIN))
 
 
@@ -321,7 +321,7 @@ def bound_log_ratios(results: list[CandidateResult], luck: float) -> list[float]
         luck: Expected standard deviation between launches of one config.
     """
     limited, values = list_log_ratios(results, luck)
-    if values.shape[1] < MIN_LAUNCHES:
+    if values.shape[1] < MIN_RACING_LAUNCHES:
         return [result.log_ratio or 0.0 for result in results]
     return [float(each) for each in bound_means(values, luck, limited)[:, 0]]
 
@@ -354,7 +354,7 @@ def find_slower(
     means, errors = find_means(values, limited), find_errors(values, luck)
     best = (means + errors).sum(axis=1).argmin()
     lag_errors = np.hypot(errors, errors[best])
-    return np.asarray((means - means[best] > STANDARD_ERRORS * lag_errors).all(axis=1))
+    return np.asarray((means - means[best] > LAG_ERRORS * lag_errors).all(axis=1))
 
 
 def find_errors(values: NDArray[np.float64], luck: float) -> NDArray[np.float64]:
@@ -416,7 +416,7 @@ def rank_finalists(board: Board) -> list[CandidateResult]:
         and is_near_limit(result) <= is_near_limit(first)
         and result.n_launches >= first.n_launches
     ]
-    bounds = bound_log_ratios(contenders, board.screened.luck or USUAL_LUCK)
+    bounds = bound_log_ratios(contenders, board.screened.luck or USUAL_LUCK_OF_LAUNCHES)
     order = {result.number: bound for result, bound in zip(contenders, bounds, strict=True)}
     raced.sort(key=lambda result: order.get(result.number, math.inf))
     alike = [result for result in contenders if order[result.number] <= min(bounds) + AS_GOOD]

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from ortune.knobs import Candidate, SearchSpace
 from ortune.measure.block_plan import block_wall_s, launch_sides_s
-from ortune.tuning.board import Board, LiveRound, Screened
+from ortune.tuning.board import Board, LiveRound, ScreeningResult
 from ortune.tuning.first_candidates import FirstCandidates
 from ortune.tuning.noise import MEDIAN_VARIANCE
 from ortune.tuning.pairs import list_pairs
-from ortune.tuning.plan import BATCH, LONGEST_RACING, reserve_confirmation, unpromising_confirmation_s
+from ortune.tuning.plan import BATCH_SIZE, LONGEST_RACING, reserve_confirmation, unpromising_confirmation_s
 from ortune.tuning.results import CandidateResult
 from ortune.tuning.sampler import CONFIG, Observed, ThompsonSampler
 from ortune.tuning.verdict import NEGLIGIBLE_GAIN
@@ -34,7 +34,7 @@ STALE_ASKS = 6
 WORTH_LEARNING = 0.0005
 """Minimum expected gain, as a log-ratio, for screening to continue."""
 
-CHECK_EVERY = 2 * BATCH
+CHECK_EVERY = 2 * BATCH_SIZE
 """Candidates between two checks of the expected gain."""
 
 LEAST_DIFFERENCE = 0.03
@@ -74,7 +74,7 @@ Proposed = list[tuple[optuna.Trial, CandidateResult]]
 """New candidates with their trials."""
 
 
-def screen(board: Board, screening: Screening) -> Screened:
+def screen(board: Board, screening: Screening) -> ScreeningResult:
     """Screen candidates until time, trials or candidates run out, or no further gain is expected.
 
     Args:
@@ -295,9 +295,9 @@ class Screening:
         self.best = next(iter(board.results.rank()), None)
         self.report()
 
-    def conclude(self) -> Screened:
+    def conclude(self) -> ScreeningResult:
         """Return what the model expects of candidates."""
-        found = Screened(
+        found = ScreeningResult(
             expected=self.expected,
             ended_early=self.ended_early,
             is_unpromising=self.ended_early == ALL_PAIRS_TRIED,

@@ -20,7 +20,7 @@ from ortune.times import stamp
 from ortune.tuning.hints import PastSearch, describe_search, name_shapes, remember
 from ortune.tuning.job import SearchSettings, run_search
 from ortune.tuning.outcome import Observe, Outcome
-from ortune.tuning.plan import USUAL_BUDGET_S
+from ortune.tuning.plan import USUAL_SEARCH_BUDGET_S
 from ortune.tuning.prepare import PreparedSearch, find_history
 from ortune.tuning.record_outcome import make_record, make_trials, save_outcome
 from ortune.tuning.resume import JournaledExecutor, describe_identity, find_unfinished, open_journal, raise_fault
@@ -153,7 +153,7 @@ def search(prepared: PreparedSearch, observe: Observe = lambda progress: None) -
 
 def count_spent(prepared: PreparedSearch) -> float:
     """Return the part of the budget that was spent before the search starts, in seconds."""
-    return min(prepared.spent_s, LARGEST_PREPARATION_SHARE * (prepared.request.budget or USUAL_BUDGET_S))
+    return min(prepared.spent_s, LARGEST_PREPARATION_SHARE * (prepared.request.budget or USUAL_SEARCH_BUDGET_S))
 
 
 def open_search(prepared: PreparedSearch, journal: Journal | None) -> contextlib.AbstractContextManager[OpenComparison]:

@@ -38,7 +38,7 @@ from ortune.tuning.agreement import Disagreement, find_disagreements
 from ortune.worker import Failure
 
 PATIENCE_S = 90.0
-PATIENCE = 3.0
+SILENCE_FACTOR = 3.0
 LONGEST_PATIENCE_S = 3600.0
 """A worker has ended if its state does not change for so long: at least the first, or a multiple of the time that it
 expects to be silent, at most the last."""
@@ -58,7 +58,7 @@ CLOSE_LIMIT_S = 30.0
 """Time that a call of the storage may take, that it may take to open it, and to send what is left at the end."""
 
 SHORTEST_PAUSE_S = 1.0
-LONGEST_PAUSE_S = 60.0
+LONGEST_RETRY_PAUSE_S = 60.0
 """Time without attempts after a failed one. It doubles each time."""
 
 ENDED: frozenset[Stage] = frozenset({"done", "failed"})
@@ -164,7 +164,7 @@ class SharedExchange:
         except StorageError as error:
             now_s = self._clock()
             self._next_attempt_s = now_s + self._pause_s
-            self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
+            self._pause_s = min(2 * self._pause_s, LONGEST_RETRY_PAUSE_S)
             if self._lost_s is None:
                 self._lost_s = now_s
                 self._notes.append(f"storage: {error.message} The search goes on here, and results are sent later.")
@@ -275,7 +275,9 @@ class SharedExchange:
             return False
         if state.node == self.state.node and state.number < self.state.number:
             return False  # this process took its place
-        patience_s = min(max(self._patience_s, PATIENCE * state.silent_s), max(LONGEST_PATIENCE_S, self._patience_s))
+        patience_s = min(
+            max(self._patience_s, SILENCE_FACTOR * state.silent_s), max(LONGEST_PATIENCE_S, self._patience_s)
+        )
         return self._clock() - self._changes[state.worker][1] < patience_s
 
     def _others(self) -> list[NodeState]:

@@ -16,9 +16,9 @@ from ortune.errors import MeasureError
 from ortune.knobs import Candidate, SearchSpace
 from ortune.measure.open import OpenComparison
 from ortune.storage import SharedRace, SharedResult
-from ortune.tuning.board import Board, Screened
+from ortune.tuning.board import Board, ScreeningResult
 from ortune.tuning.fitness import check_fitness
-from ortune.tuning.job import Job, SearchSettings, find_racing_s
+from ortune.tuning.job import SearchJob, SearchSettings, find_racing_s
 from ortune.tuning.merge import Merger, send_launches
 from ortune.tuning.outcome import Observe, Outcome, Progress
 from ortune.tuning.plan import LONGEST_RACING
@@ -59,7 +59,7 @@ def run_shared_search(
     # The same command runs on every node, and each proposes other candidates.
     seed = exchange.draw_seed(opened.seed)
     opened.runner.rng = np.random.default_rng(seed)
-    job = Job(space, opened, settings, observe, seed=seed, is_shared=True)
+    job = SearchJob(space, opened, settings, observe, seed=seed, is_shared=True)
     board = job.board
     board.observe = functools.partial(report_shared, board, exchange, observe)
     with job.catch_end():
@@ -270,7 +270,7 @@ class SharedScreening(Screening):
         """Let others know that screening has ended here."""
         self.exchange.enter("waiting", spent_s=self.board.now_s() - self.board.stage_start_s)
 
-    def complete(self, screened: Screened) -> Screened:
+    def complete(self, screened: ScreeningResult) -> ScreeningResult:
         """Return what screening found, with what other nodes measured until they ended it."""
         is_unpromising = screened.is_unpromising
         if self.receive():

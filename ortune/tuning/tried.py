@@ -19,7 +19,7 @@ from ortune.tuning.results import CandidateResult, Results
 
 N_DRAWS = 400
 
-USUAL_LUCK = 0.03
+PRIOR_LUCK = 0.03
 USUAL_WEIGHT = 2.0
 """Standard deviation between launches that is usual, as a log-ratio, and its weight as degrees of freedom."""
 
@@ -66,7 +66,7 @@ def bound_tried_gain(
 
 def estimate_luck(candidates: Iterable[Launches]) -> float:
     """Return the standard deviation between launches of a candidate, from those with several launches in one stage."""
-    squares, n_free = USUAL_WEIGHT * USUAL_LUCK**2, USUAL_WEIGHT
+    squares, n_free = USUAL_WEIGHT * PRIOR_LUCK**2, USUAL_WEIGHT
     for launches in candidates:
         if len(launches) < 2:
             continue
