@@ -44,7 +44,7 @@ from ortune.record.files import read_trials
 from ortune.record.schema import Tried
 from ortune.record.trials import Trial
 from ortune.tuning.job import SearchSettings, run_search
-from ortune.tuning.plan import BATCH_SIZE
+from ortune.tuning.plan import SCREENING_BATCH
 from ortune.worker import BlockPlan, Failure, Runtime, SessionInfo
 from ortune.worker.block import GpuState
 from ortune.worker.devices import Devices
@@ -677,14 +677,14 @@ class TestOrder:
         n_plain = 1 if providers[0] == CUDA else 2  # in float32, too
         assert configs[n_plain - 1].provider == providers[1]
         # The first batches also have what rules advise, or knobs of the baseline's provider.
-        chosen = [config.provider for config in configs[n_plain + BATCH_SIZE :]]
+        chosen = [config.provider for config in configs[n_plain + SCREENING_BATCH :]]
         assert chosen == sorted(chosen, key=(other, last).index)
         assert set(chosen) == {other, last}
 
     # Of two providers, the second one is tried first. If it is CUDA, float32 is second, and knobs wait for the result.
     @pytest.mark.parametrize(
         ("providers", "latest"),
-        [((CUDA,), 0), ((CUDA, CPU), 1), ((CPU, CUDA), 2 + BATCH_SIZE)],
+        [((CUDA,), 0), ((CUDA, CPU), 1), ((CPU, CUDA), 2 + SCREENING_BATCH)],
         ids=["cuda", "both", "cpu"],
     )
     def test_a_captured_graph_is_among_the_first(self, providers: tuple[str, ...], latest: int) -> None:

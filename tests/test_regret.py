@@ -78,7 +78,9 @@ class TestTuning:
         tune.set_constant("measure.block_plan.SHORT_BLOCK_NS=123")
         assert [vars(module)["SHORT_BLOCK_NS"] for module in (block_plan, plan)] == [123, 123]
 
-    @pytest.mark.parametrize("text", ["tuning.plan.NONE=1", "tuning.plan.BATCH_SIZE='8'", "tuning.plan.make_plan=1"])
+    @pytest.mark.parametrize(
+        "text", ["tuning.plan.NONE=1", "tuning.plan.SCREENING_BATCH='8'", "tuning.plan.make_plan=1"]
+    )
     def test_unknown_constants_are_refused(self, text: str) -> None:
         with pytest.raises(ValueError, match=text.partition("=")[0]):
             tune.set_constant(text)

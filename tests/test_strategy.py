@@ -53,7 +53,7 @@ from ortune.tuning.job import SearchSettings, run_search
 from ortune.tuning.noise import RoundNoise, split_variance, sum_squares
 from ortune.tuning.outcome import Outcome
 from ortune.tuning.outliers import limit_rounds
-from ortune.tuning.plan import BATCH_SIZE
+from ortune.tuning.plan import SCREENING_BATCH
 from ortune.tuning.prepare import prepare
 from ortune.tuning.racing import choose_candidates, excludes_relevant_gain, find_slower, rank_finalists, take_turns
 from ortune.tuning.results import CandidateResult, Results, Score
@@ -509,7 +509,7 @@ class TestPairs:
         assert len(pairs) == 3
         # They follow the settings alone, and what the sampler had proposed for the same batch.
         n_alone = sum(len(dimension.choices) - 1 for dimension in space.dimensions)
-        assert max(pairs) < n_alone + 2 * BATCH_SIZE
+        assert max(pairs) < n_alone + 2 * SCREENING_BATCH
 
 
 class TestNoise:

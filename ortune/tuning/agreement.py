@@ -34,7 +34,7 @@ MEDIAN_ERROR = 1.2533
 FEW_VALUES = 4.0
 """By how much, divided by their number, the standard deviation of a few values is enlarged, because it is uncertain."""
 
-MOST_LOG_RATIO = 0.7
+CLIPPED_AT = 0.7
 """Limit of log-ratios. A candidate that fails counts as one that takes twice as long."""
 
 Launches = Mapping[str, float]
@@ -109,9 +109,9 @@ def list_common(measurements: Iterable[Measurement], base_key: str) -> list[dict
 def _summarize_launch(measurement: Measurement) -> float:
     """Return the log-ratio of a launch in the first objective."""
     if not measurement.rounds:
-        return MOST_LOG_RATIO
+        return CLIPPED_AT
     quiet = [one for one in measurement.rounds if not one.contended] or measurement.rounds
-    return min(max(statistics.median(one.log_ratios[0] for one in quiet), -MOST_LOG_RATIO), MOST_LOG_RATIO)
+    return min(max(statistics.median(one.log_ratios[0] for one in quiet), -CLIPPED_AT), CLIPPED_AT)
 
 
 def compare_nodes(common: Sequence[Mapping[str, Launches]]) -> dict[str, tuple[int, float, float]]:

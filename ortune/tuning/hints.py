@@ -29,7 +29,7 @@ VARIABLE = "ORTUNE_HISTORY"
 MAX_KEPT = 300
 """Number of searches to keep. Older ones are dropped."""
 
-MOST_HISTORY_BYTES = 64 << 20
+MOST_PAST_BYTES = 64 << 20
 """Bytes that are read from the end of the file: ortune keeps it below a few megabytes."""
 
 FIRST_FIELD = b'{"host":'
@@ -157,10 +157,10 @@ def read_past_searches(path: Path) -> list[PastSearch]:
 
 
 def _read_end(path: Path) -> bytes:
-    """Return the last bytes of the file, at most `MOST_HISTORY_BYTES`."""
+    """Return the last bytes of the file, at most `MOST_PAST_BYTES`."""
     with path.open("rb") as file:
-        file.seek(max(file.seek(0, os.SEEK_END) - MOST_HISTORY_BYTES, 0))
-        return file.read(MOST_HISTORY_BYTES)
+        file.seek(max(file.seek(0, os.SEEK_END) - MOST_PAST_BYTES, 0))
+        return file.read(MOST_PAST_BYTES)
 
 
 def recall(path: Path, host: HostClass, traits: Traits, goal: Goal) -> tuple[Config, ...]:

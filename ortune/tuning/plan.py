@@ -51,7 +51,7 @@ PROOF_FACTOR = 6.0
 SHORTEST_CONFIRMATION_SHARE = 0.6
 """Minimum share of its planned time that confirmation gets if earlier stages took longer than planned."""
 
-BATCH_SIZE = 8
+SCREENING_BATCH = 8
 """Number of live candidates in screening in addition to the baseline. They start in parallel and share its blocks."""
 
 MAX_SCREENING_ROUNDS = 12
@@ -279,7 +279,7 @@ def size_batch(
 ) -> tuple[int, int]:
     """Return how many candidates are screened together, and in how many rounds, so that one batch fits into a time."""
     wanted = 1 if one_at_a_time else round(ROUNDS_PER_LAUNCH_TIME * launch_s / block_s)
-    batch, rounds = BATCH_SIZE, min(max(least, wanted), MAX_SCREENING_ROUNDS)
+    batch, rounds = SCREENING_BATCH, min(max(least, wanted), MAX_SCREENING_ROUNDS)
 
     def takes_s() -> float:
         launches_s = rounds * (batch + 1) * launch_s if one_at_a_time else launch_sides_s(launch_s, batch + 1)

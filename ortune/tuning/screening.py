@@ -17,7 +17,7 @@ from ortune.tuning.board import Board, LiveRound, ScreeningResult
 from ortune.tuning.first_candidates import FirstCandidates
 from ortune.tuning.noise import MEDIAN_VARIANCE
 from ortune.tuning.pairs import list_pairs
-from ortune.tuning.plan import BATCH_SIZE, LONGEST_RACING, reserve_confirmation, unpromising_confirmation_s
+from ortune.tuning.plan import SCREENING_BATCH, LONGEST_RACING, reserve_confirmation, unpromising_confirmation_s
 from ortune.tuning.results import CandidateResult
 from ortune.tuning.sampler import CONFIG, Observed, ThompsonSampler
 from ortune.tuning.verdict import NEGLIGIBLE_GAIN
@@ -34,7 +34,7 @@ STALE_ASKS = 6
 WORTH_LEARNING = 0.0005
 """Minimum expected gain, as a log-ratio, for screening to continue."""
 
-CHECK_EVERY = 2 * BATCH_SIZE
+CHECK_EVERY = 2 * SCREENING_BATCH
 """Candidates between two checks of the expected gain."""
 
 LEAST_DIFFERENCE = 0.03
