@@ -39,6 +39,9 @@ COMPRESSED_FROM = 1000
 COMPRESSED = "zlib:"
 """How compressed values begin. The rest is in Base64."""
 
+MOST_MEASUREMENTS = 64
+"""Most measurements of a batch."""
+
 MOST_ROUNDS = 256
 MOST_LOG_RATIO = 20.0
 
@@ -106,6 +109,16 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             raise ValueError("rounds have different numbers of values")
         if self.rounds and not self.rounds[0].log_ratios:
             raise ValueError("a round has no values")
+
+
+class Batch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Measurements that are written at the same time.
+
+    Attributes:
+        measurements: The measurements.
+    """
+
+    measurements: Annotated[tuple[Measurement, ...], msgspec.Meta(max_length=MOST_MEASUREMENTS)]
 
 
 class NodeState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -52,7 +52,6 @@ def open_exchange(prepared: PreparedSearch, identity: Mapping[str, str]) -> Shar
         lambda: SharedStudy(location, common, len(prepared.goal.objectives)),
         node=name_node(),
         outbox_path=output.with_name(output.name.removesuffix(".json") + SUFFIX) if output and has_file else None,
-        choices={each.name: tuple(each.labels) for each in prepared.space.dimensions},
         host=HostClass.of(prepared.host).name,
         kernel=platform.release(),
     )

@@ -8,7 +8,7 @@ on the clock of whoever waits for it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -75,7 +75,6 @@ class SharedExchange(Exchange):
         open_study: Opens the study. It is called in another thread.
         node: Name of this host.
         outbox_path: File for what was not sent yet, or None to keep it in memory only.
-        choices: All choices of each dimension of the search space.
         host: Name of the class of this host.
         kernel: Release of its operating system.
         patience_s: Time without a change after which a worker has ended, at least.
@@ -105,7 +104,6 @@ class SharedExchange(Exchange):
         *,
         node: str,
         outbox_path: Path | None,
-        choices: Mapping[str, tuple[str, ...]],
         host: str = "",
         kernel: str = "",
         patience_s: float = PATIENCE_S,
@@ -124,7 +122,6 @@ class SharedExchange(Exchange):
         self._limit_s = limit_s
         self._clock = clock
         self._sleep = sleep
-        self._choices = choices
         self._calls = TimedCalls()
         self._study = self._calls.call(open_study, OPEN_LIMIT_S)
         self._outbox = Outbox(outbox_path, self._study.name)
@@ -198,7 +195,7 @@ class SharedExchange(Exchange):
         measured = [each.measurement for each in messages if each.measurement]
         new = [each for each in measured if each.id not in self._outbox.doubtful or not study.has(each.id)]
         if new:
-            study.add_all([(each, each.labels) for each in new], self._choices)
+            study.add_all(new)
 
     def _announce(self, **changes: object) -> None:
         """Write the state of this worker."""
@@ -316,7 +313,7 @@ class SharedExchange(Exchange):
 
         def add(study: SharedStudy) -> int:
             number = study.find(measurement.id)
-            return study.add(measurement, {}, self._choices) if number is None else number
+            return study.add(measurement) if number is None else number
 
         while True:
             try:
