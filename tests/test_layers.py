@@ -18,7 +18,8 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, TINY_CNN
+from tests.records import ONE_THREAD, make_local_record, write
 
 PACKAGE = ROOT / "ortune"
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
@@ -277,6 +278,32 @@ def test_help_is_light() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip().splitlines()[-1] == "[]"
+
+
+COMMANDS_WITHOUT_SEARCH: dict[str, tuple[str, ...]] = {
+    "space": ("space", "MODEL"),
+    "suggest": ("suggest", "MODEL"),
+    "bench": ("bench", "MODEL", "--budget", "1s"),
+    "plan": ("plan", "MODEL", "--rate", "10/s", "--budget", "1s"),
+    "gate": ("gate", "MODEL@default", "MODEL@default", "--budget", "1s"),
+    "apply": ("apply", "r.json", "MODEL"),
+    "verify": ("apply", "r.json", "MODEL", "--verify", "--budget", "1s"),
+}
+"""What imports all that it needs, and then ends soon, some with an error: there is no time to measure."""
+
+
+@pytest.mark.parametrize("name", COMMANDS_WITHOUT_SEARCH)
+def test_only_searches_and_storages_import_optuna(name: str, tmp_path: Path) -> None:
+    """Importing it takes 0.4 s."""
+    write(make_local_record(TINY_CNN, ONE_THREAD), tmp_path / "r.json")
+    arguments = [text.replace("MODEL", str(TINY_CNN)) for text in COMMANDS_WITHOUT_SEARCH[name]]
+    code = (
+        "import contextlib, sys; from ortune.cli import app; from ortune.errors import OrtuneError\n"
+        f"with contextlib.suppress(SystemExit, OrtuneError): app({arguments})\n"
+        "print('optuna' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.strip().endswith("False"), done.stderr
 
 
 DECLARATIONS = {"ortune.requests"}

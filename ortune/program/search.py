@@ -33,7 +33,6 @@ from ortune.times import stamp
 from ortune.tuning.outcome import Observe, Outcome
 from ortune.tuning.record_outcome import make_trials
 from ortune.tuning.resume import JournaledExecutor, explain_kept, open_journal
-from ortune.tuning.stages import SearchSettings, run_search
 from ortune.worker import Executor, Failure, LiveCandidate, Runtime
 from ortune.worker.background_load import BackgroundLoad
 from ortune.workload import Tolerance, Workload
@@ -99,6 +98,9 @@ def search_program(prepared: PreparedProgram, observe: Observe = lambda progress
         opened = stack.enter_context(open_program(prepared, journal=journal, others=others, spent_s=spent_s))
         opened = fit_objective(opened)
         prepared = msgspec.structs.replace(prepared, goal=opened.goal)
+        # It imports Optuna, which gates and verifications of programs do not need.
+        from ortune.tuning.stages import SearchSettings, run_search
+
         settings = SearchSettings(budget_s=request.budget, n_trials=request.trials)
         outcome = run_search(prepared.space, opened, settings, observe)
         started = journal.begin.started if journal else begun

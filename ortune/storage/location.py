@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import Literal, NoReturn
+from typing import TYPE_CHECKING, Literal, NoReturn
 from urllib.parse import quote, quote_plus
 
 import msgspec
-import sqlalchemy
-from sqlalchemy.exc import ArgumentError
 
 from ortune.errors import UsageError
 from ortune.limited import TooLargeError, read_limited
 from ortune.storage.driver_options import ALLOWED, Value, read_options
+
+if TYPE_CHECKING:
+    import sqlalchemy
 
 URL_VARIABLE = "ORTUNE_STORAGE"
 FILE_VARIABLE = "ORTUNE_STORAGE_FILE"
@@ -67,7 +68,11 @@ class Location(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def engine_url(self) -> sqlalchemy.URL | None:
         """The URL of a database, in the parts that its engine sees. None for others."""
-        return sqlalchemy.make_url(self.url) if self.kind == "database" else None
+        if self.kind != "database":
+            return None
+        import sqlalchemy
+
+        return sqlalchemy.make_url(self.url)
 
     @property
     def secrets(self) -> tuple[str, ...]:
@@ -194,6 +199,9 @@ def _parse_url(text: str, source: str) -> sqlalchemy.URL:
     Raises:
         UsageError: It is not legal.
     """
+    import sqlalchemy
+    from sqlalchemy.exc import ArgumentError
+
     try:
         url = sqlalchemy.make_url(text)
     except (ArgumentError, ValueError):
