@@ -18,7 +18,17 @@ from ortune.storage.connect import guard, open_storage
 from ortune.storage.errors import StorageError, UnreadableError
 from ortune.storage.identity import PREFIX, StudyInfo, name_study
 from ortune.storage.location import Location
-from ortune.storage.schema import MOST_MEASUREMENTS, Batch, Measurement, NodeState, OneStruct, decode, encode
+from ortune.storage.schema import (
+    MOST_MEASUREMENTS,
+    RESULT,
+    Batch,
+    Measurement,
+    NodeState,
+    OneStruct,
+    SharedResult,
+    decode,
+    encode,
+)
 
 BATCH = "ortune"
 """Attribute of a trial: the measurements of a batch."""
@@ -140,7 +150,12 @@ class SharedStudy:
 
     def read_nodes(self) -> list[NodeState]:
         """Return the states of all workers, in the order in which they joined."""
-        return sorted(self.read_all(NODE, NodeState).values(), key=lambda state: (state.number, state.worker))
+        return sort_nodes(self.read_all(NODE, NodeState))
+
+    def read_progress(self) -> tuple[list[NodeState], dict[str, SharedResult]]:
+        """Return the states of all workers, in the order in which they joined, and the results by worker."""
+        attributes = self._read_attributes()
+        return sort_nodes(select(attributes, NODE, NodeState)), select(attributes, RESULT, SharedResult)
 
     def write(self, name: str, value: msgspec.Struct) -> None:
         """Write an attribute of the study, which replaces its earlier value. Each has one writer."""
@@ -158,12 +173,26 @@ class SharedStudy:
 
     def read_all(self, prefix: str, kind: type[OneStruct]) -> dict[str, OneStruct]:
         """Return all legal attributes of the study whose name has a prefix, by the rest of the name."""
+        return select(self._read_attributes(), prefix, kind)
+
+    def _read_attributes(self) -> dict[str, object]:
+        """Return all attributes: Optuna reads them at a time."""
         with guard(self.location):
-            found = self._study.user_attrs
-        values = {
-            name.removeprefix(prefix): decode(text, kind) for name, text in found.items() if name.startswith(prefix)
-        }
-        return {name: value for name, value in values.items() if value is not None}
+            attributes: dict[str, object] = self._study.user_attrs
+        return attributes
+
+
+def select(attributes: Mapping[str, object], prefix: str, kind: type[OneStruct]) -> dict[str, OneStruct]:
+    """Return all legal attributes whose name has a prefix, by the rest of the name."""
+    values = {
+        name.removeprefix(prefix): decode(text, kind) for name, text in attributes.items() if name.startswith(prefix)
+    }
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def sort_nodes(states: Mapping[str, NodeState]) -> list[NodeState]:
+    """Return the states of workers in the order in which they joined."""
+    return sorted(states.values(), key=lambda state: (state.number, state.worker))
 
 
 def ratio_of(measurement: Measurement, place: int) -> float:

@@ -214,7 +214,8 @@ class SharedExchange(Exchange):
 
         def read(study: SharedStudy) -> tuple[list[NodeState], list[Measurement], dict[str, SharedResult]]:
             # States come first: a worker that has ended wrote its measurements before.
-            return study.read_nodes(), study.receive(), study.read_all(RESULT, SharedResult)
+            nodes, results = study.read_progress()
+            return nodes, study.receive(), results
 
         try:
             nodes, received, results = self._call(read)
