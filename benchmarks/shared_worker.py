@@ -163,7 +163,6 @@ def run_worker(landscape: Landscape, given: argparse.Namespace) -> Row:
         node=given.node,
         host=given.host_class,
         outbox_path=given.outbox,
-        choices={each.name: tuple(each.labels) for each in space.dimensions},
         patience_s=given.patience,
         poll_s=2 / factor,
     )

@@ -1,7 +1,7 @@
 """Simulate hosts that share measurements through a storage: overhead, and how many hosts a database serves.
 
-    python -m benchmarks.storage_scale operations [--json FILE]
-    python -m benchmarks.storage_scale nodes --nodes 100 [--trials 20000] [--path tables|optuna] [--no-params]
+    python -m benchmarks.storage_scale operations [--singly] [--json FILE]
+    python -m benchmarks.storage_scale nodes --nodes 100 [--trials 20000]
         [--storage postgresql|mysql|pgbouncer|grpc|journal] [--unpaced] [--stretch 1] [--json FILE]
     python -m benchmarks.storage_scale --report FILE
 
@@ -11,12 +11,11 @@ simulated nodes and the database share the CPUs of this host.
 Each node is a thread with its own `SharedStudy`. After each batch of 8 candidates, which takes 5 to 10 s, it reads the
 measurements of the others, writes its own, and writes and reads states of workers. Candidates are those of a model on a
 host with 96 cores. `--stretch 4` makes batches four times as long; `--unpaced` makes them take no time, to find the
-highest rate. `--trials` is the total of all nodes.
+highest rate. `--trials` is the number of measurements of all nodes.
 
-`--path optuna` reads and writes by Optuna's own methods, and `--keep` keeps connections open, which is what ortune did
-at first. `--write-only` leaves out all reading. Nodes that do not decode what they read: with `--decode K`, all but K.
-The last check reads everything again: nothing may be lost or duplicated. "Others" are the CPUs that all other processes
-of the host used meanwhile: figures are too long by what these took.
+`--keep` keeps connections open. `--write-only` leaves out all reading. `--singly` writes each measurement as a trial of
+its own. The last check reads everything again: nothing may be lost or duplicated. "Others" are the CPUs that all other
+processes of the host used meanwhile: figures are too long by what these took.
 """
 
 from __future__ import annotations
@@ -56,7 +55,6 @@ from ortune.storage import (
     StorageError,
     parse_location,
 )
-from ortune.storage.shared_study import MEASUREMENT
 from tests.servers import find_free_port
 
 BATCH = 8
@@ -79,11 +77,6 @@ class Node:
         self.options = options
         self.random = random.Random(number)
         self.space = space
-        self.choices = (
-            {}
-            if options.no_params
-            else {each.name: tuple(choice.label for choice in each.choices) for each in space.dimensions}
-        )
         self.times: dict[str, list[float]] = defaultdict(list)
         self.received: list[str] = []
         self.sent: list[str] = []
@@ -91,8 +84,6 @@ class Node:
         self.beat = 0
         with self.timed("join"):
             self.study = SharedStudy(location, IDENTITY)
-        if options.path == "optuna":
-            self.study._tables = None
 
     @contextlib.contextmanager
     def timed(self, name: str) -> Iterator[None]:
@@ -101,10 +92,9 @@ class Node:
         yield
         self.times[name].append(time.perf_counter() - start)
 
-    def make_batch(self) -> list[tuple[Measurement, dict[str, str]]]:
+    def make_batch(self) -> list[Measurement]:
         """Return measurements of random candidates."""
-        candidates = self.random.sample(self.space.candidates, BATCH)
-        return [(self.measure(each), dict(each.labels)) for each in candidates]
+        return [self.measure(candidate) for candidate in self.random.sample(self.space.candidates, BATCH)]
 
     def measure(self, candidate: Candidate) -> Measurement:
         """Return a made-up measurement."""
@@ -118,6 +108,7 @@ class Node:
             node=f"node-{self.number:04}.rack.example.com",
             worker=f"worker-{self.number:04}",
             config=candidate.config,
+            labels=dict(candidate.labels),
             launch=len(self.sent) // BATCH,
             rounds=rounds,
             spent_s=self.random.uniform(0.5, 1.2),
@@ -156,37 +147,28 @@ class Node:
 
     def receive(self) -> None:
         """Read what is new."""
-        tables = self.study._tables
-        if tables is None or self.number < self.options.decode:
-            self.received += [each.id for each in self.study.receive()]
-            return
-        with connect.guard(self.study.location):
-            for trial_id, _, _ in tables.read(MEASUREMENT, self.study._last_id):
-                self.study._last_id = trial_id
+        self.received += [measurement.id for measurement in self.study.receive()]
 
-    def retry(self, batch: list[tuple[Measurement, dict[str, str]]]) -> None:
+    def retry(self, batch: list[Measurement]) -> None:
         """Write a batch, also if the connection is lost."""
-        while True:
+        while batch:
             try:
-                if self.options.path == "optuna":
-                    for each in batch:
-                        self.study.add_all([each], self.choices)
-                        batch = batch[1:]
+                if self.options.singly:
+                    for measurement in batch:
+                        self.study.add_all([measurement])
                 else:
-                    self.study.add_all(batch, self.choices)
+                    self.study.add_all(batch)
                 return
             except StorageError:
                 self.n_errors += 1
                 batch = self.find_missing(batch)
-            if not batch:
-                return
 
-    def find_missing(self, batch: list[tuple[Measurement, dict[str, str]]]) -> list[tuple[Measurement, dict[str, str]]]:
+    def find_missing(self, batch: list[Measurement]) -> list[Measurement]:
         """Return what did not arrive of a batch."""
         while True:
             time.sleep(self.random.uniform(0.5, 2))
             try:
-                return [each for each in batch if not self.study.has(each[0].id)]
+                return [measurement for measurement in batch if not self.study.has(measurement.id)]
             except StorageError:
                 self.n_errors += 1
 
@@ -294,9 +276,8 @@ def simulate(options: argparse.Namespace) -> dict[str, Any]:
         row: dict[str, Any] = {
             "kind": "nodes",
             "storage": options.storage,
-            "path": options.path,
+            "singly": options.singly,
             "nodes": options.nodes,
-            "params": not options.no_params,
             "paced": not options.unpaced,
             "keep": options.keep,
             "write_only": options.write_only,
@@ -331,7 +312,6 @@ def simulate(options: argparse.Namespace) -> dict[str, Any]:
         row["lost"] = len(set(sent) - set(received))
         row["duplicated"] = sum(each["duplicates"] for each in found) + len(received) - len(set(received))
         if numbers is not None:
-            row["duplicated"] += len(numbers) - len(received) if options.storage != "journal" else 0
             row["gaps"] = numbers != list(range(len(numbers)))
         row["rate"] = row["trials"] / wall_s
         row["size_bytes"] = size_of(server.url if server else url)
@@ -447,38 +427,33 @@ def start_storage(options: argparse.Namespace) -> Iterator[tuple[Started | None,
 
 def measure_operations(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Return the time and the number of statements of each operation, for an otherwise idle database."""
-    rows = []
-    for path, no_params in (("optuna", False), ("optuna", True), ("tables", True), ("tables", False)):
-        settings = argparse.Namespace(**{**vars(options), "path": path, "no_params": no_params})
-        # Memory is measured in a fresh process.
-        with start_postgres() as server, multiprocessing.get_context("spawn").Pool(1) as pool:
-            load, cpu_s = HostLoad(), server.cpu_s()
-            found, client_cpu_s = pool.apply(measure_path, (server.url, settings))
-            other_cpus = load.count_others(server.cpu_s() - cpu_s + client_cpu_s)
-            rows += [{**row, "other_cpus": other_cpus} for row in found]
-    return rows
+    # Memory is measured in a fresh process.
+    with start_postgres() as server, multiprocessing.get_context("spawn").Pool(1) as pool:
+        load, cpu_s = HostLoad(), server.cpu_s()
+        rows, client_cpu_s = pool.apply(measure_path, (server.url, options))
+        other_cpus = load.count_others(server.cpu_s() - cpu_s + client_cpu_s)
+    return [{**row, "other_cpus": other_cpus} for row in rows]
 
 
-def measure_path(url: str, settings: argparse.Namespace) -> tuple[list[dict[str, Any]], float]:
-    """Return the figures of one way to read and write, and the CPU time of this process."""
+def measure_path(url: str, options: argparse.Namespace) -> tuple[list[dict[str, Any]], float]:
+    """Return the figures of each operation, and the CPU time of this process."""
     space = build_space(make_host(MACHINE), make_model(4))
     location = parse_location(url, SOURCE)
-    filling = argparse.Namespace(**{**vars(settings), "path": "tables"})
-    filler, node = Node(location, 1000, filling, space), Node(location, 0, settings, space)
-    counts = count_statements(node.study)
+    filler, node = Node(location, 1000, options, space), Node(location, 0, options, space)
+    counts = count_statements()
     kept: list[Measurement] = node.study.receive()
     at_first = memory()
     rows = []
     for n_trials in (0, 5000, 20000):
         while len(filler.sent) < n_trials:
-            filler.study.add_all([each for _ in range(50) for each in filler.make_batch()], filler.choices)
+            filler.retry(filler.make_batch())
         start = time.perf_counter()
         kept += node.study.receive()
         first_s = time.perf_counter() - start
         grown = memory() - at_first
         node.times.clear()
         for _ in range(10):
-            filler.study.add_all(filler.make_batch(), filler.choices)
+            filler.retry(filler.make_batch())
             counts.clear()
             with node.timed("receive"):
                 kept += node.study.receive()
@@ -491,8 +466,7 @@ def measure_path(url: str, settings: argparse.Namespace) -> tuple[list[dict[str,
         rows.append(
             {
                 "kind": "operations",
-                "path": settings.path,
-                "params": not settings.no_params,
+                "singly": options.singly,
                 "trials": n_trials,
                 "first_s": first_s,
                 "grown_bytes": grown,
@@ -509,15 +483,14 @@ def memory() -> int:
     return int(psutil.Process().memory_info().rss)
 
 
-def count_statements(study: SharedStudy) -> list[str]:
-    """Return a list to which each statement of a study is added."""
+def count_statements() -> list[str]:
+    """Return a list to which each statement of this process is added."""
     statements: list[str] = []
-    engine = study._study._storage._backend.engine
 
     def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
         statements.append(statement)
 
-    sqlalchemy.event.listen(engine, "before_cursor_execute", note)
+    sqlalchemy.event.listen(sqlalchemy.Engine, "before_cursor_execute", note)
     return statements
 
 
@@ -530,14 +503,14 @@ def show_row(row: dict[str, Any]) -> str:
 
     if row["kind"] == "operations":
         return (
-            f"{row['path']:8} {'yes' if row['params'] else 'no':6} {row['trials']:6}  {ms('add')} "
+            f"{1 if row['singly'] else BATCH:9} {row['trials']:12}  {ms('add')} "
             f"{row['statements']['add']:5}   {ms('receive')} {row['statements']['receive']:5}  {row['first_s']:7.2f} "
             f"{row['grown_bytes'] / 1e6:7.0f}  {row['size_bytes'] / 1e6:6.0f}       {row['other_cpus']:6.2f}"
         )
     per_trial = 1e3 / max(row["trials"], 1)
     return (
-        f"{row['storage']:10} {row['path'] + (', kept' if row['keep'] else ''):12} "
-        f"{'yes' if row['params'] else 'no':6} {row['nodes']:5} {row['stretch'] if row['paced'] else 0:7g} "
+        f"{row['storage']:10} {1 if row['singly'] else BATCH:9} {row['nodes']:5} "
+        f"{row['stretch'] if row['paced'] else 0:7g} "
         f"{row['trials']:6} {row['rate']:6.1f}  "
         f"{ms('add')} {ms('add', 'p99')}  {ms('receive')} {ms('receive', 'p99')}  "
         f"{ms('announce')}  {ms('read_nodes')}  "
@@ -548,14 +521,14 @@ def show_row(row: dict[str, Any]) -> str:
 
 
 OPERATIONS = """Each operation, one node, PostgreSQL otherwise idle; a batch is 8 measurements, and 8 others are new
-path     params trials  add, ms  stmts  receive, ms stmts first, s mem, MB  database, MB  others"""
+per trial measurements  add, ms  stmts  receive, ms stmts first, s mem, MB  database, MB  others"""
 
 NODES = """Simulated nodes. Batches take 5 to 10 s, times the stretch; 0 is unpaced. Times in ms per batch of 8: median
-and 99th percentile. CPU in s per 1000 trials: of the server, of all nodes, of the proxy. Errors were retried. Nodes
-with a fault ended early.
+and 99th percentile. CPU in s per 1000 measurements: of the server, of all nodes, of the proxy. Errors were retried.
+Nodes with a fault ended early.
 """
 NODES += (
-    "storage    path         params nodes stretch trials trials/s   add     p99  receive    p99 announce states "
+    "storage    per trial nodes stretch measur. per s   add     p99  receive    p99 announce states "
     "overhead,%  CPU: server, nodes, proxy  conn.  MB  lost dupl. errors faults others"
 )
 
@@ -580,13 +553,11 @@ def main() -> None:
     parser.add_argument(
         "--storage", default="postgresql", choices=("postgresql", "mysql", "pgbouncer", "grpc", "journal")
     )
-    parser.add_argument("--path", default="tables", choices=("tables", "optuna"))
-    parser.add_argument("--no-params", action="store_true")
+    parser.add_argument("--singly", action="store_true")
     parser.add_argument("--unpaced", action="store_true")
     parser.add_argument("--write-only", action="store_true")
     parser.add_argument("--keep", action="store_true")
     parser.add_argument("--check-numbers", action="store_true")
-    parser.add_argument("--decode", type=int, default=1000)
     parser.add_argument("--stretch", type=float, default=1.0)
     parser.add_argument("--most-s", type=float, default=480.0)
     parser.add_argument("--max-connections", type=int, default=100)

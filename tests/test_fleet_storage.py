@@ -362,7 +362,7 @@ class TestStatus:
                 launch=0,
                 rounds=(SharedRound(log_ratios=(ratio,)),),
             )
-            study.add(measurement, {}, {})
+            study.add(measurement)
         proven, searched = sorted(read_status(location), key=lambda each: each.host == "Zen 9")
         assert proven.hosts and proven.hosts.n_contended == 1
         assert [node.node for node in proven.nodes] == ["n0", "n1", "n2"]

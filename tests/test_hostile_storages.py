@@ -6,9 +6,11 @@ traceback, and in a time that does not depend on what the storage says.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
+import sqlite3
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -32,9 +34,9 @@ from ortune.storage import (
     open_storage,
     parse_location,
 )
+from ortune.storage.identity import name_study
 from ortune.storage.journal import hold_lock
 from ortune.storage.outbox import Message, Outbox
-from ortune.storage.shared_study import name_study
 from tests.conftest import TINY_CNN, run_ortune
 from tests.metrics import make_metrics, make_model, make_rollout, write_metrics
 from tests.records import ONE_THREAD, make_local_record, write
@@ -57,9 +59,7 @@ def trial(**changes: Any) -> Line:
 LINES: dict[str, Line] = {
     "a study without a name": {"op_code": 0, "directions": [1]},
     "a study without directions": {"op_code": 0, "study_name": "x"},
-    "a study with no direction": {"op_code": 0, "study_name": "x", "directions": []},
     "a study with a direction that is not one": {"op_code": 0, "study_name": "x", "directions": [7]},
-    "a study whose name is a number": {"op_code": 0, "study_name": 1, "directions": [1]},
     "a study whose directions are a text": {"op_code": 0, "study_name": "x", "directions": "1"},
     "the end of no study": {"op_code": 1},
     "the end of a study that is a list": {"op_code": 1, "study_id": [0]},
@@ -68,7 +68,6 @@ LINES: dict[str, Line] = {
     "no attribute": {"op_code": 2, "study_id": 0},
     "an attribute that is empty": {"op_code": 2, "study_id": 0, "user_attr": {}},
     "two attributes": {"op_code": 3, "study_id": 0, "system_attr": {"a": 1, "b": 2}},
-    "attributes in a list": {"op_code": 3, "study_id": 0, "system_attr": [["a", 1]]},
     "a trial without a study": {"op_code": 4, "datetime_start": TIME},
     "a trial without a beginning": {"op_code": 4, "study_id": 0},
     "a beginning that is no time": trial(datetime_start="soon"),
@@ -77,8 +76,6 @@ LINES: dict[str, Line] = {
     "an end that is null": trial(datetime_complete=None),
     "a state that is not one": trial(state=99),
     "a state that is a text": trial(state="COMPLETE"),
-    "a value that is a text": trial(value="0.5"),
-    "values that are texts": trial(values=["0.5"]),
     "a value and values": trial(value=1.0, values=[1.0]),
     "a parameter without a distribution": trial(params={"x": 0}),
     "a choice that is not one": trial(params={"x": 7}, distributions={"x": CATEGORICAL}),
@@ -90,21 +87,30 @@ LINES: dict[str, Line] = {
     "a step that is not one": trial(intermediate_values={"first": 0.5}),
     "a parameter of no trial": {"op_code": 5, "param_name": "x", "param_value_internal": 0, "distribution": WHOLE},
     "a trial that is an object": {"op_code": 6, "trial_id": {}, "state": 1, "values": None, "datetime_complete": TIME},
-    "a trial that ends at no time": {"op_code": 6, "trial_id": 0, "state": 1, "values": [1.0]},
-    "a trial that begins at no time": {"op_code": 6, "trial_id": 0, "state": 0, "values": None},
-    "a trial without values": {"op_code": 6, "trial_id": 0, "state": 1, "datetime_complete": TIME},
-    "a value at no step": {"op_code": 7, "trial_id": 0, "intermediate_value": 1.0},
     "an attribute of no trial": {"op_code": 8, "user_attr": {"a": "b"}},
-    "a negative trial": {"op_code": 9, "trial_id": -1, "system_attr": {"a": 1}},
     "an operation that is not one": {"op_code": 999},
     "a negative operation": {"op_code": -1},
     "an operation without end": {"op_code": 10**30},
-    "an operation that is true": {"op_code": True, "study_id": 0},
-    "an operation that is a fraction": {"op_code": 1.0, "study_id": 0},
     "an operation that is a text": {"op_code": "0"},
     "an operation that is null": {"op_code": None},
 }
 """Legal JSON that Optuna does not write, and fails to read."""
+
+IGNORED: dict[str, Line] = {
+    "a study with no direction": {"op_code": 0, "study_name": "x", "directions": []},
+    "a study whose name is a number": {"op_code": 0, "study_name": 1, "directions": [1]},
+    "attributes in a list": {"op_code": 3, "study_id": 0, "system_attr": [["a", 1]]},
+    "a value that is a text": trial(value="0.5"),
+    "values that are texts": trial(values=["0.5"]),
+    "a trial that ends at no time": {"op_code": 6, "trial_id": 0, "state": 1, "values": [1.0]},
+    "a trial that begins at no time": {"op_code": 6, "trial_id": 0, "state": 0, "values": None},
+    "a trial without values": {"op_code": 6, "trial_id": 0, "state": 1, "datetime_complete": TIME},
+    "a value at no step": {"op_code": 7, "trial_id": 0, "intermediate_value": 1.0},
+    "a negative trial": {"op_code": 9, "trial_id": -1, "system_attr": {"a": 1}},
+    "an operation that is true": {"op_code": True, "study_id": 0},
+    "an operation that is a fraction": {"op_code": 1.0, "study_id": 0},
+}
+"""Legal JSON that Optuna does not write, and reads: at most, a study is removed."""
 
 DAMAGED: dict[str, bytes] = {
     "no JSON": b"{",
@@ -133,7 +139,7 @@ def lines(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
     prove(location, record, *[make_proof(f"n{number}", 1.3 + number / 50) for number in range(3)])
     study = SharedStudy(location, {"model_name": "m.onnx", "host_name": "Zen 9"})
     study.announce(NodeState(node="n7", worker="w", stage="racing", n_measured=4, sigma=0.02))
-    study.add(make_measurement(), {}, {})
+    study.add(make_measurement())
     write_metrics(folder / "metrics", *make_rollout())
     assert run(folder, "send").returncode == 0
     return (folder / "fleet.journal").read_bytes().splitlines(keepends=True)
@@ -213,14 +219,22 @@ class TestLines:
     @pytest.mark.parametrize("name", LINES)
     def test_a_legal_line_that_is_not_of_optuna(self, name: str, lines: list[bytes], tmp_path: Path) -> None:
         message = self.read(tmp_path, [*lines[:3], encode_line(LINES[name]), *lines[3:]])
-        assert "fleet.journal: line 4 is not one that Optuna writes: " in message
-        assert "Restore the file, or remove this line" in message
+        assert "fleet.journal: line 4 is not one that Optuna can read. If a later version" in message
+        assert "restore the file, or remove this line" in message
+
+    @pytest.mark.parametrize("name", IGNORED)
+    def test_a_line_that_does_no_harm(self, name: str, lines: list[bytes], tmp_path: Path) -> None:
+        content = b"".join([*lines, encode_line(IGNORED[name])])
+        (tmp_path / "fleet.journal").write_bytes(content)
+        done = run(tmp_path, "status")
+        assert done.returncode == 0, done.stderr
+        assert "m.onnx" in done.stdout
+        SharedStudy(locate(tmp_path), {"model_name": "m.onnx", "host_name": "Zen 9"}).add(make_measurement(id="w:2"))
+        assert (tmp_path / "fleet.journal").read_bytes().startswith(content)
 
     def test_a_worker_that_is_missing(self, lines: list[bytes], tmp_path: Path) -> None:
-        message = self.read(tmp_path, [*lines, b'{"op_code": 1, "study_id": 0}\n'])
-        assert (
-            f"line {len(lines) + 1} is not one that Optuna writes: Object missing required field `worker_id`" in message
-        )
+        message = self.read(tmp_path, [*lines, json.dumps(trial()).encode() + b"\n"])
+        assert f"line {len(lines) + 1} is not one that Optuna can read" in message
 
     @pytest.mark.parametrize("name", DAMAGED)
     def test_what_is_no_line(self, name: str, lines: list[bytes], tmp_path: Path) -> None:
@@ -261,7 +275,7 @@ class TestLines:
         number = path.read_bytes().count(b"\n")
         for _ in range(2):
             with pytest.raises(ortune.OrtuneError, match=f"line {number} is not one"):
-                study.add(make_measurement(id="w:2"), {}, {})
+                study.add(make_measurement(id="w:2"))
         content = path.read_bytes().splitlines(keepends=True)
         path.write_bytes(b"".join(content[: number - 1] + content[number:]))
         assert SharedStudy(locate(tmp_path), study.identity).has("w:2")
@@ -311,7 +325,7 @@ def write_measurements(study: SharedStudy, location: Location, record: bytes) ->
     ]
     for number, config in enumerate(configs):
         rounds = tuple(SharedRound(log_ratios=(-20.0 + place % 2 * 40,)) for place in range(256))
-        study.add(make_measurement(id=f"{BIDI}{number}", config=config, rounds=rounds, spent_s=1e9), {}, {})
+        study.add(make_measurement(id=f"{BIDI}{number}", config=config, rounds=rounds, spent_s=1e9))
     study.announce(NodeState(node=BIDI, worker="v", number=1 << 53, beat=1 << 53, silent_s=1e9, leased=("x",) * 64))
 
 
@@ -371,6 +385,10 @@ ODD: dict[str, Callable[[SharedStudy, Location, bytes], None]] = {
     "a study whose name is a path": write_raw(*identify("{}", name=f"ortune1/{TRAVERSAL}")),
     "a study whose name is a command": write_raw(*identify("{}", name=f"ortune1/{COMMANDS_OF_LOGS}")),
     "a study of another kind": write_raw(*identify(json.dumps(GENUINE), name=name_study(GENUINE))),
+    "a study of no direction": write_raw(
+        {"op_code": 0, "study_name": name_study({"model_name": "none"}), "directions": []},
+        *identify('{"model_name": "none"}'),
+    ),
     "a study of many directions": write_raw(
         {"op_code": 0, "study_name": name_study({"model_name": "many"}), "directions": [0, 1, 2] * 33},
         *identify('{"model_name": "many"}'),
@@ -380,6 +398,8 @@ ODD: dict[str, Callable[[SharedStudy, Location, bytes], None]] = {
         trial(study_id=1, values=[float("nan"), float("inf")]),
         trial(study_id=1, value=-1e308, user_attrs={"ortune": "{"}),
         trial(study_id=1, value=1.0, user_attrs={"ortune": [1]}, system_attrs={"x": None}),
+        trial(study_id=1, value="0.5", user_attrs=5),
+        trial(study_id=1, values={}, user_attrs=[["ortune", "{"]]),
         {"op_code": 6, "trial_id": 0, "state": 3, "values": None, "datetime_complete": TIME},
         {"op_code": 4, "study_id": 1, "datetime_start": None, "state": 4},
     ),
@@ -436,27 +456,27 @@ def test_a_storage_is_read_once_for_all_studies(
         opened.append(location)
         return open_storage(location)
 
-    for module in ("storage.shared_study", "fleet.proofs"):
-        monkeypatch.setattr(f"ortune.{module}.open_storage", open_counted)
+    monkeypatch.setattr("ortune.storage.connect.open_storage", open_counted)
+    monkeypatch.setattr("ortune.storage.shared_study.open_storage", open_counted)
     content = path.read_bytes()
     assert len(read_status(locate(tmp_path))) == 7
     assert len(opened) == 1
     assert path.read_bytes() == content
 
 
-def test_the_trials_of_a_database_are_not_read_to_list_its_studies(tmp_path: Path) -> None:
+def test_a_trial_that_cannot_be_read_does_not_hide_other_studies(tmp_path: Path) -> None:
     """Optuna fails at a parameter whose distribution is none, and would take all studies with it."""
     location = Location(kind="database", url=f"sqlite:///{tmp_path}/x.db", title="x.db")
-    study = SharedStudy(location, {"model_name": "m"})
-    study.add(make_measurement(labels={"threads": "1"}), {"threads": "1"}, {"threads": ("1", "2")})
-    engine = study._study._storage._backend.engine
-    with engine.begin() as connection:
-        connection.exec_driver_sql("UPDATE trial_params SET distribution_json = '{}'")
-        connection.exec_driver_sql("DELETE FROM trial_values")
+    for model in ("m", "n"):
+        SharedStudy(location, {"model_name": model}).add(make_measurement())
+    with contextlib.closing(sqlite3.connect(tmp_path / "x.db")) as database, database:
+        database.execute("INSERT INTO trial_params VALUES (9, 1, 'x', 0, '{}')")
     with pytest.raises((KeyError, ValueError, TypeError)):
-        optuna.get_all_study_summaries(study._study._storage)
-    (found,) = read_status(location)
-    assert (found.model, found.n_measurements) == ("m", 1)
+        optuna.get_all_study_summaries(open_storage(location))
+    unread, sound = read_status(location)
+    assert (unread.model, unread.n_measurements) == ("m", 0)
+    assert unread.unread == "it holds a trial that Optuna cannot read"
+    assert (sound.model, sound.n_measurements, sound.unread) == ("n", 1, "")
 
 
 def test_models_without_end_are_not_compared(tmp_path: Path) -> None:
@@ -541,15 +561,14 @@ class TestFiles:
         assert not lock.is_symlink()
 
 
-def test_an_operation_of_a_later_version_is_no_fault_of_the_file(tmp_path: Path) -> None:
+def test_an_operation_of_a_later_version(tmp_path: Path) -> None:
     SharedStudy(locate(tmp_path), {"model_name": "new"})
     with (tmp_path / "fleet.journal").open("a") as file:
         file.write('{"op_code": 11, "worker_id": "x"}\n')
     done = run_ortune("fleet", "status", "--storage", "fleet.journal", cwd=tmp_path)
     assert done.returncode == 2
     text = " ".join(done.stderr.split())
-    assert "has the operation 11, which this version of Optuna does not know. Update Optuna here." in text
-    assert "remove" not in text
+    assert "line 3 is not one that Optuna can read. If a later version of Optuna wrote it, update Optuna here." in text
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs links")

@@ -15,7 +15,7 @@ from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 from ortune import UsageError
 from ortune.storage import SharedStudy, StorageError, open_storage, parse_location
 from tests.conftest import run_ortune
-from tests.test_storage import CHOICES, make_measurement, open_study
+from tests.test_storage import make_measurement, open_study
 
 TORN = b'{"op_code":4,"worker_id":"a","study_id":0,"datetime_st'
 """What a host that was killed while it wrote leaves."""
@@ -33,7 +33,7 @@ def nearly_full_disk(n_bytes: int) -> Iterator[None]:
 
 
 def add(study: SharedStudy, number: int) -> None:
-    study.add(make_measurement(number), {"intra_op_num_threads": "1"}, CHOICES)
+    study.add(make_measurement(number))
 
 
 def read_ids(folder: Path) -> list[str]:

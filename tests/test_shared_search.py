@@ -102,7 +102,6 @@ def open_exchange(
         lambda: wrap(SharedStudy(found, {**IDENTITY, **identity})),
         node=node,
         outbox_path=folder / f"{node}.outbox.jsonl" if outbox else None,
-        choices={each.name: tuple(each.labels) for each in space.dimensions},
         poll_s=0.05,
         patience_s=patience_s,
         worker=hashlib.sha256(name.encode()).hexdigest()[:16],
@@ -605,9 +604,7 @@ def test_a_config_that_the_space_cannot_express_is_not_measured(tmp_path: Path) 
     study.add(
         Measurement(
             id="x:1", node="x", worker="x", config=hostile, launch=1, rounds=(SharedRound(log_ratios=(-3.0,)),) * 3
-        ),
-        {},
-        {},
+        )
     )
     study.announce(NodeState(node="x", worker="x", stage="done"))
     executor = SimulatedExecutor(latency, seed=1)

@@ -7,6 +7,7 @@ import random
 import socket
 import sqlite3
 import sys
+import threading
 import zlib
 from pathlib import Path
 from typing import Any
@@ -30,14 +31,13 @@ from ortune.storage import (
     parse_location,
 )
 from ortune.storage.connect import ShortPool
-from ortune.storage.schema import MOST_BYTES, decode, encode
+from ortune.storage.schema import MOST_MEASUREMENTS, MOST_TEXT_BYTES, decode, encode
 from ortune.worker import Failure
 
 PASSWORD = "p@ss{w}ord:/%"
 SPELLED = "p%40ss%7Bw%7Dord%3A%2F%25"
 IDENTITY = {"model_name": "model.onnx", "model": "0" * 64, "host": "Zen 4, 2 cores"}
 CONFIG = Config(session_options={"intra_op_num_threads": 1})
-CHOICES = {"intra_op_num_threads": ("default", "1", "2")}
 
 
 def make_measurement(number: int = 0, **changes: object) -> Measurement:
@@ -267,16 +267,39 @@ def test_measurements_reach_others_once(tmp_path: Path) -> None:
     one, other = open_study(tmp_path), open_study(tmp_path)
     failure = Failure(kind="crash", stage="load", message="x")
     first, second = make_measurement(0), make_measurement(1, rounds=(), failure=failure)
-    assert [one.add(each, {"intra_op_num_threads": "1"}, CHOICES) for each in (first, second)] == [0, 1]
+    assert [one.add(each) for each in (first, second)] == [0, 1]
     assert other.receive() == [first, second]
     assert other.receive() == []
     assert other.has("w:1")
     assert not other.has("w:2")
 
 
+def test_a_batch_is_one_trial_unless_it_is_too_long(tmp_path: Path) -> None:
+    study = open_study(tmp_path)
+    many = [make_measurement(number) for number in range(MOST_MEASUREMENTS + 1)]
+    study.add_all(many)
+    assert study.find("w:0") == 0
+    assert study.find(many[-1].id) == 1
+    source = random.Random(1)
+    labels = [{name: source.randbytes(500).hex() for name in "xy"} for _ in range(MOST_MEASUREMENTS)]
+    long = [make_measurement(100 + number, labels=labels[number]) for number in range(MOST_MEASUREMENTS)]
+    study.add_all(long)
+    assert study.find(long[0].id) == 2
+    assert study.find(long[-1].id) == 3
+    assert open_study(tmp_path).receive() == [*many, *long]
+
+
+def test_a_measurement_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    source = random.Random(1)
+    labels = {f"{number}": source.randbytes(500).hex() for number in range(200)}
+    with pytest.raises(ValueError, match="does not fit"):
+        open_study(tmp_path).add_all([make_measurement(0), make_measurement(1, labels=labels)])
+    assert open_study(tmp_path).receive() == []
+
+
 def test_studies_with_another_identity_do_not_meet(tmp_path: Path) -> None:
     one, other = open_study(tmp_path), open_study(tmp_path, host="Zen 5, 2 cores")
-    one.add(make_measurement(), {}, CHOICES)
+    one.add(make_measurement())
     assert other.receive() == []
     assert {each.identity["host"] for each in list_studies(one.location)} == {"Zen 4, 2 cores", "Zen 5, 2 cores"}
 
@@ -296,7 +319,7 @@ def test_what_others_write_is_checked(tmp_path: Path) -> None:
     study._study.set_user_attr("node:x", "{")
     study._study.set_user_attr("node:y", 3)
     trial = study._study.ask()
-    trial.set_user_attr("ortune", '{"id": "x"}')
+    trial.set_user_attr("ortune", '{"measurements": [{"id": "x"}]}')
     study._study.tell(trial, 1.0)
     assert study.read_nodes() == []
     assert study.receive() == []
@@ -345,7 +368,7 @@ def test_values_that_do_not_fit_are_refused() -> None:
     ],
 )
 def test_illegal_compressed_values_are_ignored(text: str) -> None:
-    assert len(text) < MOST_BYTES
+    assert len(text) < MOST_TEXT_BYTES
     assert decode(text, NodeState) is None
 
 
@@ -370,6 +393,21 @@ def test_a_storage_that_does_not_answer_is_reported_without_its_password() -> No
 def test_a_journal_in_a_folder_that_does_not_exist(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"No such file"):
         open_storage(Location(kind="journal", url=str(tmp_path / "x" / "a.journal"), title="a.journal"))
+
+
+def test_a_connection_that_is_not_used_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ortune.storage.connect.IDLE_S", 0.01)
+    closed = threading.Event()
+
+    class Connection(sqlite3.Connection):
+        def close(self) -> None:
+            super().close()
+            closed.set()
+
+    pool = ShortPool(lambda: sqlite3.connect(":memory:", check_same_thread=False, factory=Connection), pool_size=1)
+    pool.connect().close()
+    assert closed.wait(60)
+    pool.connect().close()
 
 
 @pytest.mark.parametrize("is_reachable", [True, False])

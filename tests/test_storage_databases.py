@@ -18,15 +18,14 @@ from ortune.storage import (
     Location,
     Proof,
     SharedResult,
+    SharedRound,
     SharedStudy,
     StorageError,
     list_studies,
     open_storage,
     parse_location,
-    tables,
 )
-from ortune.storage.schema import MOST_BYTES, NodeState
-from ortune.storage.shared_study import MEASUREMENT
+from ortune.storage.schema import MOST_TEXT_BYTES, NodeState
 from ortune.tuning.shared import SharedExchange
 from ortune.worker import Failure
 from tests.conftest import TINY_CNN, run_ortune
@@ -42,12 +41,9 @@ from tests.servers import (
 )
 from tests.test_shared_search import IDENTITY as SEARCH
 from tests.test_shared_search import open_exchange, search
-from tests.test_storage import CHOICES, IDENTITY, make_measurement
+from tests.test_storage import IDENTITY, make_measurement
 
 pytestmark = pytest.mark.servers
-
-LABELS = {"intra_op_num_threads": "1"}
-
 
 of_tables = pytest.mark.parametrize("kind", ["postgres", "mariadb"], indirect=True)
 """For tests of what ortune does in the tables of a database itself, which needs a connection to it."""
@@ -93,13 +89,12 @@ def open_study(location: Location, name: str) -> SharedStudy:
 
 def test_each_measurement_is_read_once_while_others_write(location: Location) -> None:
     reader = open_study(location, "concurrent")
-    numbers: list[int] = []
 
     def write(worker: int) -> None:
         study = open_study(location, "concurrent")
         for batch in range(5):
             found = [make_measurement(k, id=f"{worker}:{batch}:{k}") for k in range(8)]
-            numbers.extend(study.add_all([(each, LABELS) for each in found], CHOICES))
+            study.add_all(found)
 
     with ThreadPoolExecutor(4) as pool:
         writing = [pool.submit(write, worker) for worker in range(4)]
@@ -111,16 +106,14 @@ def test_each_measurement_is_read_once_while_others_write(location: Location) ->
     received += reader.receive()
     ids = [each.id for each in received]
     assert len(ids) == len(set(ids)) == 160
-    assert sorted(numbers) == list(range(160))
-    assert [each.number for each in reader._study.get_trials(deepcopy=False)] == list(range(160))
+    stored = optuna.load_study(study_name=reader.name, storage=open_storage(location)).get_trials(deepcopy=False)
+    assert [trial.number for trial in stored] == list(range(20))
 
 
 @of_tables
 def test_a_trial_that_is_committed_late_is_not_missed(location: Location) -> None:
     """Another writer has an identifier already when this one begins. Both are read, in the order of identifiers."""
     study, reader = open_study(location, "late"), open_study(location, "late")
-    found = study._tables
-    assert found and reader._tables
     reached = threading.Event()
     may_end = threading.Event()
 
@@ -129,26 +122,34 @@ def test_a_trial_that_is_committed_late_is_not_missed(location: Location) -> Non
             reached.set()
             may_end.wait(20)
 
-    sqlalchemy.event.listen(found._engine, "after_cursor_execute", stop_at_first)
-    with ThreadPoolExecutor(2) as pool:
-        late = pool.submit(study.add, make_measurement(0), LABELS, CHOICES)
-        assert reached.wait(20)
-        other = pool.submit(open_study(location, "late").add, make_measurement(1), LABELS, CHOICES)
-        threading.Event().wait(0.5)
-        received = reader.receive()
+    sqlalchemy.event.listen(sqlalchemy.Engine, "after_cursor_execute", stop_at_first)
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            late = pool.submit(study.add, make_measurement(0))
+            assert reached.wait(20)
+            other = pool.submit(open_study(location, "late").add, make_measurement(1))
+            threading.Event().wait(0.5)
+            received = reader.receive()
+            may_end.set()
+            assert (late.result(), other.result()) == (0, 1)
+    finally:
         may_end.set()
-        assert (late.result(), other.result()) == (0, 1)
+        sqlalchemy.event.remove(sqlalchemy.Engine, "after_cursor_execute", stop_at_first)
     received += reader.receive()
     assert [each.id for each in received] == ["w:0", "w:1"]
+
+
+SLOWER = (SharedRound(log_ratios=(0.5,)),)
 
 
 def test_optuna_reads_what_is_written_and_goes_on(location: Location) -> None:
     study = open_study(location, "optuna")
     failure = Failure(kind="crash", stage="load", message="x")
-    study.add_all([(make_measurement(0), LABELS), (make_measurement(1, rounds=(), failure=failure), LABELS)], CHOICES)
+    failed_measurement = make_measurement(1, rounds=(), failure=failure)
+    study.add_all([make_measurement(0), failed_measurement, make_measurement(2, rounds=SLOWER)])
+    study.add_all([failed_measurement])
     plain = optuna.load_study(study_name=study.name, storage=open_storage(location))
     complete, failed = plain.get_trials()
-    assert complete.params == failed.params == LABELS
     assert complete.values == [pytest.approx(0.8607079764250578)]
     assert complete.datetime_complete
     assert abs((optuna.trial.create_trial(value=0.0).datetime_start - complete.datetime_start).total_seconds()) < 3600
@@ -156,40 +157,35 @@ def test_optuna_reads_what_is_written_and_goes_on(location: Location) -> None:
     trial = plain.ask()
     plain.tell(trial, 1.0)
     assert trial.number == 2
-    assert study.add(make_measurement(2), {}, CHOICES) == 3
-    assert len(study.receive()) == 3
+    assert study.add(make_measurement(3)) == 3
+    assert [measurement.id for measurement in study.receive()] == ["w:0", "w:1", "w:2", "w:3"]
     assert any(each.identity["host"] == "optuna" for each in list_studies(location))
 
 
 @of_tables
-def test_tables_of_an_unknown_version_are_left_to_optuna(location: Location, monkeypatch: pytest.MonkeyPatch) -> None:
-    known = open_study(location, "versions")
-    monkeypatch.setattr(tables, "SCHEMAS", frozenset())
-    unknown = open_study(location, "versions")
-    assert known._tables
-    assert unknown._tables is None
-    assert known.add(make_measurement(0), LABELS, CHOICES) == 0
-    assert unknown.add(make_measurement(1), LABELS, CHOICES) == 1
-    assert known.receive() == unknown.receive() == [make_measurement(0), make_measurement(1)]
+def test_tables_of_another_version_are_named(location: Location, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_study(location, "versions")
+    monkeypatch.setattr(optuna.storages.RDBStorage, "get_head_version", lambda _: "v99.0.0.a")
+    with pytest.raises(StorageError, match=r"needs 'v99\.0\.0\.a'. Update Optuna here, or the tables with"):
+        open_study(location, "versions")
 
 
 def test_long_values_and_all_characters(location: Location) -> None:
     study, reader = open_study(location, "long"), open_study(location, "long")
     message = "".join(chr(code) for code in range(0x4E00, 0x4E00 + 900)) + '😀"\\\n'
     failure = Failure(kind="crash", stage="load", message=message)
-    study.add(make_measurement(0, rounds=(), failure=failure), {}, CHOICES)
+    study.add(make_measurement(0, rounds=(), failure=failure))
     assert reader.receive()[0].failure == failure
-    study._study.set_user_attr("node:longest", '"' * (MOST_BYTES // 2 - 2))
+    study._study.set_user_attr("node:longest", '"' * (MOST_TEXT_BYTES // 2 - 2))
     state = NodeState(node="b", worker="2", leased=tuple(f"{k:04}" * 2000 for k in range(64)))
     study.announce(state)
     assert reader.read_nodes() == [state]
     trial = study._study.ask()
-    trial.set_user_attr(MEASUREMENT, "x" * (MOST_BYTES - 2))
+    trial.set_user_attr("ortune", "x" * (MOST_TEXT_BYTES - 2))
     study._study.tell(trial, 1.0)
     assert reader.receive() == []
 
 
-@of_tables
 def test_states_are_read_without_other_attributes(location: Location) -> None:
     study, reader = open_study(location, "states"), open_study(location, "states")
     study.announce(NodeState(node="b", worker="%", number=2))
@@ -197,22 +193,20 @@ def test_states_are_read_without_other_attributes(location: Location) -> None:
     study._study.set_user_attr("nodes", "x")
     study._study.set_user_attr("node:y", "{")
     assert [state.worker for state in reader.read_nodes()] == ["_", "%"]
-    assert reader._tables
-    assert set(reader._tables.read_study("node:")) == {"node:%", "node:_", "node:y"}
 
 
 def test_a_study_goes_on_after_the_database_was_restarted(server: DatabaseServer, location: Location) -> None:
     study, reader = open_study(location, "restart"), open_study(location, "restart")
-    study.add(make_measurement(0), LABELS, CHOICES)
+    study.add(make_measurement(0))
     assert len(reader.receive()) == 1
     server.stop()
     with pytest.raises(StorageError):
-        study.add(make_measurement(1), LABELS, CHOICES)
+        study.add(make_measurement(1))
     with pytest.raises(StorageError):
         reader.receive()
     server.start()
     assert not study.has("w:1")
-    study.add(make_measurement(1), LABELS, CHOICES)
+    study.add(make_measurement(1))
     assert [each.id for each in reader.receive()] == ["w:1"]
 
 
@@ -259,7 +253,7 @@ def test_more_nodes_than_connections(crowded: DatabaseServer) -> None:
 
     def join(number: int) -> None:
         study = open_study(location, "many")
-        study.add(make_measurement(number), LABELS, CHOICES)
+        study.add(make_measurement(number))
         study.announce(NodeState(node="n", worker=str(number)))
 
     with ThreadPoolExecutor(12) as pool:

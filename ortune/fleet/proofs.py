@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -25,14 +26,14 @@ from ortune.storage import (
     Location,
     Proof,
     SharedResult,
-    SharedStudy,
     hash_node,
-    list_studies,
     name_node,
     name_worker,
-    open_storage,
 )
-from ortune.storage.shared_study import StudyInfo, name_study
+from ortune.storage.identity import StudyInfo, name_study
+
+if TYPE_CHECKING:
+    from ortune.storage import SharedStudy
 
 KIND = "kind"
 PROOFS_OF_A_RECORD = "proofs of a record"
@@ -109,6 +110,8 @@ def read_claim(study: SharedStudy) -> SharedClaim | Unread | None:
 
 def open_studies(location: Location) -> Iterable[SharedStudy]:
     """Yield the studies of a storage whose name is that of their identity. Nothing is written."""
+    from ortune.storage import SharedStudy, list_studies, open_storage
+
     storage = open_storage(location)
     for info in list_studies(location, storage):
         if is_genuine(info):
@@ -230,6 +233,8 @@ def open_claim(location: Location, record: Record) -> OpenClaim:
         UsageError: A driver is not installed, or the record is too large.
         StorageError: The storage does not answer.
     """
+    from ortune.storage import SharedStudy
+
     digest = digest_claim(record)
     claims, _ = read_claims(location)
     for claim in claims:

@@ -12,7 +12,16 @@ from ortune.fleet.proofs import KIND, SharedClaim, Unread, open_studies, pool_pr
 from ortune.fleet.shared_metrics import METRICS_OF_CANARIES
 from ortune.knobs.config import DEFAULT, Config
 from ortune.measure.host_speedup import HostsEvidence
-from ortune.storage import Location, Measurement, NodeState, Proof, SharedSpeedup, SharedStudy, hash_node
+from ortune.storage import (
+    Location,
+    Measurement,
+    NodeState,
+    Proof,
+    SharedSpeedup,
+    SharedStudy,
+    UnreadableError,
+    hash_node,
+)
 
 LONGEST_SHOWN_IDENTITY = 1024
 """Number of characters of a text of a study's identity, which another host may have written."""
@@ -74,7 +83,7 @@ class StudyStatus(msgspec.Struct, frozen=True, kw_only=True):
         config: The config of the result; None without one.
         verdict: That of the result; empty without one.
         hosts: What several hosts say about the result.
-        unread: Why the result cannot be used; empty if it can, or if there is none.
+        unread: Why the result or the measurements cannot be used; empty if they can, or if there are none.
     """
 
     study: str
@@ -107,7 +116,12 @@ def read_status(location: Location) -> list[StudyStatus]:
 
 def _describe(study: SharedStudy, found: SharedClaim | Unread | None) -> StudyStatus:
     claim = found if isinstance(found, SharedClaim) else None
-    measurements, states = study.receive(), study.read_nodes()
+    unread = found.reason if isinstance(found, Unread) else ""
+    try:
+        measurements = study.receive()
+    except UnreadableError:
+        measurements, unread = [], unread or "it holds a trial that Optuna cannot read"
+    states = study.read_nodes()
     proofs = claim.proofs if claim else ()
     record = claim.record if claim else None
     identity = {name: text[:LONGEST_SHOWN_IDENTITY] for name, text in study.identity.items()}
@@ -122,7 +136,7 @@ def _describe(study: SharedStudy, found: SharedClaim | Unread | None) -> StudySt
         config=record.config if record else None,
         verdict=record.evidence.verdict if record else "",
         hosts=pool_proofs(proofs),
-        unread=found.reason if isinstance(found, Unread) else "",
+        unread=unread,
     )
 
 

@@ -28,7 +28,6 @@ from ortune.record.schema import RECORD_SCHEMA, Bundle, Record, Search, Tried
 from ortune.record.trials import summarize_trials
 from ortune.steps import enter_step
 from ortune.times import stamp
-from ortune.tuning.job import SearchSettings, run_search
 from ortune.tuning.outcome import Observe, Outcome
 from ortune.tuning.record_outcome import make_trials, save_outcome
 from ortune.tuning.resume import JournaledExecutor, open_journal, raise_fault
@@ -96,6 +95,9 @@ def search_program(prepared: PreparedProgram, observe: Observe = lambda progress
         opened = stack.enter_context(open_program(prepared, journal=journal, others=others, spent_s=spent_s))
         opened = fit_objective(opened)
         prepared = msgspec.structs.replace(prepared, goal=opened.goal)
+        # It imports Optuna, which gates and verifications of programs do not need.
+        from ortune.tuning.job import SearchSettings, run_search
+
         settings = SearchSettings(budget_s=request.budget, n_trials=request.trials)
         outcome = run_search(prepared.space, opened, settings, observe)
         started = journal.begin.started if journal else begun

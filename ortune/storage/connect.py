@@ -10,17 +10,19 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import optuna
-import sqlalchemy
+import sqlalchemy.event
 from sqlalchemy.exc import NoSuchModuleError
 from sqlalchemy.pool import PoolProxiedConnection, QueuePool
 from sqlalchemy.util import queue
 
 from ortune.errors import OrtuneError, UsageError
 from ortune.storage.driver_options import make_arguments
-from ortune.storage.journal import SharedJournal
+from ortune.storage.errors import StorageError, UnreadableError
+from ortune.storage.journal import JournalError, SharedJournal, check_lines
 from ortune.storage.location import DRIVERS, Location
 
 CONNECT_TIMEOUT_S = 10
@@ -49,6 +51,9 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     },
 }
 """Arguments of drivers when they connect. Options of the URL take precedence."""
+
+MOST_SHOWN = 64
+"""Number of characters of a version that a message shows."""
 
 PACKAGES = {"postgresql": "psycopg[binary]", "mysql": "pymysql", "grpc": "grpcio protobuf"}
 
@@ -92,13 +97,25 @@ class ShortPool(QueuePool):
     """Connections to a database that many hosts use, each of them seldom.
 
     Hundreds of hosts, which measure most of the time, would otherwise hold more connections than databases accept. When
-    none is left, as when many hosts start at the same time, it waits.
+    none is left, as when many hosts start at the same time, it waits. One that was not used for `IDLE_S` is closed.
 
     Attributes:
         address: Host and port of the database; None if unknown.
     """
 
     address: tuple[str, int] | None = None
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._timer: threading.Timer | None = None
+        sqlalchemy.event.listen(self, "checkin", self._restart_timer)
+
+    def _restart_timer(self, *_: object) -> None:
+        if self._timer:
+            self._timer.cancel()
+        self._timer = threading.Timer(IDLE_S, self._close_idle)
+        self._timer.daemon = True
+        self._timer.start()
 
     def connect(self) -> PoolProxiedConnection:
         """Return a connection.
@@ -129,7 +146,7 @@ class ShortPool(QueuePool):
             return False
         return True
 
-    def close_idle(self) -> None:
+    def _close_idle(self) -> None:
         """Close the connection that is not in use, if there is one. The next use opens it again."""
         try:
             record = self._pool.get(False)
@@ -139,29 +156,8 @@ class ShortPool(QueuePool):
         self._do_return_conn(record)
 
 
-class IdleTimer:
-    """Closes the connection of an engine when it was not used for `IDLE_S`."""
-
-    def __init__(self, engine: sqlalchemy.Engine) -> None:
-        self._engine = engine
-        self._timer: threading.Timer | None = None
-        sqlalchemy.event.listen(engine, "checkin", self._restart)
-        self._restart()
-
-    def _restart(self, *_: object) -> None:
-        if self._timer:
-            self._timer.cancel()
-        self._timer = threading.Timer(IDLE_S, self._close)
-        self._timer.daemon = True
-        self._timer.start()
-
-    def _close(self) -> None:
-        if isinstance(self._engine.pool, ShortPool):
-            self._engine.pool.close_idle()
-
-
-class StorageError(OrtuneError):
-    """The storage does not answer, or not as it should. What is sent to it is kept, and sent later."""
+CONTENT_ERRORS = (AssertionError, AttributeError, IndexError, KeyError, TypeError, ValueError)
+"""What Optuna raises at values that it did not write. Those of drivers and of connections are of other types."""
 
 
 def open_storage(location: Location) -> optuna.storages.BaseStorage:
@@ -213,11 +209,14 @@ def _open_database(location: Location) -> optuna.storages.BaseStorage:
         storage = optuna.storages.RDBStorage(template, engine_kwargs=options, skip_compatibility_check=True)
     except (ImportError, NoSuchModuleError):
         raise _lack_package(url.drivername) from None
-    IdleTimer(storage.engine)
-    # The full check holds a connection while it opens another one. Many hosts that do so would wait for each other.
-    if storage.get_current_version() != storage.get_head_version():
-        storage._version_manager.check_table_schema_compatibility()
-    return optuna.storages.get_storage(storage)
+    # Optuna's own check holds a connection while it opens another one. Many hosts that do so would wait for each other.
+    current, head = storage.get_current_version(), storage.get_head_version()
+    if current != head:
+        raise StorageError(
+            f"{location.title}: its tables have the version {current[:MOST_SHOWN]!r}, and Optuna "
+            f"{optuna.__version__} needs {head!r}. Update Optuna here, or the tables with 'optuna storage upgrade'."
+        )
+    return storage
 
 
 def _lack_package(scheme: str) -> UsageError:
@@ -246,7 +245,19 @@ def guard(location: Location) -> Iterator[None]:
     except (OrtuneError, optuna.exceptions.DuplicatedStudyError):
         raise
     except Exception as error:  # noqa: BLE001
-        raise StorageError(f"{location.title}: {explain(location, error)}") from None
+        cause = find_cause(location, error)
+        kind = UnreadableError if isinstance(cause, CONTENT_ERRORS) else StorageError
+        raise kind(f"{location.title}: {explain(location, cause)}") from None
+
+
+def find_cause(location: Location, error: Exception) -> Exception:
+    """Return what is wrong with a line of a journal at which Optuna failed, or the error itself."""
+    if location.kind == "journal" and not isinstance(error, (OSError, JournalError)):
+        try:
+            check_lines(Path(location.url))
+        except Exception as cause:  # noqa: BLE001
+            return cause
+    return error
 
 
 def explain(location: Location, error: BaseException) -> str:

@@ -18,20 +18,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-import msgspec
+from optuna.storages import JournalStorage
 from optuna.storages.journal import BaseJournalBackend
 
 from ortune.errors import UsageError
 from ortune.file_kinds import name_special
-from ortune.storage.operations import check_operation
 
 START = b'{"op_code"'
 """How a journal begins."""
 
-MOST_BYTES = 1 << 30
+MOST_STORAGE_BYTES = 1 << 30
 """Largest part of a journal that is read at a time, into memory."""
 
 REMEDY = "Restore the file, or remove this line: no host has used what follows it."
+LATER = "If a later version of Optuna wrote it, update Optuna here. Otherwise, restore the file, or remove this line."
 
 LOCK_SUFFIX = ".lock"
 LOCK_GRACE_S = 30.0
@@ -41,11 +41,18 @@ LONGEST_PAUSE_S = 1.0
 """Longest time between two tries to get the lock."""
 
 
+class JournalError(ValueError):
+    """A journal cannot be read. The message says why, and what to do."""
+
+
 class SharedJournal(BaseJournalBackend):  # type: ignore[misc]
     """The lines of a file. They are called logs in Optuna, and are numbered from 0.
 
     Args:
         path: The file. It is created if there is none.
+
+    Attributes:
+        in_use: Number of the line that Optuna applies now, or at which it failed; None if it applied all.
 
     Raises:
         OSError: It cannot be created.
@@ -55,6 +62,7 @@ class SharedJournal(BaseJournalBackend):  # type: ignore[misc]
     def __init__(self, path: str) -> None:
         self._path = Path(path)
         self._starts = [0]  # of the lines that have been read, and of the one after them
+        self.in_use: int | None = None
         if special := name_special(self._path):
             raise UsageError(
                 f"{self._path}: this is {special}, and a journal is a file.", "Name another file.", option="storage"
@@ -68,8 +76,13 @@ class SharedJournal(BaseJournalBackend):  # type: ignore[misc]
         Raises:
             OSError: The file cannot be read.
             UsageError: It is not a journal.
-            ValueError: A line before others is damaged, or Optuna cannot read a line.
+            JournalError: A line before others is damaged, or Optuna cannot read a line.
         """
+        if self.in_use is not None:
+            # Optuna would go on after a line at which it failed. A line of this process that came too late, as for a
+            # study that was deleted meanwhile, is none.
+            check_lines(self._path)
+            self.in_use = None
         with self._path.open("rb") as file:
             data = self._read_from(file, log_number_from)
         if log_number_from == 0 and not data.startswith(START[: len(data)]):
@@ -82,27 +95,23 @@ class SharedJournal(BaseJournalBackend):  # type: ignore[misc]
         for number, line in enumerate(io.BytesIO(data), log_number_from):
             if is_damaged:
                 # Logs are numbered from 0 and lines from 1, so this is the number of the line before.
-                raise ValueError(f"line {number} is damaged, and others follow it. {REMEDY}")
+                raise JournalError(f"line {number} is damaged, and others follow it. {REMEDY}")
             log = decode_line(line)
             if log is None:
                 is_damaged = True
                 continue
-            try:
-                check_operation(log)
-            except msgspec.ValidationError as error:
-                raise ValueError(f"line {number + 1} is not one that Optuna writes: {error}. {REMEDY}") from None
-            except ValueError as error:
-                raise ValueError(f"line {number + 1} {error}") from None
             if number + 1 == len(self._starts):
                 self._starts.append(self._starts[number] + len(line))
+            self.in_use = number
             yield log
+            self.in_use = None
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
         """Append lines, after what an earlier writer left incomplete has been cut off.
 
         Raises:
             OSError: They cannot be written, or may be lost when the host crashes.
-            ValueError: The file was replaced.
+            JournalError: The file was replaced.
         """
         lines = b"".join(json.dumps(log, separators=(",", ":")).encode() + b"\n" for log in logs)
         with hold_lock(self._path):
@@ -121,14 +130,14 @@ class SharedJournal(BaseJournalBackend):  # type: ignore[misc]
         """Return what a file has from a line on.
 
         Raises:
-            ValueError: It no longer has the lines that have been read, or it is too large.
+            JournalError: It no longer has the lines that have been read, or it is too large.
         """
         start = self._starts[number]
         end = file.seek(0, os.SEEK_END)
         if end < start:
-            raise ValueError("the file is shorter than it was. Restore it, or start again with a new one.")
-        if end - start > MOST_BYTES:
-            raise ValueError(f"the file has more than {MOST_BYTES >> 20} MiB. Start again with a new one.")
+            raise JournalError("the file is shorter than it was. Restore it, or start again with a new one.")
+        if end - start > MOST_STORAGE_BYTES:
+            raise JournalError(f"the file has more than {MOST_STORAGE_BYTES >> 20} MiB. Start again with a new one.")
         file.seek(start)
         return file.read()
 
@@ -141,6 +150,28 @@ class SharedJournal(BaseJournalBackend):  # type: ignore[misc]
                 sound_end = end
         if sound_end < end:
             file.truncate(sound_end)
+
+
+def check_lines(path: Path) -> None:
+    """Check that Optuna can read all lines of a journal.
+
+    Optuna checks none of them: what is missing in a line, or has another type, is an error that does not say which line
+    it is, and may be of any type.
+
+    Raises:
+        OSError: The file cannot be read.
+        JournalError: It cannot. The message has the number of the line.
+    """
+    path.stat()  # none is created in place of one that was removed
+    journal = SharedJournal(str(path))
+    try:
+        JournalStorage(journal)
+    except (OSError, JournalError):
+        raise
+    except Exception:
+        if journal.in_use is None:
+            raise
+        raise JournalError(f"line {journal.in_use + 1} is not one that Optuna can read. {LATER}") from None
 
 
 @contextlib.contextmanager

@@ -5,22 +5,23 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import Literal, NoReturn
+from typing import TYPE_CHECKING, Literal, NoReturn
 from urllib.parse import quote, quote_plus
 
 import msgspec
-import sqlalchemy
-from sqlalchemy.exc import ArgumentError
 
 from ortune.errors import UsageError
 from ortune.limited import TooLargeError, read_limited
 from ortune.storage.driver_options import ALLOWED, Value, read_options
 
+if TYPE_CHECKING:
+    import sqlalchemy
+
 URL_VARIABLE = "ORTUNE_STORAGE"
 FILE_VARIABLE = "ORTUNE_STORAGE_FILE"
 """Environment variables with the URL of the storage, and with the path of a file that holds the URL."""
 
-MOST_BYTES = 4096
+MOST_URL_BYTES = 4096
 """Longest URL."""
 
 JOURNAL_SUFFIXES = (".journal", ".log")
@@ -67,7 +68,11 @@ class Location(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def engine_url(self) -> sqlalchemy.URL | None:
         """The URL of a database, in the parts that its engine sees. None for others."""
-        return sqlalchemy.make_url(self.url) if self.kind == "database" else None
+        if self.kind != "database":
+            return None
+        import sqlalchemy
+
+        return sqlalchemy.make_url(self.url)
 
     @property
     def secrets(self) -> tuple[str, ...]:
@@ -132,7 +137,7 @@ def require_location(given: str | None) -> Location:
 
 def _read_file(path: Path) -> str:
     try:
-        text = read_limited(path, MOST_BYTES, only_regular=True).decode()
+        text = read_limited(path, MOST_URL_BYTES, only_regular=True).decode()
     except (OSError, TooLargeError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else "it does not contain a URL"
         raise UsageError(f"{FILE_VARIABLE}={path}: cannot be read: {why}.") from None
@@ -150,7 +155,7 @@ def parse_location(text: str, source: str) -> Location:
     Raises:
         UsageError: It names no storage.
     """
-    if len(text) > MOST_BYTES or not text.isprintable():
+    if len(text) > MOST_URL_BYTES or not text.isprintable():
         _refuse(source, "the value is not a URL")
     if "://" not in text:
         if Path(text).suffix not in JOURNAL_SUFFIXES or URL_WITHOUT_SLASHES.match(text):
@@ -194,6 +199,9 @@ def _parse_url(text: str, source: str) -> sqlalchemy.URL:
     Raises:
         UsageError: It is not legal.
     """
+    import sqlalchemy
+    from sqlalchemy.exc import ArgumentError
+
     try:
         url = sqlalchemy.make_url(text)
     except (ArgumentError, ValueError):

@@ -33,7 +33,7 @@ from ortune.storage.schema import Measurement
 
 SUFFIX = ".outbox.jsonl"
 
-MOST_BYTES = 1 << 30
+MOST_OUTBOX_BYTES = 1 << 30
 """Largest file that is read."""
 
 MOST_AT_ONCE = 16
@@ -122,7 +122,7 @@ class Outbox:
     def _load(self, path: Path) -> None:
         with os.fdopen(self._descriptor, "rb", closefd=False) as file:
             file.seek(0)
-            data = read_open(file, MOST_BYTES)
+            data = read_open(file, MOST_OUTBOX_BYTES)
         self.messages, n_bytes, has_foreign = decode_messages(data, self._key)
         if has_foreign:
             # It stays as it is, for whoever has the secret.

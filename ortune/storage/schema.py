@@ -27,7 +27,7 @@ PROOF = "proof:"
 RACE = "race:"
 """Prefixes of the attributes of a study that hold results, proofs and races. The rest of their names is the worker."""
 
-MOST_BYTES = 60_000
+MOST_TEXT_BYTES = 60_000
 """Longest value as it is kept. MySQL keeps up to 65,535 bytes."""
 
 MOST_PLAIN_BYTES = 1_000_000
@@ -38,6 +38,9 @@ COMPRESSED_FROM = 1000
 
 COMPRESSED = "zlib:"
 """How compressed values begin. The rest is in Base64."""
+
+MOST_MEASUREMENTS = 64
+"""Most measurements of a batch."""
 
 MOST_ROUNDS = 256
 MOST_LOG_RATIO = 20.0
@@ -106,6 +109,16 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             raise ValueError("rounds have different numbers of values")
         if self.rounds and not self.rounds[0].log_ratios:
             raise ValueError("a round has no values")
+
+
+class Batch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Measurements that are written at the same time.
+
+    Attributes:
+        measurements: The measurements.
+    """
+
+    measurements: Annotated[tuple[Measurement, ...], msgspec.Meta(max_length=MOST_MEASUREMENTS)]
 
 
 class NodeState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -264,14 +277,14 @@ def encode(value: msgspec.Struct) -> str:
     if len(encoded) > COMPRESSED_FROM:
         text = COMPRESSED + base64.b64encode(zlib.compress(encoded)).decode()
     # Optuna keeps the text as a JSON string, in ASCII.
-    if len(json.dumps(text)) > MOST_BYTES or len(encoded) > MOST_PLAIN_BYTES:
+    if len(json.dumps(text)) > MOST_TEXT_BYTES or len(encoded) > MOST_PLAIN_BYTES:
         raise ValueError(f"a value of {len(encoded)} bytes does not fit into a storage")
     return text
 
 
 def decode(text: object, kind: type[OneStruct]) -> OneStruct | None:
     """Return a value that another host wrote, or None if it is not legal."""
-    if not isinstance(text, str) or len(text) > MOST_BYTES:
+    if not isinstance(text, str) or len(text) > MOST_TEXT_BYTES:
         return None
     try:
         return msgspec.json.decode(_expand(text), type=kind)

@@ -1,57 +1,41 @@
 """A study that several hosts share: each writes what it measured, and reads what the others did.
 
-It is a study of Optuna. Each measurement is a finished trial, written once in one transaction, whose parameters are the
-labels of the candidate and whose values are its cost ratios. States of workers, and what else has one writer, are
-attributes of the study. Optuna's dashboard and its tools thus show such a study like any other.
+It is a study of Optuna. Each batch of measurements is a finished trial, written once in one transaction, whose values
+are the lowest cost ratios of the batch. States of workers, and what else has one writer, are attributes of the study.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
-import re
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 import optuna
-from optuna.distributions import CategoricalDistribution
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from ortune.storage.connect import guard, open_storage
+from ortune.storage.errors import StorageError, UnreadableError
+from ortune.storage.identity import PREFIX, StudyInfo, name_study
 from ortune.storage.location import Location
-from ortune.storage.schema import FORMAT, Measurement, NodeState, OneStruct, decode, encode
-from ortune.storage.tables import open_tables
+from ortune.storage.schema import (
+    MOST_MEASUREMENTS,
+    RESULT,
+    Batch,
+    Measurement,
+    NodeState,
+    OneStruct,
+    SharedResult,
+    decode,
+    encode,
+)
 
-PREFIX = f"ortune{FORMAT}"
-
-MEASUREMENT = "ortune"
-"""Attribute of a trial: the measurement."""
+BATCH_ATTRIBUTE = "ortune"
+"""Attribute of a trial: the measurements of a batch."""
 
 IDENTITY = "identity"
 NODE = "node:"
 """Attributes of a study: what all its measurements have in common, and the state of each worker."""
-
-LONGEST_NAME = 64
-
-
-class StudyInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A study of a storage.
-
-    Attributes:
-        name: Its name.
-        identity: What all its measurements have in common, as text by name: model, class of host, load, and others.
-    """
-
-    name: str
-    identity: dict[str, str]
-
-
-def name_study(identity: Mapping[str, str]) -> str:
-    """Return the name of the study of all searches with the same identity."""
-    digest = hashlib.sha256(msgspec.json.encode(dict(identity), order="deterministic")).hexdigest()[:24]
-    readable = re.sub(r"[^\w.-]+", "-", identity.get("model_name", ""), flags=re.ASCII)[:LONGEST_NAME].strip("-")
-    return f"{PREFIX}/{readable or 'model'}/{digest}"
 
 
 class SharedStudy:
@@ -84,23 +68,22 @@ class SharedStudy:
         self.location = location
         self.name = name_study(identity)
         self.identity = dict(identity)
+        self._storage = storage or open_storage(location)
         with guard(location):
             if storage is None:
-                self._study = self._create(open_storage(location), n_objectives)
+                self._study = self._create(n_objectives)
             else:
                 self._study = optuna.load_study(study_name=self.name, storage=storage)
-            self._tables = open_tables(self._study._storage, self._study._study_id)
         self._n_objectives = n_objectives
         self._n_read = 0
-        self._last_id = -1
         self._known: dict[str, int] = {}
         self._received: list[Measurement] = []
 
-    def _create(self, storage: optuna.storages.BaseStorage, n_objectives: int) -> optuna.Study:
-        """Return the study of a storage, which is created if there is none."""
+    def _create(self, n_objectives: int) -> optuna.Study:
+        """Return the study of the storage, which is created if there is none."""
         study = optuna.create_study(
             study_name=self.name,
-            storage=storage,
+            storage=self._storage,
             directions=["minimize"] * n_objectives,
             load_if_exists=True,
         )
@@ -108,45 +91,31 @@ class SharedStudy:
             study.set_user_attr(IDENTITY, msgspec.json.encode(self.identity).decode())
         return study
 
-    def add(self, measurement: Measurement, labels: Mapping[str, str], choices: Mapping[str, tuple[str, ...]]) -> int:
-        """Write a measurement in one transaction, and return the number of its trial.
+    def add(self, measurement: Measurement) -> int:
+        """Write a measurement, and return the number of its trial."""
+        self.add_all([measurement])
+        number = self.find(measurement.id)
+        if number is None:
+            raise StorageError(f"{self.location.title}: it does not keep what is written to it.")
+        return number
 
-        Args:
-            measurement: The measurement.
-            labels: The choice of the candidate in each dimension.
-            choices: All choices of each dimension.
+    def add_all(self, measurements: Sequence[Measurement]) -> None:
+        """Write measurements, if possible in one transaction.
+
+        Raises:
+            ValueError: One is longer than a storage keeps.
         """
-        return self.add_all([(measurement, labels)], choices)[0]
-
-    def add_all(
-        self, measured: Sequence[tuple[Measurement, Mapping[str, str]]], choices: Mapping[str, tuple[str, ...]]
-    ) -> list[int]:
-        """Write measurements, and return the numbers of their trials.
-
-        In a database, all are written in one transaction. Elsewhere, each is.
-
-        Args:
-            measured: The measurements, each with the choice of the candidate in each dimension.
-            choices: All choices of each dimension.
-        """
-        trials = [self._make_trial(measurement, labels, choices) for measurement, labels in measured]
+        trials = [self._make_trial(batch, text) for batch, text in split(measurements)]
         with guard(self.location):
-            if self._tables:
-                return self._tables.add(trials)
-            storage, study_id = self._study._storage, self._study._study_id  # add_trial() does not return the number
-            return [int(storage.get_trial(storage.create_new_trial(study_id, trial)).number) for trial in trials]
+            self._study.add_trials(trials)
 
-    def _make_trial(
-        self, measurement: Measurement, labels: Mapping[str, str], choices: Mapping[str, tuple[str, ...]]
-    ) -> FrozenTrial:
-        params = {name: label for name, label in labels.items() if label in choices.get(name, ())}
-        values = [ratio_of(measurement, place) for place in range(self._n_objectives)] if measurement.rounds else None
+    def _make_trial(self, batch: Sequence[Measurement], text: str) -> FrozenTrial:
+        measured = [measurement for measurement in batch if measurement.rounds]
+        values = None
+        if measured:
+            values = [min(ratio_of(found, place) for found in measured) for place in range(self._n_objectives)]
         return create_trial(
-            state=TrialState.COMPLETE if values else TrialState.FAIL,
-            params=params,
-            distributions={name: CategoricalDistribution(choices[name]) for name in params},
-            values=values,
-            user_attrs={MEASUREMENT: encode(measurement), "node": measurement.node},
+            state=TrialState.COMPLETE if values else TrialState.FAIL, values=values, user_attrs={BATCH_ATTRIBUTE: text}
         )
 
     def has(self, measurement_id: str) -> bool:
@@ -167,20 +136,13 @@ class SharedStudy:
     def _read_trials(self) -> None:
         """Read the trials that were written since the last time. They are numbered in the order of writing."""
         with guard(self.location):
-            if self._tables:
-                for trial_id, number, text in self._tables.read(MEASUREMENT, self._last_id):
-                    self._last_id = trial_id
-                    self._receive(number, decode(text, Measurement))
-                return
             trials = self._study.get_trials(deepcopy=False)
         for trial in trials[self._n_read :]:
-            self._receive(trial.number, read_measurement(trial))
+            for measurement in read_measurements(trial):
+                if measurement.id not in self._known:
+                    self._known[measurement.id] = trial.number
+                    self._received.append(measurement)
         self._n_read = len(trials)
-
-    def _receive(self, number: int, measurement: Measurement | None) -> None:
-        if measurement is not None and measurement.id not in self._known:
-            self._known[measurement.id] = number
-            self._received.append(measurement)
 
     def announce(self, state: NodeState) -> None:
         """Write the state of a worker."""
@@ -188,7 +150,12 @@ class SharedStudy:
 
     def read_nodes(self) -> list[NodeState]:
         """Return the states of all workers, in the order in which they joined."""
-        return sorted(self.read_all(NODE, NodeState).values(), key=lambda state: (state.number, state.worker))
+        return sort_nodes(self.read_all(NODE, NodeState))
+
+    def read_progress(self) -> tuple[list[NodeState], dict[str, SharedResult]]:
+        """Return the states of all workers, in the order in which they joined, and the results by worker."""
+        attributes = self._read_attributes()
+        return sort_nodes(select(attributes, NODE, NodeState)), select(attributes, RESULT, SharedResult)
 
     def write(self, name: str, value: msgspec.Struct) -> None:
         """Write an attribute of the study, which replaces its earlier value. Each has one writer."""
@@ -202,16 +169,30 @@ class SharedStudy:
     def delete(self) -> None:
         """Delete the study with all that it holds."""
         with guard(self.location):
-            self._study._storage.delete_study(self._study._study_id)
+            optuna.delete_study(study_name=self.name, storage=self._storage)
 
     def read_all(self, prefix: str, kind: type[OneStruct]) -> dict[str, OneStruct]:
         """Return all legal attributes of the study whose name has a prefix, by the rest of the name."""
+        return select(self._read_attributes(), prefix, kind)
+
+    def _read_attributes(self) -> dict[str, object]:
+        """Return all attributes: Optuna reads them at a time."""
         with guard(self.location):
-            found = self._tables.read_study(prefix) if self._tables else self._study.user_attrs
-        values = {
-            name.removeprefix(prefix): decode(text, kind) for name, text in found.items() if name.startswith(prefix)
-        }
-        return {name: value for name, value in values.items() if value is not None}
+            attributes: dict[str, object] = self._study.user_attrs
+        return attributes
+
+
+def select(attributes: Mapping[str, object], prefix: str, kind: type[OneStruct]) -> dict[str, OneStruct]:
+    """Return all legal attributes whose name has a prefix, by the rest of the name."""
+    values = {
+        name.removeprefix(prefix): decode(text, kind) for name, text in attributes.items() if name.startswith(prefix)
+    }
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def sort_nodes(states: Mapping[str, NodeState]) -> list[NodeState]:
+    """Return the states of workers in the order in which they joined."""
+    return sorted(states.values(), key=lambda state: (state.number, state.worker))
 
 
 def ratio_of(measurement: Measurement, place: int) -> float:
@@ -219,9 +200,32 @@ def ratio_of(measurement: Measurement, place: int) -> float:
     return math.exp(statistics.median(each.log_ratios[place] for each in measurement.rounds))
 
 
-def read_measurement(trial: FrozenTrial) -> Measurement | None:
-    """Return the measurement that a trial holds, or None if it holds none that is legal."""
-    return decode(trial.user_attrs.get(MEASUREMENT), Measurement)
+def split(measurements: Sequence[Measurement]) -> Iterator[tuple[Sequence[Measurement], str]]:
+    """Yield measurements in as few batches as a storage keeps, with the text of each.
+
+    Raises:
+        ValueError: A single one is longer than a storage keeps.
+    """
+    if len(measurements) <= MOST_MEASUREMENTS:
+        try:
+            text = encode(Batch(measurements=tuple(measurements)))
+        except ValueError:
+            if len(measurements) == 1:
+                raise
+        else:
+            yield measurements, text
+            return
+    middle = len(measurements) // 2
+    yield from split(measurements[:middle])
+    yield from split(measurements[middle:])
+
+
+def read_measurements(trial: FrozenTrial) -> tuple[Measurement, ...]:
+    """Return the measurements that a trial holds; none if it holds no legal batch."""
+    attributes = trial.user_attrs
+    text = attributes.get(BATCH_ATTRIBUTE) if isinstance(attributes, dict) else None
+    batch = decode(text, Batch)
+    return batch.measurements if batch else ()
 
 
 def list_studies(location: Location, storage: optuna.storages.BaseStorage | None = None) -> list[StudyInfo]:
@@ -237,12 +241,20 @@ def list_studies(location: Location, storage: optuna.storages.BaseStorage | None
     """
     storage = storage or open_storage(location)
     with guard(location):
-        studies = [each for each in storage.get_all_studies() if each.study_name.startswith(f"{PREFIX}/")]
+        names = [name for name in optuna.get_all_study_names(storage) if is_own(name)]
     found = []
-    for study in studies:
+    for name in names:
         try:
-            identity = msgspec.json.decode(study.user_attrs.get(IDENTITY, ""), type=dict[str, str])
-        except (TypeError, ValueError):
+            with guard(location):
+                # Summaries of Optuna would have all attributes at once, and read all trials.
+                attributes = optuna.load_study(study_name=name, storage=storage).user_attrs
+            identity = msgspec.json.decode(attributes.get(IDENTITY, ""), type=dict[str, str])
+        except (UnreadableError, TypeError, ValueError):
             continue
-        found.append(StudyInfo(name=study.study_name, identity=identity))
+        found.append(StudyInfo(name=name, identity=identity))
     return found
+
+
+def is_own(name: object) -> bool:
+    """Return whether a name is that of a study of ortune. In a journal that others wrote, it may be no text."""
+    return isinstance(name, str) and name.startswith(f"{PREFIX}/")

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as LateError
 from typing import Any, TypeVar
 
-from ortune.storage.connect import StorageError
+from ortune.storage.errors import StorageError
 
 T = TypeVar("T")
 

@@ -23,7 +23,6 @@ from ortune.tuning.effects import read_effects
 from ortune.tuning.hints import history_path, recall
 from ortune.tuning.resume import find_unfinished
 from ortune.tuning.situation import Situation
-from ortune.tuning.study import check_study
 from ortune.tuning.suggest import SuggestedConfig, suggest
 from ortune.worker.executor import WORKER_COMMAND
 from ortune.worker.installed import find_installed_version, require_runtime
@@ -75,6 +74,9 @@ def prepare(request: SearchRequest) -> PreparedSearch:
     # The storage has everything that such a search needs to go on.
     unfinished = find_unfinished(request) if location is None else None
     if request.study is not None:
+        # It imports Optuna, which commands that only build the space do not need.
+        from ortune.tuning.study import check_study
+
         check_writable(request.study, "study")
         check_study(request.study, unfinished.id if unfinished else None)
     setup = prepare_comparison(

@@ -17,7 +17,7 @@ from ortune.tuning.board import Board, LiveRound, ScreeningResult
 from ortune.tuning.first_candidates import FirstCandidates
 from ortune.tuning.noise import MEDIAN_VARIANCE
 from ortune.tuning.pairs import list_pairs
-from ortune.tuning.plan import SCREENING_BATCH, LONGEST_RACING, reserve_confirmation, unpromising_confirmation_s
+from ortune.tuning.plan import LONGEST_RACING, SCREENING_BATCH, reserve_confirmation, unpromising_confirmation_s
 from ortune.tuning.results import CandidateResult
 from ortune.tuning.sampler import CONFIG, Observed, ThompsonSampler
 from ortune.tuning.verdict import NEGLIGIBLE_GAIN
@@ -99,7 +99,7 @@ def screen(board: Board, screening: Screening) -> ScreeningResult:
     return screening.conclude()
 
 
-class Batch(msgspec.Struct, frozen=True, kw_only=True):
+class ScreeningBatch(msgspec.Struct, frozen=True, kw_only=True):
     """Candidates that are screened together.
 
     Attributes:
@@ -228,7 +228,7 @@ class Screening:
             self.replan()
         self.report()
 
-    def next_batch(self) -> Batch | None:
+    def next_batch(self) -> ScreeningBatch | None:
         """Choose the candidates that are measured next; None if screening ends."""
         board = self.board
         while (left := self.n_to_screen - self.n_screened) > 0:
@@ -245,7 +245,7 @@ class Screening:
             if not proposed and not again:
                 return None
             proposed = self.take(proposed)
-            batch = Batch(
+            batch = ScreeningBatch(
                 proposed=proposed,
                 again=again,
                 duplicates=self.duplicates,
@@ -258,7 +258,7 @@ class Screening:
             self.update(begin_s)
         return None
 
-    def list_groups(self, batch: Batch) -> Iterator[list[CandidateResult]]:
+    def list_groups(self, batch: ScreeningBatch) -> Iterator[list[CandidateResult]]:
         """Yield the candidates that are launched together: the batch, then each that lacked memory, alone."""
         yield batch.results
         while self.board.starved:
@@ -271,12 +271,12 @@ class Screening:
             if self.is_hopeless(result, hopeless):
                 live.drop(position)
 
-    def finish(self, batch: Batch) -> None:
+    def finish(self, batch: ScreeningBatch) -> None:
         """Report the results of a batch to Optuna, and plan what follows."""
         self.learn_batch(batch)
         self.update(batch.begin_s)
 
-    def learn_batch(self, batch: Batch) -> None:
+    def learn_batch(self, batch: ScreeningBatch) -> None:
         """Let the sampler and Optuna know the results of a batch."""
         self.learn(batch.results)
         for trial, result in batch.proposed:

@@ -15,7 +15,7 @@ from ortune.record.files import is_special
 from ortune.storage import FAILED, Proof, SharedResult, SharedSpeedup, SharedStudy
 from ortune.storage.node import name_node
 from ortune.storage.outbox import SUFFIX
-from ortune.storage.schema import FORMAT, MOST_BYTES
+from ortune.storage.schema import FORMAT, MOST_TEXT_BYTES
 from ortune.tuning.outcome import Outcome
 from ortune.tuning.prepare import PreparedSearch
 from ortune.tuning.shared import SharedExchange
@@ -52,7 +52,6 @@ def open_exchange(prepared: PreparedSearch, identity: Mapping[str, str]) -> Shar
         lambda: SharedStudy(location, common, len(prepared.goal.objectives)),
         node=name_node(),
         outbox_path=output.with_name(output.name.removesuffix(".json") + SUFFIX) if output and has_file else None,
-        choices={each.name: tuple(each.labels) for each in prepared.space.dimensions},
         host=HostClass.of(prepared.host).name,
         kernel=platform.release(),
     )
@@ -90,7 +89,7 @@ def share_outcome(
                 config=winner,
                 front=tuple(point.summary.config for point in evidence.front),
                 digest=hashlib.sha256(record + winner.key.encode()).hexdigest(),
-                record=msgspec.Raw(compact if len(compact) < MOST_BYTES // 2 else b"null"),
+                record=msgspec.Raw(compact if len(compact) < MOST_TEXT_BYTES // 2 else b"null"),
                 unfit={node: each.reason for node, each in exchange.unfit.items()},
             )
         )

@@ -8,7 +8,7 @@ on the clock of whoever waits for it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -74,7 +74,6 @@ class SharedExchange:
         open_study: Opens the study. It is called in another thread.
         node: Name of this host.
         outbox_path: File for what was not sent yet, or None to keep it in memory only.
-        choices: All choices of each dimension of the search space.
         host: Name of the class of this host.
         kernel: Release of its operating system.
         patience_s: Time without a change after which a worker has ended, at least.
@@ -102,7 +101,6 @@ class SharedExchange:
         *,
         node: str,
         outbox_path: Path | None,
-        choices: Mapping[str, tuple[str, ...]],
         host: str = "",
         kernel: str = "",
         patience_s: float = PATIENCE_S,
@@ -121,7 +119,6 @@ class SharedExchange:
         self._limit_s = limit_s
         self._clock = clock
         self._sleep = sleep
-        self._choices = choices
         self._calls = TimedCalls()
         self._study = self._calls.call(open_study, OPEN_LIMIT_S)
         self._outbox = Outbox(outbox_path, self._study.name)
@@ -195,7 +192,7 @@ class SharedExchange:
         measured = [each.measurement for each in messages if each.measurement]
         new = [each for each in measured if each.id not in self._outbox.doubtful or not study.has(each.id)]
         if new:
-            study.add_all([(each, each.labels) for each in new], self._choices)
+            study.add_all(new)
 
     def _announce(self, **changes: object) -> None:
         """Write the state of this worker."""
@@ -214,7 +211,8 @@ class SharedExchange:
 
         def read(study: SharedStudy) -> tuple[list[NodeState], list[Measurement], dict[str, SharedResult]]:
             # States come first: a worker that has ended wrote its measurements before.
-            return study.read_nodes(), study.receive(), study.read_all(RESULT, SharedResult)
+            nodes, results = study.read_progress()
+            return nodes, study.receive(), results
 
         try:
             nodes, received, results = self._call(read)
@@ -315,7 +313,7 @@ class SharedExchange:
 
         def add(study: SharedStudy) -> int:
             number = study.find(measurement.id)
-            return study.add(measurement, {}, self._choices) if number is None else number
+            return study.add(measurement) if number is None else number
 
         while True:
             try:

@@ -25,7 +25,7 @@ from ortune.tuning.plan import LONGEST_RACING
 from ortune.tuning.racing import Race, race, race_launch
 from ortune.tuning.results import CandidateResult
 from ortune.tuning.sampler import CONFIG, CandidateSampler
-from ortune.tuning.screening import Batch, Proposed, Screening, screen
+from ortune.tuning.screening import Proposed, Screening, ScreeningBatch, screen
 from ortune.tuning.shared import SharedExchange
 from ortune.tuning.shared_race import RaceElsewhere
 
@@ -215,7 +215,7 @@ class SharedScreening(Screening):
         has_own = self.exchange.has_own
         return sorted(leaders, key=lambda result: (has_own(result.candidate.config.key), result.n_launches))
 
-    def learn_batch(self, batch: Batch) -> None:
+    def learn_batch(self, batch: ScreeningBatch) -> None:
         """Send what this node measured to the others, too."""
         super().learn_batch(batch)
         results = batch.results
