@@ -407,7 +407,22 @@ def test_conditional_expressions_are_not_nested() -> None:
     assert name_lines(is_nested) == []
 
 
-NAME_THEIR_ITEMS = {"apply", "gates", "host", "knobs", "model", "planning", "record", "workload"}
+NAME_THEIR_ITEMS = {
+    "apply",
+    "cli",
+    "doctor",
+    "export",
+    "gates",
+    "host",
+    "knobs",
+    "model",
+    "planning",
+    "profile",
+    "queueing",
+    "record",
+    "worker",
+    "workload",
+}
 """Packages where this is done."""
 
 

@@ -59,10 +59,10 @@ class Command(typer.core.TyperCommand):
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
         """Return what a shell offers, also of the forms of the command with a program or with several models."""
         found = super().shell_complete(ctx, incomplete)
-        words = {each.value for each in found}
+        words = {item.value for item in found}
         for name in FORMS.get(self.name or "", ()):
             form = ctx.parent.command.get_command(ctx.parent, name)
-            found += [each for each in super(Command, form).shell_complete(ctx, incomplete) if each.value not in words]
+            found += [item for item in super(Command, form).shell_complete(ctx, incomplete) if item.value not in words]
         return found
 
 
@@ -82,9 +82,9 @@ class CommandGroup(typer.core.TyperGroup):
 
 
 def _without_types(options: Any) -> Any:
-    for each in options:
-        if getattr(each, "is_flag", False):
-            each.metavar = ""
+    for option in options:
+        if getattr(option, "is_flag", False):
+            option.metavar = ""
     return options
 
 
@@ -190,8 +190,10 @@ def choose_command(every: typer.Typer, arguments: Sequence[str]) -> typer.Typer:
         arguments: The arguments of this process. If they name no command first, all are kept.
     """
     names = arguments[1:2]
-    commands = [each for each in every.registered_commands if [each.name or name_of(each.callback)] == names]
-    groups = [each for each in every.registered_groups if [each.name] == names]
+    commands = [
+        command for command in every.registered_commands if [command.name or name_of(command.callback)] == names
+    ]
+    groups = [group for group in every.registered_groups if [group.name] == names]
     if not commands and not groups:
         return every
     chosen = copy.copy(every)

@@ -157,18 +157,18 @@ def find_config(request: ApplyRequest, configs: list[str], model: str | None, wa
 
     records = read_configs(configs, trust=request.trust, pick=request.pick)
     if request.verify:
-        for each in records:
-            check_alone(each.record)
-            if find_deployment(each):
+        for sourced in records:
+            check_alone(sourced.record)
+            if find_deployment(sourced):
                 raise UsageError(
-                    f"{each.source} is a plan, and only records can be verified.",
+                    f"{sourced.source} is a plan, and only records can be verified.",
                     "Plan again, with `ortune plan`.",
                     option="verify",
                 )
     # The path may be that on another host, where the exported config will be used.
     present = model if model is not None and Path(model).is_file() else None
     if model is not None and present is None:
-        records = tuple(each for each in records if each.record.model.path == model) or records
+        records = tuple(sourced for sourced in records if sourced.record.model.path == model) or records
     found = select_config(records, wanted, present)
     return found if request.verify else use_cache_dir(found, request.cache_dir)
 

@@ -41,8 +41,8 @@ def command(
         has_steps: Whether it shows what it does before it measures; see `ortune.steps`.
     """
     types = (request, *more)
-    declared = sort_options({name: each for one in types for name, each in options_of(one).items()})
-    arguments = {name: each.flag for name, each in declared.items() if each.option.positional}
+    declared = sort_options({name: declaration for one in types for name, declaration in options_of(one).items()})
+    arguments = {name: declaration.flag for name, declaration in declared.items() if declaration.option.positional}
     table = next(name.split()[0] for name, requests in COMMANDS.items() if requests[0] is request)
 
     def decorate(run: Command) -> Command:
@@ -64,7 +64,10 @@ def command(
 
         # Typer reads the parameters from the signature.
         wrapper.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-            [make_parameter(each, required=each.required and name not in optional) for name, each in declared.items()]
+            [
+                make_parameter(declaration, required=declaration.required and name not in optional)
+                for name, declaration in declared.items()
+            ]
         )
         wrapper.__annotations__ = {}
         return wrapper

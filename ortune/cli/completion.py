@@ -56,7 +56,7 @@ def complete(metavar: str, incomplete: str) -> Completions:
         incomplete: What the user has written.
     """
     if CHOICES.fullmatch(metavar):
-        return find_matches(((each, "") for each in metavar.split("|")), incomplete)
+        return find_matches(((part, "") for part in metavar.split("|")), incomplete)
     if metavar.startswith("KNOB="):
         before, comma, last = incomplete.rpartition(",") if metavar.endswith("VALUE,...") else ("", "", incomplete)
         return [(f"{before}{comma}{word}", text) for word, text in complete_setting(last)]
@@ -80,17 +80,17 @@ def complete_setting(incomplete: str) -> Completions:
 
     name, equals, value = incomplete.partition("=")
     if not equals:
-        found = [each for each in KNOBS.values() if each.is_settable and each.id.startswith(name)]
+        found = [known for known in KNOBS.values() if known.is_settable and known.id.startswith(name)]
         if len(found) != 1:
-            return [(f"{each.id}=", each.summary) for each in found]
+            return [(f"{known.id}=", known.summary) for known in found]
         # A single word would end with a space. Several words with the same beginning do not.
         name = found[0].id
     knob = KNOBS.get(name)
     if knob is None:
         return []
     before, comma, last = value.rpartition(",")
-    values = [each for each in list_values(name) if each.startswith(last)][:MOST_OFFERED_VALUES]
-    return [(f"{name}={before}{comma}{each}", "") for each in values] or [(f"{name}=", knob.summary)] * (not equals)
+    values = [choice for choice in list_values(name) if choice.startswith(last)][:MOST_OFFERED_VALUES]
+    return [(f"{name}={before}{comma}{choice}", "") for choice in values] or [(f"{name}=", knob.summary)] * (not equals)
 
 
 def list_values(name: str) -> list[str]:
@@ -102,11 +102,11 @@ def list_values(name: str) -> list[str]:
     if knob.kind == "boolean":
         return ["True", "False"] if knob.is_attribute else ["1", "0"]
     if knob.kind == "choice":
-        return [each for each in knob.values if each]
+        return [value for value in knob.values if value]
     if knob.examples or knob.kind == "text":
         return [*knob.examples]
     low, high = knob.low or 0, LARGEST_INTEGER if knob.high is None else knob.high
-    return [str(each) for each in SMALL_INTEGERS if low <= each <= high]
+    return [str(number) for number in SMALL_INTEGERS if low <= number <= high]
 
 
 def prepare_completion(environment: Mapping[str, str]) -> dict[str, str]:
@@ -143,13 +143,13 @@ def prepare_completion(environment: Mapping[str, str]) -> dict[str, str]:
 def _list_knobs() -> Completions:
     from ortune.knobs import KNOBS
 
-    return [(each.id, each.summary) for each in KNOBS.values()]
+    return [(knob.id, knob.summary) for knob in KNOBS.values()]
 
 
 def _list_providers() -> Completions:
     from ortune.knobs.providers import PROVIDERS
 
-    return [("auto", "those that work here"), *((each.alias, each.name) for each in PROVIDERS.values())]
+    return [("auto", "those that work here"), *((provider.alias, provider.name) for provider in PROVIDERS.values())]
 
 
 def _list_targets() -> Completions:
@@ -165,13 +165,13 @@ def _list_targets() -> Completions:
     others = [
         (name, f"target of {describe_package(entries[0])}") for name, entries in found.items() if NAME.fullmatch(name)
     ]
-    return [*((each.name, each.summary) for each in TARGETS.values()), *others]
+    return [*((target.name, target.summary) for target in TARGETS.values()), *others]
 
 
 def _list_figures() -> Completions:
     from ortune.workload.objectives import FIGURES, OF_PROGRAMS
 
-    return [(each.name, each.title) for each in FIGURES.values() if each.name not in OF_PROGRAMS]
+    return [(figure.name, figure.title) for figure in FIGURES.values() if figure.name not in OF_PROGRAMS]
 
 
 def _list_gates() -> Completions:

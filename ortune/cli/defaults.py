@@ -33,7 +33,7 @@ def read_defaults(table: str, request: type[Request]) -> dict[str, Any]:
             continue
         file = read_toml(name)
         values = file.find_table(table)
-        check_values(file, table, values, (*(each for each in forms if each is not request), request))
+        check_values(file, table, values, (*(form for form in forms if form is not request), request))
         known = options_of(request)
         own = {key.replace("-", "_"): value for key, value in values.items()}
         # The first file has precedence.
@@ -48,7 +48,7 @@ def check_values(file: TomlFile, table: str, values: Mapping[str, Any], forms: t
         UsageError: One is unknown, names what a file must not name, or has a value that is not valid.
     """
     # The form that runs is the last one: an option of the same name may have other values in another one.
-    declared = {name: each for form in forms for name, each in options_of(form).items()}
+    declared = {name: declaration for form in forms for name, declaration in options_of(form).items()}
     for key, value in values.items():
         name = key.replace("-", "_")
         try:

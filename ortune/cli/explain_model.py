@@ -7,13 +7,16 @@ import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ortune.cli.after_dashes import SEPARATOR, names_program
 from ortune.errors import ModelError, UsageError
 from ortune.file_kinds import PROGRAMS
 from ortune.options import DeclaredOption, options_of
 from ortune.requests import ProgramSearchRequest, SearchOutputOptions, SearchRequest
+
+if TYPE_CHECKING:
+    from ortune.model.info import InputInfo
 
 MAX_LISTED = 20
 """Models that are listed."""
@@ -65,8 +68,8 @@ def check_arguments(arguments: Sequence[str]) -> None:
         raise UsageError(
             f"There is no -- before {command[len(line.before) + 1]}.", f"Write: ortune search {shlex.join(command)}"
         )
-    for_programs = {each.flag: name for name, each in find_program_options().items()}
-    misplaced = next((each for each in line.options if each in for_programs), None)
+    for_programs = {declaration.flag: name for name, declaration in find_program_options().items()}
+    misplaced = next((option for option in line.options if option in for_programs), None)
     if misplaced:
         raise UsageError(
             "is for programs, not for models.",
@@ -79,9 +82,9 @@ def find_program_options() -> dict[str, DeclaredOption]:
     """Return the options that only the search of a program has, by name."""
     others = options_of(SearchRequest)
     return {
-        name: each
-        for name, each in options_of(ProgramSearchRequest).items()
-        if name not in others and not each.option.positional
+        name: declaration
+        for name, declaration in options_of(ProgramSearchRequest).items()
+        if name not in others and not declaration.option.positional
     }
 
 
@@ -89,9 +92,11 @@ def read_line(words: Sequence[str]) -> Line:
     """Return the parts of a command line. Options are those of searches of models and of programs."""
     takes_value: dict[str, bool] = {}
     for request in (SearchRequest, ProgramSearchRequest, SearchOutputOptions):
-        for each in options_of(request).values():
-            if not each.option.positional:
-                takes_value |= dict.fromkeys((each.flag, *each.option.flags), not each.option.is_switch)
+        for declaration in options_of(request).values():
+            if not declaration.option.positional:
+                takes_value |= dict.fromkeys(
+                    (declaration.flag, *declaration.option.flags), not declaration.option.is_switch
+                )
     options, first, n_arguments = [], len(words), 0
     position = 0
     while position < len(words):
@@ -209,8 +214,8 @@ def list_models_of_place(name: str, kind: str, folders: Sequence[Path], files: S
         )
     details = []
     end_s = time.monotonic() + MAX_READ_S
-    for each in found.models[:MAX_LISTED]:
-        facts = describe_file(each.path, each.size_bytes, may_read=time.monotonic() < end_s, is_ort=each.is_ort)
+    for model in found.models[:MAX_LISTED]:
+        facts = describe_file(model.path, model.size_bytes, may_read=time.monotonic() < end_s, is_ort=model.is_ort)
         details += [facts[0], f"  {facts[1]}"]
     if len(found.models) > MAX_LISTED:
         details.append(f"and {len(found.models) - MAX_LISTED} more")
@@ -246,9 +251,12 @@ def describe_file(path: Path, size_bytes: int, *, may_read: bool, is_ort: bool) 
         info = read_model(path)
     except ModelError:
         return command, f"{size}, cannot be read as a model"
-    inputs = [
-        f"{each.name} {each.dtype}[{','.join('?' if size is None else str(size) for size in each.shape or ())}]"
-        for each in info.inputs[:MAX_DESCRIBED_INPUTS]
-    ]
+    inputs = [describe_input(model_input) for model_input in info.inputs[:MAX_DESCRIBED_INPUTS]]
     inputs += ["..."] if len(info.inputs) > MAX_DESCRIBED_INPUTS else []
     return command, "; ".join([", ".join([size, *list_traits(info)]), *inputs])
+
+
+def describe_input(model_input: InputInfo) -> str:
+    """Return the name, type and shape of an input."""
+    sizes = ["?" if size is None else str(size) for size in model_input.shape or ()]
+    return f"{model_input.name} {model_input.dtype}[{','.join(sizes)}]"

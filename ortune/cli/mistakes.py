@@ -99,10 +99,10 @@ def find_flags(command: str) -> Mapping[str, DeclaredOption]:
     """Return the options of a command by each of their spellings."""
     found: dict[str, DeclaredOption] = {}
     for request in COMMANDS[command]:
-        for each in options_of(request).values():
-            if not each.option.positional and "cli" in each.option.interfaces:
-                negated = (f"--no-{each.key}",) if each.option.negatable else ()
-                found |= dict.fromkeys((each.flag, *each.option.flags, *negated), each)
+        for declaration in options_of(request).values():
+            if not declaration.option.positional and "cli" in declaration.option.interfaces:
+                negated = (f"--no-{declaration.key}",) if declaration.option.negatable else ()
+                found |= dict.fromkeys((declaration.flag, *declaration.option.flags, *negated), declaration)
     return found
 
 
@@ -131,10 +131,10 @@ def suggest_command(command: str, rest: Sequence[str]) -> str:
 def suggest_option(flag: str, command: str, declared: Mapping[str, DeclaredOption]) -> str:
     """Return what was probably meant instead of an unknown option."""
     positional = {
-        f"--{each.option.metavar.lower()}": each.option.metavar
+        f"--{declaration.option.metavar.lower()}": declaration.option.metavar
         for request in COMMANDS[command]
-        for each in options_of(request).values()
-        if each.option.positional
+        for declaration in options_of(request).values()
+        if declaration.option.positional
     }
     if flag in positional:
         return f"{positional[flag]} is an argument: write it without {flag}."

@@ -74,7 +74,7 @@ def read_node_command(name: str, words: Sequence[str]) -> NodeCommand:
     form = FORMS[name]
     if any(map(has_password, words)):
         raise UsageError("What follows -- holds a password, which must not be in a file like this.", NO_CREDENTIALS)
-    given = [*(each for each in form.more if each not in words), *words]
+    given = [*(word for word in form.more if word not in words), *words]
     arguments = ["ortune", *form.words, *given]
     if names_program(arguments):
         raise UsageError("There is a second --: nodes run searches of models.", "Leave it out, and name a model.")

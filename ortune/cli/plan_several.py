@@ -25,7 +25,7 @@ def route_several(arguments: Sequence[str]) -> list[str]:
     if list(arguments[1:2]) != ["plan"]:
         return list(arguments)
     models = find_models(arguments[2:])
-    has_rate = any(RATE.fullmatch(each) and not Path(each).is_file() for each in models)
+    has_rate = any(RATE.fullmatch(model) and not Path(model).is_file() for model in models)
     return [arguments[0], NAME, *arguments[2:]] if has_rate or len(models) > 1 else list(arguments)
 
 
@@ -33,8 +33,10 @@ def find_models(words: Sequence[str]) -> list[str]:
     """Return the words of `ortune plan` that are neither options nor their values."""
     takes_value: dict[str, bool] = {}
     for request in (PlanRequest, HostPlanRequest, ConsoleOptions):
-        for each in options_of(request).values():
-            takes_value |= dict.fromkeys((each.flag, *each.option.flags), not each.option.is_switch)
+        for declaration in options_of(request).values():
+            takes_value |= dict.fromkeys(
+                (declaration.flag, *declaration.option.flags), not declaration.option.is_switch
+            )
     found: list[str] = []
     position = 0
     while position < len(words):

@@ -24,5 +24,5 @@ def profile(values: Values, output: JsonOptions) -> None:
         from ortune.console.widgets import make_console
 
         show_profile(make_console(), found)
-    if any(each.failure for each in found.configs):
+    if any(config.failure for config in found.configs):
         raise typer.Exit(ExitCode.FAILED)

@@ -45,8 +45,8 @@ def report(values: Values) -> None:
     write_page(page, path)
     charts = write_charts(page, Path(request.png)) if request.png is not None else ()
     if not request.quiet:
-        for each in (*([] if to_stdout else [path]), *charts):
-            show_note(console, "written", str(each), "green", fold=False)
+        for chart in (*([] if to_stdout else [path]), *charts):
+            show_note(console, "written", str(chart), "green", fold=False)
     if request.open:
         open_page(path)
 

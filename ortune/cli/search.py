@@ -147,7 +147,7 @@ def make_resume_command(arguments: Sequence[str]) -> str:
     What follows -- belongs to the program that is tuned.
     """
     end = arguments.index(SEPARATOR) if SEPARATOR in arguments else len(arguments)
-    own = [each for each in arguments[2:end] if each not in {"--resume", "--restart"}]
+    own = [argument for argument in arguments[2:end] if argument not in {"--resume", "--restart"}]
     return shlex.join(["ortune", "search", *own, "--resume", *arguments[end:]])
 
 

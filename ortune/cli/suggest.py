@@ -115,6 +115,6 @@ def spell_command(name: str, request: type[Request], values: Mapping[str, Any]) 
         if isinstance(value, bool):
             words += [flag] if value else []
         else:
-            for each in value if isinstance(value, list) else [value]:
-                words += [flag, str(each)]
+            for item in value if isinstance(value, list) else [value]:
+                words += [flag, str(item)]
     return shlex.join(words)

@@ -64,7 +64,9 @@ def write(job: Job) -> str:
     lines += _option_lines(job)
     lines += CSHARP.call_lines("options.AddSessionConfigEntry", pending.take_entries())
     plugins = pending.take_plugins()
-    provider_lines = [line for each in pending.take_providers(registers=True) for line in _provider_lines(job, each)]
+    provider_lines = [
+        line for provider in pending.take_providers(registers=True) for line in _provider_lines(job, provider)
+    ]
     lines += provider_lines
     if any(is_plugin(name, plugins) for name, _ in pending.config.providers):
         usings.insert(0, "using System.Linq;")

@@ -47,7 +47,7 @@ def write(job: Job) -> str:
     """Return a file with a function that creates the session."""
     pending = job.pending
     environment = job.environment_comments("//")
-    calls = [f"options.{each}" for each in _option_calls(job)]
+    calls = [f"options.{call}" for call in _option_calls(job)]
     calls += [
         f"options.AddSessionConfigEntry({GO.quote(name)}, {GO.quote(value)})"
         for name, value in pending.take_entries().items()

@@ -155,7 +155,7 @@ def nest_entries(entries: dict[str, str], consumer: str) -> dict[str, Any]:
         RecordError: A name is the beginning of another name.
     """
     for name, text in entries.items():
-        if other := next((each for each in entries if each.startswith(f"{name}.")), None):
+        if other := next((entry for entry in entries if entry.startswith(f"{name}.")), None):
             raise RecordError(
                 f"{name}={text}: {consumer} cannot have this entry together with {other}.",
                 "Remove one of them from the record.",

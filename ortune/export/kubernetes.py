@@ -164,7 +164,7 @@ def write_manifests(job: Job, picked: PickedDeployment) -> str:
         lines.append(make_comment("#", describe_memory()))
     autoscaler = make_autoscaler(job, picked, shape)
     manifests = [make_deployment(job, shape, scales=bool(autoscaler)), make_service(job.name), autoscaler]
-    return "\n".join(lines) + "\n" + "\n---\n".join("\n".join(each) for each in manifests if each)
+    return "\n".join(lines) + "\n" + "\n---\n".join("\n".join(manifest) for manifest in manifests if manifest)
 
 
 def make_deployment(job: Job, shape: PodShape, *, scales: bool) -> list[str]:

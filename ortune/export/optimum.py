@@ -37,9 +37,9 @@ def take_model_keywords(job: Job) -> dict[str, str]:
     providers, io_binding = job.pending.take_providers(), job.pending.take_io_binding()
     (name, options), *others = providers
     if any(other != CPU for other, _ in others):
-        own = [mapping(each) for _, each in providers]
+        own = [mapping(options) for _, options in providers]
         keywords = {
-            "providers": f"[{', '.join(PYTHON.quote(each) for each, _ in providers)}]",
+            "providers": f"[{', '.join(PYTHON.quote(name) for name, _ in providers)}]",
             "provider_options": f"[{', '.join(own)}]",
         }
     else:

@@ -123,7 +123,9 @@ class PendingSettings:
             reason = f"this target cannot register the library of the package {plugin.package}"
             self.put_back_provider(name, reason)
             self.explain(f"{alias_of(name)}.{PLUGIN}", reason)
-        return tuple(each for each in self.config.providers if each[0] not in self.config.plugins) or (CPU_PROVIDER,)
+        return tuple(provider for provider in self.config.providers if provider[0] not in self.config.plugins) or (
+            CPU_PROVIDER,
+        )
 
     def take_plugins(self) -> dict[str, Plugin]:
         """Take where the libraries of execution providers come from, by the provider's name."""

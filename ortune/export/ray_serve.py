@@ -98,7 +98,7 @@ def write(job: Job) -> str:
             f"    num_replicas={n_replicas},",
             f"    max_ongoing_requests={count_requests(job)},",
             "    ray_actor_options={",
-            *(f"        {each}," for each in actor),
+            *(f"        {argument}," for argument in actor),
             "    },",
             ")",
             "class Model:",

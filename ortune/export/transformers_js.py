@@ -56,7 +56,7 @@ def write(job: Job) -> str:
     )
     pending.explain(ids.GLOBAL_THREAD_POOL, "onnxruntime-node does not have it; in browsers, all sessions share a pool")
     options = take_session_options(job, TRANSFORMERS_JS_NAME)
-    providers = [each if isinstance(each, str) else each["name"] for each in options["executionProviders"]]
+    providers = [option if isinstance(option, str) else option["name"] for option in options["executionProviders"]]
     if providers == [PROVIDERS[CPU]]:
         del options["executionProviders"]  # it has another name in browsers
     stem = Path(job.model).stem

@@ -192,7 +192,10 @@ def _medians(runs: list[RunTimes], by: Literal["op", "node"]) -> dict[tuple[str,
             group = key[:2] if by == "op" else key
             times.setdefault(group, [0] * len(runs))[number] += time
             calls[group] += run.calls[key]
-    return {group: (NS_PER_US * statistics.median(each), calls[group] / len(runs)) for group, each in times.items()}
+    return {
+        group: (NS_PER_US * statistics.median(durations), calls[group] / len(runs))
+        for group, durations in times.items()
+    }
 
 
 def _shares(medians: dict[tuple[str, ...], tuple[float, float]], total_ns: float) -> tuple[TimeShare, ...]:

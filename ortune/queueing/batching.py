@@ -244,5 +244,5 @@ def schedule_batches(
         found.append((first, size, start, end))
         free[server, columns] = np.where(size > 0, end, free[server, columns])
         first = first + size
-    firsts, sizes, starts, ends = (np.stack(each) for each in zip(*found, strict=True))
+    firsts, sizes, starts, ends = (np.stack(columns) for columns in zip(*found, strict=True))
     return Schedule(firsts=firsts, sizes=sizes, starts_ns=starts, ends_ns=ends)

@@ -112,7 +112,7 @@ def evaluate_policies(
         for policy, parameter, groups in ways
     ]
     # Of equally fast ones, the simplest comes first.
-    return tuple(sorted(found, key=lambda each: round(-each.items_per_s, 9)))
+    return tuple(sorted(found, key=lambda grouping: round(-grouping.items_per_s, 9)))
 
 
 def predict_ends(groups: Sequence[Group], times: CallTimes) -> list[float]:
@@ -160,7 +160,7 @@ def group_in_buckets(lengths: Sequence[int], size: int, edges: Sequence[int]) ->
     groups = []
     for place, edge in enumerate(edges):
         items = [int(item) for item in np.flatnonzero(places == place)]
-        groups += [_make_group(each, lengths, edge) for each in _cut(items, size)]
+        groups += [_make_group(part, lengths, edge) for part in _cut(items, size)]
     return groups
 
 

@@ -115,7 +115,7 @@ def find_joint_capacity(
         parts.add(found)
         if parts.is_precise or parts.is_at_end:
             break
-        slowdowns = [each.fit.slowdown for each in parts.searches]
+        slowdowns = [search.fit.slowdown for search in parts.searches]
         wanted = parts.first.wanted_per_s
         rate = min(max(wanted, rate / LARGEST_FALL, lowest_per_s), rate * LARGEST_RISE, highest_per_s)
     if not n_measurements:
@@ -166,9 +166,9 @@ class _Search:
         """
         rate_per_s, kept, broken = self.fit.rate_per_s, self.kept_per_s, self.broken_per_s
         near = choose_near(self.observed, rate_per_s)
-        if rate_per_s >= broken and all(each.value > self.model.figure.limit for each in near):
+        if rate_per_s >= broken and all(measured.value > self.model.figure.limit for measured in near):
             return math.sqrt(kept * broken) if kept else broken / LARGEST_RISE
-        if rate_per_s <= kept and all(each.value <= self.model.figure.limit for each in near):
+        if rate_per_s <= kept and all(measured.value <= self.model.figure.limit for measured in near):
             return math.sqrt(kept * broken) if math.isfinite(broken) else kept * SMALLEST_RISE
         return rate_per_s
 
@@ -182,7 +182,7 @@ class _Search:
         """Whether the capacity is beyond the highest or the lowest rate."""
         last = self.observed[-1]
         low, high = self.model.bound_value(last, self.fit.slowdown, self.confidence)
-        n_times = sum(each.rate_per_s == last.rate_per_s for each in self.observed)
+        n_times = sum(measured.rate_per_s == last.rate_per_s for measured in self.observed)
         if self.is_at_highest and self.wanted_per_s >= self.highest_per_s:
             return n_times >= MOST_RATE_REPEATS or high < self.model.figure.limit
         if last.rate_per_s <= self.lowest_per_s and self.wanted_per_s <= self.lowest_per_s:
@@ -199,7 +199,7 @@ class _Search:
             low, high = kept, broken
         if not near:
             estimate = min(max(estimate, kept), broken)
-        is_missed = all(each.value > self.model.figure.limit for each in self.observed)
+        is_missed = all(measured.value > self.model.figure.limit for measured in self.observed)
         if estimate >= self.highest_per_s and choose_near(self.observed, self.highest_per_s):
             bound, estimate, high = "highest rate", self.highest_per_s, math.inf
         elif not kept and (estimate <= self.lowest_per_s or (not near and is_missed)):
@@ -217,12 +217,12 @@ class _Search:
         """
         confidence = share_error(len(self.observed), self.confidence)
         kept, broken = 0.0, math.inf
-        for each in self.observed:
-            low, high = self.model.bound_value(each, self.fit.slowdown, confidence)
+        for measured in self.observed:
+            low, high = self.model.bound_value(measured, self.fit.slowdown, confidence)
             if high <= self.model.figure.limit:
-                kept = max(kept, each.rate_per_s)
+                kept = max(kept, measured.rate_per_s)
             elif low > self.model.figure.limit:
-                broken = min(broken, each.rate_per_s)
+                broken = min(broken, measured.rate_per_s)
         return min(kept, broken), max(kept, broken)  # in the wrong order, they contradict each other
 
 
@@ -239,12 +239,12 @@ class _Parts:
     @property
     def first(self) -> _Search:
         """The part that misses its limit first when the rate rises, as far as is known."""
-        return min(self.searches, key=lambda each: each.wanted_per_s)
+        return min(self.searches, key=lambda search: search.wanted_per_s)
 
     def add(self, found: Sequence[RateMeasurement]) -> None:
         """Add a measurement of all parts."""
-        for search, each in zip(self.searches, found, strict=True):
-            search.add(each)
+        for search, measured in zip(self.searches, found, strict=True):
+            search.add(measured)
 
     @property
     def is_precise(self) -> bool:
@@ -257,18 +257,18 @@ class _Parts:
     @property
     def is_at_end(self) -> bool:
         """Whether the capacity is beyond the highest rate for all parts, or beyond the lowest one for any."""
-        ends = [each.is_at_end for each in self.searches]
+        ends = [search.is_at_end for search in self.searches]
         return all(ends) if self.first.is_at_highest else any(ends)
 
     def conclude(self) -> Capacity:
         """Return the capacity: that of the part whose limit is missed first."""
-        found = [each.conclude() for each in self.searches]
+        found = [search.conclude() for search in self.searches]
         place = min(range(len(found)), key=lambda place: found[place].rate_per_s.estimate)
         rate = found[place].rate_per_s
         low = min([rate.low, *self._list_other_lows(self.searches[place])])
-        high = min(each.rate_per_s.high for each in found)
+        high = min(capacity.rate_per_s.high for capacity in found)
         interval = msgspec.structs.replace(rate, low=low, high=max(high, rate.estimate))
         return msgspec.structs.replace(found[place], rate_per_s=interval)
 
     def _list_other_lows(self, search: _Search) -> list[float]:
-        return [each.likely_low_per_s for each in self.searches if each is not search]
+        return [other.likely_low_per_s for other in self.searches if other is not search]

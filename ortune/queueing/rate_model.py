@@ -233,7 +233,7 @@ class RateModel:
         rate_per_s = self.find_capacity(slowdown, factors)
         if math.isinf(half):
             return Fit(slowdown=slowdown, rate_per_s=rate_per_s, low_per_s=0.0, high_per_s=math.inf)
-        low_per_s, high_per_s = (self.find_capacity(slowdown * math.exp(each), factors) for each in (half, -half))
+        low_per_s, high_per_s = (self.find_capacity(slowdown * math.exp(change), factors) for change in (half, -half))
         error = self._find_error_of_factors(by_part, slowdown) if len(factors) > 1 and rate_per_s else 0.0
         if error:
             other = float(stdtrit(n - 1, (1 + confidence) / 2)) * error
@@ -261,14 +261,16 @@ class RateModel:
 
         All have equally many, so that they count as much.
         """
-        if all(each.factors == (1.0,) for each in observed):
+        if all(measured.factors == (1.0,) for measured in observed):
             return list(observed)
         found = []
-        for each in observed:
+        for measured in observed:
             own = 1.0
-            if each.service_ns:
-                own = each.service_ns / self._find_call_ns(each.rate_per_s) / math.exp(center)
-            found.append(each._replace(factors=group_factors([own * part for part in each.factors], FEWEST_FACTORS)))
+            if measured.service_ns:
+                own = measured.service_ns / self._find_call_ns(measured.rate_per_s) / math.exp(center)
+            found.append(
+                measured._replace(factors=group_factors([own * part for part in measured.factors], FEWEST_FACTORS))
+            )
         return found
 
     def find_likely_low(self, observed: Sequence[RateMeasurement], slowdown: float, confidence: float) -> float:
@@ -293,8 +295,8 @@ class RateModel:
         def find_excess(at: float) -> float:
             # If calls were that slow, queues would be long, and more of what is seen would be chance.
             inflations = self._find_inflations(observed, at)
-            losses = [self._find_loss(observed, inflations, each, most) for each in (at, log)]
-            expected = [((each - center) / spread) ** 2 / 2 for each in (at, log)]
+            losses = [self._find_loss(observed, inflations, candidate, most) for candidate in (at, log)]
+            expected = [((candidate - center) / spread) ** 2 / 2 for candidate in (at, log)]
             return losses[0] + expected[0] - losses[1] - expected[1] - quantile_of_normal(confidence) ** 2 / 2
 
         if log >= end or find_excess(end) <= 0:
@@ -302,14 +304,14 @@ class RateModel:
         return self.find_capacity(math.exp(float(brentq(find_excess, log, end, xtol=1e-3))), factors)
 
     def _find_inflations(self, observed: Sequence[RateMeasurement], log: float) -> list[float]:
-        return [self.find_inflation(each.rate_per_s, math.exp(log)) for each in observed]
+        return [self.find_inflation(measured.rate_per_s, math.exp(log)) for measured in observed]
 
     def _find_loss(
         self, observed: Sequence[RateMeasurement], inflations: Sequence[float], log: float, most: float
     ) -> float:
         return sum(
-            self._find_misfit(each, inflation, math.exp(log), most)
-            for each, inflation in zip(observed, inflations, strict=True)
+            self._find_misfit(measured, inflation, math.exp(log), most)
+            for measured, inflation in zip(observed, inflations, strict=True)
         )
 
     def _find_information(
@@ -317,13 +319,13 @@ class RateModel:
     ) -> tuple[float, float]:
         """Return the information about the logarithm of the slowdown, and the sum of squared normalized errors."""
         information, excess = 0.0, 0.0
-        for each, inflation in zip(observed, inflations, strict=True):
-            value, expected = each.value, min(self._expect_observed(each, math.exp(log)), most)
+        for measured, inflation in zip(observed, inflations, strict=True):
+            value, expected = measured.value, min(self._expect_observed(measured, math.exp(log)), most)
             if expected == most:
                 value = min(value, most)
-            ends = [min(self._expect_observed(each, math.exp(log + side * STEP)), most) for side in (-1, 1)]
+            ends = [min(self._expect_observed(measured, math.exp(log + side * STEP)), most) for side in (-1, 1)]
             slope = (ends[1] - ends[0]) / (2 * STEP)
-            variance = self.figure.find_variance(expected) * inflation / each.n_calls
+            variance = self.figure.find_variance(expected) * inflation / measured.n_calls
             information += slope**2 / variance
             excess += (value - expected) ** 2 / variance
         return information, excess
@@ -361,9 +363,9 @@ class RateModel:
         behave as one whose calls are always as short.
         """
         known = [
-            (each.service_ns / self._find_call_ns(each.rate_per_s), each.n_calls)
-            for each in observed
-            if each.service_ns
+            (measured.service_ns / self._find_call_ns(measured.rate_per_s), measured.n_calls)
+            for measured in observed
+            if measured.service_ns
         ]
         if not known or not self.service_ns:
             return 0.0, UNKNOWN_SLOWDOWN
@@ -398,7 +400,9 @@ class RateModel:
 def choose_near(observed: Sequence[RateMeasurement], rate_per_s: float) -> list[RateMeasurement]:
     """Return the measurements near a rate."""
     return [
-        each for each in observed if rate_per_s > 0 and abs(math.log(each.rate_per_s / rate_per_s)) <= NEAR_LOG_RATE
+        measured
+        for measured in observed
+        if rate_per_s > 0 and abs(math.log(measured.rate_per_s / rate_per_s)) <= NEAR_LOG_RATE
     ]
 
 
@@ -439,9 +443,11 @@ def simplify_factors(factors: Sequence[float]) -> tuple[float, ...]:
 
 def simplify_observations(observed: Sequence[RateMeasurement]) -> list[RateMeasurement]:
     """Return measurements with one factor where the speed was constant."""
-    return [each._replace(factors=simplify_factors(each.factors)) for each in observed]
+    return [measured._replace(factors=simplify_factors(measured.factors)) for measured in observed]
 
 
 def join_factors(observed: Sequence[RateMeasurement]) -> tuple[float, ...]:
     """Return the factors of some measurements together."""
-    return simplify_factors(group_factors([factor for each in observed for factor in each.factors], MOST_FACTORS))
+    return simplify_factors(
+        group_factors([factor for measured in observed for factor in measured.factors], MOST_FACTORS)
+    )

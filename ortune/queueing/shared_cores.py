@@ -72,7 +72,7 @@ def simulate_shared_cores(
         most_requests: Requests of all services together, at most.
         seed: Random seed. Arrivals at two rates have the same random numbers.
     """
-    rates = [each.rate_per_s for each in services]
+    rates = [service.rate_per_s for service in services]
     span_ns = 1e9 * min(n_requests / min(rates), most_requests / sum(rates))
     return _Simulation(services, n_cores, span_ns, seed).run()
 
@@ -88,14 +88,14 @@ class _Simulation:
         self.queue_of: list[int] = []
         # The free callers of each queue.
         self.free: list[int] = []
-        for number, each in enumerate(services):
+        for number, service in enumerate(services):
             rng = np.random.default_rng([seed, number])
-            n = max(int(span_ns * each.rate_per_s / 1e9), 2)
-            self.arrivals.append(np.cumsum(rng.exponential(1e9 / each.rate_per_s, n)))
-            self.work += each.services.draw(rng, (n,)).tolist()
-            self.cores += [each.cores_per_call] * n
-            self.queue_of += (len(self.free) + rng.integers(0, each.processes, n)).tolist()
-            self.free += [each.clients] * each.processes
+            n = max(int(span_ns * service.rate_per_s / 1e9), 2)
+            self.arrivals.append(np.cumsum(rng.exponential(1e9 / service.rate_per_s, n)))
+            self.work += service.services.draw(rng, (n,)).tolist()
+            self.cores += [service.cores_per_call] * n
+            self.queue_of += (len(self.free) + rng.integers(0, service.processes, n)).tolist()
+            self.free += [service.clients] * service.processes
 
     def run(self) -> list[SharedLatencies]:
         """Go from event to event. Progress is counted in the time that calls would take with enough cores."""
@@ -141,7 +141,7 @@ class _Simulation:
                 heappush(running, (progress + work[request], request))
             else:
                 waiting[queue].append(request)
-        bounds = np.cumsum([len(each) for each in self.arrivals])[:-1]
+        bounds = np.cumsum([len(arrival) for arrival in self.arrivals])[:-1]
         parts = zip(np.split(np.array(starts), bounds), np.split(np.array(ends), bounds), strict=True)
         return [self._summarize(number, *part) for number, part in enumerate(parts)]
 

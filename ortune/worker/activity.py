@@ -39,12 +39,12 @@ class Activity:
         """Return what changes with everything that they do; None if it is unknown, or one waits for a CPU or a disk."""
         counts: list[object] = []
         try:
-            for each in (self._process, *self._process.children(recursive=True)):
-                if each.status() in {psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP}:
+            for process in (self._process, *self._process.children(recursive=True)):
+                if process.status() in {psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP}:
                     return None
-                counts.append((each.pid, each.cpu_times()[:2]))
+                counts.append((process.pid, process.cpu_times()[:2]))
                 with contextlib.suppress(AttributeError):  # macOS does not count bytes
-                    counts.append(each.io_counters())
+                    counts.append(process.io_counters())
         except psutil.Error:
             return None
         return counts

@@ -298,7 +298,7 @@ class CandidateSession:
         reference = load_outputs(Path(request.reference_path))
         chosen = [number % len(positions) for number in range(size)]
         try:
-            served = BatchingServer(self.call_for_arrays).serve([self.samples[positions[each]] for each in chosen])
+            served = BatchingServer(self.call_for_arrays).serve([self.samples[positions[number]] for number in chosen])
         except SplitError as error:
             return Failure(kind="wrong_output", stage="check", message=f"{error}")
         self.largest_checked = size

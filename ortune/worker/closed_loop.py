@@ -109,25 +109,30 @@ def closed_loop(
     def wait(duration_ns: int, n_calls: Callable[[int], int]) -> None:
         """Sleep for this time, and then until each caller has made `n_calls(number)` calls."""
         clock.sleep_ns(duration_ns)
-        while not callers.error and any(len(each) < n_calls(number) for number, each in enumerate(stamps)):
+        while not callers.error and any(
+            len(caller_stamps) < n_calls(number) for number, caller_stamps in enumerate(stamps)
+        ):
             clock.sleep_ns(max(duration_ns // 10, 1_000_000))
 
     try:
         start, first_reading = lead_in, CpuReading.of(clock)
         wait(plan.lead_in_ns, lambda number: 2)
-        if not barrier.find_largest(int(any(is_hopeless(plan, each) for each in stamps))):
+        if not barrier.find_largest(int(any(is_hopeless(plan, caller_stamps) for caller_stamps in stamps))):
             start, first_reading = barrier.wait(), CpuReading.of(clock)
-            n_before = [len(each) for each in stamps]
+            n_before = [len(caller_stamps) for caller_stamps in stamps]
             wait(plan.duration_ns, lambda number: n_before[number] + plan.min_calls)
         end, last_reading = barrier.wait(), CpuReading.of(clock)
         after = read()
     finally:
         stopping = True
         callers.join()
-    starts = np.concatenate([np.asarray(each[:-1], dtype=np.int64) for each in stamps])
-    ends = np.concatenate([np.asarray(each[1:], dtype=np.int64) for each in stamps])
+    starts = np.concatenate([np.asarray(caller_stamps[:-1], dtype=np.int64) for caller_stamps in stamps])
+    ends = np.concatenate([np.asarray(caller_stamps[1:], dtype=np.int64) for caller_stamps in stamps])
     positions = np.concatenate(
-        [(first + np.arange(len(each) - 1)) % len(samples) for first, each in zip(firsts, stamps, strict=True)]
+        [
+            (first + np.arange(len(caller_stamps) - 1)) % len(samples)
+            for first, caller_stamps in zip(firsts, stamps, strict=True)
+        ]
     )
     is_inside = (ends > start) & (ends <= end)
     latencies = (ends - starts)[is_inside]
@@ -141,7 +146,7 @@ def closed_loop(
         cpu_ns=last_reading.find_use_ns(first_reading, end - start),
         before=before,
         after=after,
-        own_ns=np.concatenate([np.asarray(each, dtype=np.int64) for each in own])[is_inside] if own_ns else None,
+        own_ns=np.concatenate([np.asarray(times, dtype=np.int64) for times in own])[is_inside] if own_ns else None,
     )
 
 

@@ -67,10 +67,10 @@ def list_devices(package: PluginPackage | None = None) -> list[Device]:
     if not hasattr(onnxruntime, "get_ep_devices"):
         return []
     if not package:
-        return [describe_device(each) for each in onnxruntime.get_ep_devices()]
+        return [describe_device(device) for device in onnxruntime.get_ep_devices()]
     register_plugin(package)
     provider = PROVIDER_OF[package]
-    return [describe_device(each, package) for each in onnxruntime.get_ep_devices() if each.ep_name == provider]
+    return [describe_device(device, package) for device in onnxruntime.get_ep_devices() if device.ep_name == provider]
 
 
 @replaceable

@@ -185,7 +185,9 @@ class ProcessExecutor:
             is_reference = not self._has_reference and not started
             failure = self._build(config, is_reference=is_reference)
             started.append(failure or self._start_all(config, limit_bytes, deadline_s, is_reference=is_reference))
-        failures = self._finish_loading([each for each in started if not isinstance(each, Failure)], deadline_s)
+        failures = self._finish_loading(
+            [launched for launched in started if not isinstance(launched, Failure)], deadline_s
+        )
         for workers in started:
             failed = workers if isinstance(workers, Failure) else failures.get(workers[0])
             if failed or isinstance(workers, Failure):
@@ -239,9 +241,9 @@ class ProcessExecutor:
             left_s = max(ends_s[first] - time.monotonic(), 0.0)
             looks = left_s > LOOK_S and deadlines_s[first] > MOST_IDLE_S
             replied = wait([worker.pipe for worker in ends_s], LOOK_S if looks else left_s)
-            due = [each for each in ends_s if each.pipe in replied]
+            due = [waiting for waiting in ends_s if waiting.pipe in replied]
             if looks and not due:
-                due = [each for each in ends_s if each.looks_idle()]
+                due = [waiting for waiting in ends_s if waiting.looks_idle()]
             for worker in due if due or looks else [first]:
                 if worker not in ends_s:  # another one of its group has failed
                     continue
@@ -250,7 +252,7 @@ class ProcessExecutor:
                 group = group_of[worker]
                 if failure:
                     failures[group[0]] = failure if len(group) == 1 else name_group(failure, len(group))
-                    for other in (each for each in group if each is not worker):
+                    for other in (member for member in group if member is not worker):
                         ends_s.pop(other, None)
                         other.close()
                 elif not worker.is_loaded:
@@ -329,8 +331,8 @@ class ProcessExecutor:
                     if not failure:
                         self._note_loaded(worker)
             if failure:
-                for each in workers:
-                    each.close()
+                for launched in workers:
+                    launched.close()
                 return failure
         return workers
 
@@ -435,7 +437,7 @@ def launch_reference(
         if not isinstance(first, Failure):
             return first
         failed.append(first)
-        n_timeouts = sum(1 for each in failed if each.kind == "timeout")
+        n_timeouts = sum(1 for failure in failed if failure.kind == "timeout")
         is_worth_it = first.is_sudden or first.kind == "out_of_memory"
         if not is_worth_it or len(failed) == REFERENCE_ATTEMPTS or n_timeouts == REFERENCE_TIMEOUTS:
             break

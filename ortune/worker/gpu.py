@@ -72,7 +72,7 @@ class GpuReader:
     def _read_used_bytes(self) -> int | None:
         processes = self._query("nvmlDeviceGetComputeRunningProcesses") or ()
         # In a container, NVML reports process ids of the host, so that this process is not found.
-        return next((each.usedGpuMemory or 0 for each in processes if each.pid == os.getpid()), None)
+        return next((process.usedGpuMemory or 0 for process in processes if process.pid == os.getpid()), None)
 
     def _read_free_bytes(self) -> int | None:
         memory = self._query("nvmlDeviceGetMemoryInfo")  # GPUs that share the memory of the host lack it
@@ -116,15 +116,15 @@ def list_visible(nvml: Any) -> list[int]:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     parts = [part.strip() for part in visible.split(",")] if visible is not None else list(map(str, range(n_gpus)))
     if n_gpus > 1 and any(map(str.isdecimal, parts)) and os.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
-        names = {nvml.nvmlDeviceGetName(nvml.nvmlDeviceGetHandleByIndex(each)) for each in range(n_gpus)}
+        names = {nvml.nvmlDeviceGetName(nvml.nvmlDeviceGetHandleByIndex(number)) for number in range(n_gpus)}
         if len(names) > 1:
             raise LookupError("different GPUs, whose order is not known")
     found: list[int] = []
     for part in parts:
         number = int(part) if part.isdecimal() and len(part) <= MOST_DIGITS else n_gpus
         if part.startswith("GPU-"):
-            uuids = [str(nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetHandleByIndex(each))) for each in range(n_gpus)]
-            number = next((each for each, uuid in enumerate(uuids) if uuid.startswith(part)), n_gpus)
+            uuids = [str(nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetHandleByIndex(number))) for number in range(n_gpus)]
+            number = next((place for place, uuid in enumerate(uuids) if uuid.startswith(part)), n_gpus)
         if number >= n_gpus:
             break
         found.append(number)
@@ -141,7 +141,7 @@ def list_gpus() -> tuple[tuple[str, ...], str]:
 
         pynvml.nvmlInit()
         numbers = list_visible(pynvml)
-        names = tuple(str(pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(each))) for each in numbers)
+        names = tuple(str(pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(number))) for number in numbers)
         return names, str(pynvml.nvmlSystemGetDriverVersion())
     except Exception:  # noqa: BLE001  (there is no GPU, no NVML, or no known order)
         return (), ""

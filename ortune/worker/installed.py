@@ -109,7 +109,7 @@ def _find_packages(folders: tuple[tuple[str, int], ...]) -> tuple[RuntimePackage
         folders: Their paths, and when each was last changed, so that a folder is read again after a change.
     """
     installed = importlib.metadata.distributions(path=[path for path, _ in folders])
-    versions = {_normalize(each.name): each.version for each in installed if _has_runtime(each)}
+    versions = {_normalize(package.name): package.version for package in installed if _has_runtime(package)}
     return tuple(RuntimePackage(name, version) for name, version in sorted(versions.items()))
 
 

@@ -253,7 +253,7 @@ class RequestStream:
         unserved.sort()
         self._waiting = [arrivals[number] - end for number in unserved]
         self._positions = positions[unserved]
-        self._free_ns = [max(each - end, 0) for each in free]
+        self._free_ns = [max(free_ns - end, 0) for free_ns in free]
         if self.load.arrivals == "periodic":
             assert self.load.rate_per_s
             self._next_ns = due[-1] + base + 1e9 / self.load.rate_per_s - end

@@ -149,7 +149,7 @@ def _worst(differences: Any) -> Difference:
     for difference in differences:
         if difference.fault:
             return Difference(max_error=max(worst.max_error, difference.max_error), fault=difference.fault)
-        worst = max(worst, difference, key=lambda each: each.max_error)
+        worst = max(worst, difference, key=lambda found: found.max_error)
     return worst
 
 

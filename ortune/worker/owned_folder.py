@@ -117,7 +117,7 @@ def _is_abandoned(path: Path) -> bool:
     try:
         descriptor = os.open(path / OWNER, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
     except FileNotFoundError:
-        is_new = {each.name for each in path.iterdir()} <= {f"{OWNER}.new"}
+        is_new = {entry.name for entry in path.iterdir()} <= {f"{OWNER}.new"}
         return is_new and time.time() - status.st_mtime > MAX_START_S
     try:
         return os.read(descriptor, len(OWNED_FOLDER_MARK) + 1) == OWNED_FOLDER_MARK and try_to_lock(descriptor) is True

@@ -117,8 +117,8 @@ def sum_places(places: Iterable[Sequence[CpuPlace]]) -> tuple[CpuPlace, ...]:
     """Return the sums over several blocks or processes."""
     pool: Counter[int] = Counter()
     calls: Counter[int] = Counter()
-    for each in places:
-        for place in each:
+    for own in places:
+        for place in own:
             pool[place.cpu] += place.pool_ns
             calls[place.cpu] += place.calls_ns
     return make_places(pool, calls)

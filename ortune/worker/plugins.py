@@ -106,7 +106,7 @@ def register_plugin(package: PluginPackage) -> None:
         raise UsageError(
             f"This onnxruntime ({onnxruntime.__version__}) cannot load {package}.", "Install onnxruntime 1.23 or later."
         )
-    if any(each.ep_name == provider for each in onnxruntime.get_ep_devices()):
+    if any(device.ep_name == provider for device in onnxruntime.get_ep_devices()):
         return
     if not _has_module(plugin.module):
         raise UsageError(f"{package} is not installed.", f"Install it alongside onnxruntime: pip install {package}")
@@ -128,14 +128,14 @@ def find_device(provider: str, plugin: Plugin) -> Any:
     """
     import onnxruntime
 
-    found = [each for each in onnxruntime.get_ep_devices() if each.ep_name == provider]
-    for each in found:
-        device = describe_device(each)
+    found = [device for device in onnxruntime.get_ep_devices() if device.ep_name == provider]
+    for ep_device in found:
+        device = describe_device(ep_device)
         if plugin.device_type in {"", device.device_type} and plugin.vendor.lower() in {"", device.vendor.lower()}:
-            return each
+            return ep_device
     if not found:
         raise UsageError(f"{plugin.package} finds no device for {provider} on this host.")
-    others = ", ".join(f"{each.device_type} {each.vendor}".strip() for each in map(describe_device, found))
+    others = ", ".join(f"{other.device_type} {other.vendor}".strip() for other in map(describe_device, found))
     wanted = f"{plugin.device_type} {plugin.vendor}".strip()
     raise UsageError(f"{provider} has no device {wanted} on this host. It has {others}.")
 

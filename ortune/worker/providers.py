@@ -85,7 +85,7 @@ def choose_providers(
             packages = dict.fromkeys([find_provider(name).package, *filter(None, [PLUGIN_OF.get(name)])])
             faults[name] = f"{installed}; {' or '.join(packages)} has it"
             continue
-        chain = tuple((each, {**own, **(options or {}).get(each, {})}) for each, own in chain_of(name))
+        chain = tuple((provider, {**own, **(options or {}).get(provider, {})}) for provider, own in chain_of(name))
         if fault := find_provider_fault(Config(providers=chain).with_plugins(plugins)):
             faults[name] = fault
     working = tuple(name for name in names if name not in faults)
@@ -116,18 +116,18 @@ def _parse_provider(text: str) -> tuple[str, dict[str, str]]:
     name, *filters = text.split(":")
     provider = find_provider(name).name
     given: dict[str, str] = {}
-    for each in filters:
-        field = "device_type" if each.lower() in DEVICE_TYPES else "vendor"
-        if not each or field in given:
+    for part in filters:
+        field = "device_type" if part.lower() in DEVICE_TYPES else "vendor"
+        if not part or field in given:
             raise UsageError(
                 f"{text}: not a provider with a device.",
                 "Write NAME:TYPE, NAME:VENDOR or NAME:TYPE:VENDOR, as in openvino:gpu. "
                 f"Types are {', '.join(DEVICE_TYPES)}.",
                 option="provider",
             )
-        given[field] = each.lower() if field == "device_type" else each
+        given[field] = part.lower() if field == "device_type" else part
     if given and provider not in PLUGIN_OF:
-        known = ", ".join(find_provider(each).alias for each in PLUGIN_OF)
+        known = ", ".join(find_provider(provider).alias for provider in PLUGIN_OF)
         raise UsageError(
             f"{text}: a device can be chosen only for providers of plugin packages.",
             f"These are {known}.",

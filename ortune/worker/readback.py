@@ -32,7 +32,7 @@ def read_settings(session: Any, config: Config) -> dict[str, int | bool | str]:
         reported = {name: str(value) for name, value in found.get(provider, {}).items()}
         settings |= {f"{alias_of(provider)}.{name}": reported[name] for name in wanted if name in reported}
     for name in config.provider_entries:
-        provider = next(each for each, prefix in ENTRY_PREFIXES.items() if name.startswith(prefix))
+        provider = next(provider for provider, prefix in ENTRY_PREFIXES.items() if name.startswith(prefix))
         option = name.removeprefix(ENTRY_PREFIXES[provider])
         settings[f"{alias_of(provider)}.{option}"] = options.get_session_config_entry(name)
     return settings

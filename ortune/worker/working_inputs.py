@@ -182,7 +182,8 @@ def run_once(session: Any, model: ModelInfo, options: InputOptions, *, limit_s: 
 
     sample = make_feed(model, options).tensors
     arrays = {
-        name: each.array.astype(object) if each.array.dtype.kind == "U" else each.array for name, each in sample.items()
+        name: tensor.array.astype(object) if tensor.array.dtype.kind == "U" else tensor.array
+        for name, tensor in sample.items()
     }
     run_options = onnxruntime.RunOptions()
     timer = threading.Timer(limit_s or 0.0, lambda: setattr(run_options, "terminate", True))

@@ -57,8 +57,10 @@ def check_attention(facts: ModelFacts) -> DoctorFinding | None:
         node
         for node in graph.select("Softmax")
         if node.inputs
-        and _reaches_product(node, lambda each: [producers[name] for name in each.inputs if name in producers])
-        and _reaches_product(node, lambda each: [reader for name in each.outputs for reader in readers.get(name, ())])
+        and _reaches_product(node, lambda reached: [producers[name] for name in reached.inputs if name in producers])
+        and _reaches_product(
+            node, lambda reached: [reader for name in reached.outputs for reader in readers.get(name, ())]
+        )
     ]
     n_fused = len(graph.select(*ATTENTION))
     if not found:
@@ -77,10 +79,10 @@ def _reaches_product(node: Node, step: Callable[[Node], list[Node]]) -> bool:
     """Return whether a matrix product is a few steps away, across scale, mask and the like."""
     front = [node]
     for _ in range(MOST_BETWEEN + 1):
-        front = [each for one in front for each in step(one)]
-        if any(each.op in PRODUCTS for each in front):
+        front = [neighbor for one in front for neighbor in step(one)]
+        if any(reached.op in PRODUCTS for reached in front):
             return True
-        front = [each for each in front if each.op in BETWEEN]
+        front = [reached for reached in front if reached.op in BETWEEN]
     return False
 
 
