@@ -63,6 +63,7 @@ MODULES = (
     "tuning/stages",
     "tuning/verdict",
     "workload/goal",
+    "workload/objectives",
 )
 """Modules that say something about a result."""
 

@@ -88,7 +88,7 @@ def make_parameter(declared: DeclaredOption, *, required: bool) -> inspect.Param
     """Return an option as the parameter of a Typer command. None stands for an option that was not given."""
     option = declared.option
     kind: Any = bool if option.is_switch else list[str] if option.repeatable else str
-    text = spell_options(option.help, spell_as_flag)
+    text = spell_options(option.describe(), spell_as_flag)
     text += " Can be repeated." if option.repeatable and not option.positional else ""
     text += f" [default: {option.default}]" if option.default else ""
     offer: Any = make_completer(option.metavar)
