@@ -94,7 +94,7 @@ def make_block(samples_ns: NDArray[np.float64]) -> Block:
 def to_interval(run: PairedRun, kind: str) -> Interval | None:
     """Return the interval of a kind."""
     if kind in {"p50", "mean", "p99"}:
-        return compute_speedup(run, 1, kind)  # type: ignore[arg-type]
+        return compute_speedup(run, 1, kind)
     if kind == "utilization":
         return compute_utilization(run, 1)
     check = check_limit(run, 1, parse_limit("p99<1.3x" if kind == "limit, relative" else "p99<1ms"))

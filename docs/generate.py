@@ -7,6 +7,7 @@ docs/knob-reference.md   all knobs of the catalog
 docs/python.md           the public Python names
 docs/man/ortune.1        the man page
 docs/when.md, docs/comparison.md   their tables of measured gains
+docs/load.md             its table of figures
 ortune/__init__.pyi      the signatures of the public Python functions
 ortune/knobs/data/legal.json   the legal settings of configs
 """
@@ -17,7 +18,7 @@ import inspect
 import json
 from pathlib import Path
 
-from docs import gains, knob_page, man_page, python_page
+from docs import figure_table, gains, knob_page, man_page, python_page
 from docs.record_page import render, replace_part
 from ortune import api
 from ortune.cli import defaults
@@ -35,13 +36,14 @@ IN_PYTHON = {"search", "search --", "bench", "plan", "plan MODEL=RATE", "gate", 
 ROOT = Path(__file__).parent.parent
 
 TABLES = (
+    ("docs/load.md", "figures", figure_table.render),
     ("docs/when.md", "loads", gains.make_load_table),
     ("docs/when.md", "programs", gains.make_program_table),
     ("docs/report.md", "changes", gains.make_change_table),
     ("docs/comparison.md", "methods", gains.make_method_table),
     ("docs/comparison.md", "olive", gains.make_olive_table),
 )
-"""Tables of results: the page, the name of the part, and the function that returns it."""
+"""Tables in pages: the page, the name of the part, and the function that returns it."""
 
 OPTIONS_HEAD = """# Options
 
@@ -133,7 +135,7 @@ def describe_row(declared: DeclaredOption, *, has_file: bool, in_python: bool) -
         f"`{shown}`",
         f"`{declared.key}`" if has_file and "toml" in option.interfaces else "-",
         f"`{declared.name}`" if in_python and "python" in option.interfaces else "-",
-        spell_options(option.help, spell_as_flag),
+        spell_options(option.describe(), spell_as_flag),
         option.default,
     )
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

@@ -109,7 +109,7 @@ def describe_flags(declared: DeclaredOption) -> str:
 
 def describe_meaning(declared: DeclaredOption) -> str:
     """Return what an option does, and its default."""
-    text = spell_options(declared.option.help, spell_as_flag)
+    text = spell_options(declared.option.describe(), spell_as_flag)
     return f"{text} [default: {declared.option.default}]" if declared.option.default else text
 
 

@@ -8,6 +8,7 @@ import textwrap
 from typing import Any
 
 import ortune
+from ortune.workload import FIGURES
 
 HEAD = """# Python
 
@@ -72,6 +73,9 @@ def describe(name: str) -> str:
 
 def describe_alias(value: Any) -> str:
     """Return the meaning of a name for a type that has no docstring: a choice of words, or several types."""
+    if value is ortune.Objective:
+        names = ", ".join(f"`{name}`" for name in FIGURES)
+        return f"The name of a figure: one of the words {names}, or another percentile such as `p99.9`."
     words = getattr(value, "__args__", ())
     if all(isinstance(each, str) for each in words):
         return "One of the words " + ", ".join(f"`{each}`" for each in words) + "."

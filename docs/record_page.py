@@ -6,13 +6,14 @@ import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from msgspec import inspect as types
 
 from ortune.record.layout import to_plain
 from ortune.record.schema import Bundle, Record
+from ortune.workload import Objective
 
 EXAMPLE = Path(__file__).parent / "transcript" / "tuned.json"
 
@@ -81,6 +82,8 @@ def _make_section(kind: type) -> str:
 def _show_default(field: types.Field) -> str:
     if field.required:
         return "required"
+    if field.default is msgspec.NODEFAULT and field.default_factory is msgspec.NODEFAULT:  # it may be absent
+        return ""
     default = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
     if default is None or default == "":
         return ""
@@ -119,6 +122,9 @@ SIMPLE: dict[type, str] = {
 }
 
 
+OBJECTIVE = cast("types.StrType", types.type_info(Objective))
+
+
 def _name_type(kind: types.Type) -> str:
     match kind:
         case types.StructType():
@@ -133,7 +139,8 @@ def _name_type(kind: types.Type) -> str:
             return f"array: {', '.join(map(_name_type, kind.item_types))}"
         case types.DictType():
             return f"object: {_name_type(kind.key_type)} to {_name_type(kind.value_type)}"
-    return SIMPLE[type(kind)]
+    is_figure = isinstance(kind, types.StrType) and kind.pattern == OBJECTIVE.pattern
+    return "[figure](load.md#objectives)" if is_figure else SIMPLE[type(kind)]
 
 
 def find_undocumented() -> list[str]:

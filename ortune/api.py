@@ -70,7 +70,9 @@ def takes_options_of(request: type[Request]) -> Callable[[Function], Function]:
             parameters.append(progress)
         signature = inspect.signature(function)
         function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-        lines = [describe_parameter(name, each.option.help, each.option.default) for name, each in declared.items()]
+        lines = [
+            describe_parameter(name, each.option.describe(), each.option.default) for name, each in declared.items()
+        ]
         lines += [textwrap.indent(PROGRESS, " " * 4)] if progress is not None else []
         document = inspect.cleandoc(function.__doc__ or "")
         function.__doc__ = document.replace("Args:", "Args:\n" + "\n".join(lines), 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any
 
 from ortune.errors import UsageError
 from ortune.options import (
@@ -29,8 +29,23 @@ from ortune.program_options import QuietOptions, parse_output_name, parse_path
 TARGETS = ("kubernetes-job", "kubernetes-daemonset", "slurm", "ssh")
 RUNS = ("search", "verify")
 
-MetricName = Literal["p50", "p99", "mean", "cpu"]
-"""What of the processes of a fleet is compared."""
+
+def list_metrics() -> list[str]:
+    """Return what of the processes of a fleet can be compared; see `ortune.workload`."""
+    from ortune.workload import list_figures
+    from ortune.workload.objectives import list_names
+
+    return list_names(list_figures("fleet", ()))
+
+
+def parse_metric(value: Any) -> str:
+    """Parse what of the processes of a fleet is compared: one of the usual figures, or another percentile."""
+    from ortune.workload import FIGURES, is_figure
+
+    name = str(value)
+    if is_figure(name) and ("fleet" in FIGURES[name].tables or FIGURES[name].percentile is not None):
+        return name
+    raise UsageError(f"{show(value)}: is not one of the choices.", f"Choose one of {', '.join(list_metrics())}.")
 
 
 MOST_NODES = 10_000
@@ -437,12 +452,13 @@ class FleetCompareRequest(Request):
     ] = None
     storage: Storage = None
     metric: Annotated[
-        MetricName,
+        str,
         Option(
-            help="What decides: p50, p99 or mean of the durations of calls, or cpu, the CPU time of the process per "
-            "call.",
-            metavar="p50|p99|mean|cpu",
-            parse=parse_choice(*get_args(MetricName)),
+            help="What decides: {choices}. cpu is the CPU time of the process per call. All others are about the "
+            "durations of calls.",
+            metavar="METRIC",
+            parse=parse_metric,
+            choices=list_metrics,
             default="p50",
             interfaces=CLI_ONLY,
         ),

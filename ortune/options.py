@@ -63,7 +63,8 @@ class Option(NamedTuple):
     """How a user sets a field of a request.
 
     Attributes:
-        help: Description of the option, in one or two sentences. `{budget}` refers to another option.
+        help: Description of the option, in one or two sentences. `{budget}` refers to another option, and `{choices}`
+            stands for what `choices` returns.
         metavar: Placeholder of the value on the command line; empty for a switch.
         parse: Turns any value that an interface can give into the value of the field. It raises a `UsageError`
             whose message begins with the value.
@@ -77,6 +78,8 @@ class Option(NamedTuple):
         panel: Heading in the help of its command.
         names: What the texts in its value name. None for values without texts, such as numbers and switches. An option
             whose value has texts must say it if files may have the option.
+        choices: Returns the values to choose from, where other code has them as rows. They are not known before, as
+            requests must not import that code.
     """
 
     help: str
@@ -91,6 +94,14 @@ class Option(NamedTuple):
     interfaces: frozenset[Interface] = EVERYWHERE
     panel: str = OPTIONS
     names: Names | None = None
+    choices: Callable[[], Sequence[str]] | None = None
+
+    def describe(self) -> str:
+        """Return the description of the option, with the values to choose from."""
+        if self.choices is None:
+            return self.help
+        *names, last = self.choices()
+        return self.help.replace("{choices}", f"{', '.join(names)} or {last}")
 
     @property
     def is_switch(self) -> bool:
@@ -237,7 +248,7 @@ def make_request(
             parsed[name] = parse_value(declared[name], value)
     for name, each in declared.items():
         if each.required and name not in parsed:
-            raise UsageError("is missing.", each.option.help, option=name)
+            raise UsageError("is missing.", each.option.describe(), option=name)
     return request_type(**parsed)
 
 
@@ -257,7 +268,7 @@ def parse_value(declared: DeclaredOption, value: Any) -> Any:
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
         # Such as an integer with more digits than Python converts to text.
         reason = str(error).partition(";")[0].rstrip(".") or type(error).__name__
-        raise UsageError(f"cannot be read: {reason}.", declared.option.help, option=declared.name) from None
+        raise UsageError(f"cannot be read: {reason}.", declared.option.describe(), option=declared.name) from None
 
 
 def parse_switch(value: Any) -> bool:

@@ -91,6 +91,13 @@ def parse_objective_name(value: Any) -> Objective:
     return parse_objective(parse_text(value))
 
 
+def list_objectives() -> list[str]:
+    """Return what an objective can be; see `ortune.workload`."""
+    from ortune.workload.objectives import list_names, list_of_models
+
+    return list_names(list_of_models())
+
+
 def parse_objectives(value: Any) -> tuple[Objective, ...]:
     """Parse names of figures."""
     return tuple(parse_objective_name(name) for name in parse_names(value))
@@ -167,7 +174,7 @@ def parse_slo(value: Any) -> Limit:
     if len(limits) != 1:
         raise UsageError(f"{value}: a plan has one target.", hint)
     (limit,) = limits
-    if limit.relative or FIGURES[limit.figure].unit != "ns" or limit.figure in {"cpu", "load-time"}:
+    if limit.relative or not FIGURES[limit.figure].is_latency:
         raise UsageError(f"{limit.text}: the target must be a latency in units of time.", hint)
     return limit
 
@@ -400,13 +407,14 @@ Arrivals = Annotated[
 ObjectiveName = Annotated[
     "Objective | None",
     Option(
-        help="What to optimize: p50, p90, p95, p99, mean, throughput, cpu, memory or load-time.",
+        help="What to optimize: {choices}.",
         metavar="FIGURE",
         parse=parse_objective_name,
         accepts="Objective | None",
         default="p50, or the mean under a CPU quota; throughput with several clients or batches; p99 with a rate",
         panel=OBJECTIVE,
         names="nothing",
+        choices=list_objectives,
     ),
 ]
 _LIMITS = Option(
@@ -1150,6 +1158,8 @@ class ProgramSearchRequest(ProgramOptions, KnobOptions):
 
     def check(self) -> None:
         """Check that the options go together."""
+        from ortune.workload import FIGURES
+
         super().check()
         check_resume(self)
         kinds = [name for name in ("call", "metric", "url") if getattr(self, name) is not None]
@@ -1170,8 +1180,8 @@ class ProgramSearchRequest(ProgramOptions, KnobOptions):
             raise UsageError("and {objective} contradict each other.", "Leave one of them out.", option="metric")
         goal = self.goal
         for figure in goal.figures:
-            if figure == "load-time":
-                raise UsageError("load-time: programs create their sessions themselves.", option="objective")
+            if FIGURES[figure].only_of == "models":
+                raise UsageError(f"{figure}: programs create their sessions themselves.", option="objective")
 
 
 class BenchRequest(WorkloadOptions, InputsOptions):

@@ -130,6 +130,11 @@ GOLDENS: dict[str, tuple[Step, ...]] = {
     "search-rate": (step(f"{SEARCH} --rate 200/s --limit 'p99<20ms'", SHARED),),
     "search-overload": (step(f"{SEARCH} --rate 500000/s"),),
     "search-p99": (step("search model.onnx -o tuned.json --budget 60s --objective p99"),),
+    "search-p95": (step("search model.onnx -o tuned.json --budget 60s --objective p95"),),
+    "search-percentiles": (
+        step("search model.onnx -o tuned.json --budget 60s --objective p99.9 --limit 'p97.5<20ms'"),
+        step("apply tuned.json model.onnx --explain"),
+    ),
     "search-limits": (step(f"{SEARCH} --limit 'memory<1MB'"),),
     "search-pareto": (step(f"{SEARCH} --pareto p50,cpu", SHARED),),
     "search-batches": (step("search encoder.onnx -o tuned.json --budget 30s --dim sequence=16 --batch 1,4"),),
@@ -234,6 +239,10 @@ GOLDENS: dict[str, tuple[Step, ...]] = {
         step("apply bundle.json", QUOTA),
     ),
     "report": (RECORD, step("report tuned.json -o tuned.html")),
+    "report-p95": (
+        step("search model.onnx -o tuned.json --budget 60s --objective p95 --quiet", without=SCREEN_ONLY),
+        step("report tuned.json -o tuned.html"),
+    ),
     "report-pareto": (
         step(f"{SEARCH} --pareto p50,cpu --quiet", SHARED, without=SCREEN_ONLY),
         step("report tuned.json -o tuned.html"),

@@ -459,6 +459,16 @@ class TestDataFiles:
             knob.check(knob.default)
             assert knob.parse(str(knob.default)) == knob.default
 
+    @pytest.mark.parametrize("name", FILES)
+    def test_what_is_suggested_is_legal(self, name: str) -> None:
+        data = read_file(name)
+        knobs = {knob.name: knob for knob in data.knobs}
+        for suggestion in data.suggestions:
+            knob = knobs[suggestion.option]
+            assert knob.tuned, f"{knob.id}: say when it is tried"
+            assert knob.default not in [knob.parse(text) for text in suggestion.values]
+            assert suggestion.no_effect_when.keys() <= KNOBS.keys()
+
     @pytest.mark.parametrize("where", WHERES)
     def test_options_of_ortune_exist(self, where: str) -> None:
         flags = {"tune", "provider", "sessions", "batch", "allow_approximate"}

@@ -58,6 +58,8 @@ class TestSentence:
         [
             ("p50", "Calls take 38% less time than before: at least 33% less, with 95% confidence."),
             ("p99", "The time that 99% of the calls do not exceed is 38% less than before"),
+            ("p99.9", "The time that 99.9% of the calls do not exceed is 38% less than before"),
+            ("anything else", "Calls take 38% less time than before: at least 33% less, with 95% confidence."),
             ("throughput", "This host handles 60% more calls than before: at least 50% more"),
             ("cpu", "Each call uses 38% less CPU time than before"),
             ("memory", "The model needs 38% less memory than before"),

@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 
 from benchmarks.canary_coverage import ROLLOUTS, count
-from ortune import UsageError
+from ortune import Objective, UsageError
 from ortune.apply.inside.canary import FIRST_BUCKET, GROWTH_SCALE, LAST_BUCKET
 from ortune.fleet.canary_metrics import MOST_METRICS_BYTES, Metrics, add_buckets, find_quantile, read_metrics
-from ortune.fleet.compare import FleetComparison, Metric, compare_arms, is_unlikely_split, judge
+from ortune.fleet.compare import FleetComparison, compare_arms, is_unlikely_split, judge
 from ortune.fleet.mixed_model import Unit, estimate_effect
 from ortune.measure.interval import Interval
 from tests.conftest import run_ortune
 from tests.metrics import make_metrics, make_model, make_rollout, write_metrics
 
 
-def compare(folder: Path, *processes: dict[str, Any], metric: Metric = "p50", **options: Any) -> FleetComparison:
+def compare(folder: Path, *processes: dict[str, Any], metric: Objective = "p50", **options: Any) -> FleetComparison:
     return compare_arms(read_metrics(write_metrics(folder, *processes)), metric, **options)
 
 
@@ -95,7 +95,7 @@ class TestReading:
 class TestComparison:
     @pytest.mark.parametrize(("ratio", "verdict"), [(0.8, "better"), (1.25, "worse")])
     @pytest.mark.parametrize("metric", ["p50", "p99", "mean", "cpu"])
-    def test_a_config_that_matters(self, ratio: float, verdict: str, metric: Metric, tmp_path: Path) -> None:
+    def test_a_config_that_matters(self, ratio: float, verdict: str, metric: Objective, tmp_path: Path) -> None:
         found = compare(tmp_path, *make_rollout(ratio, luck=0.01), metric=metric)
         (row,) = (each for each in found.total if each.metric == metric)
         assert row.speedup
@@ -265,6 +265,13 @@ class TestCommand:
         assert (document["verdict"], document["metric"]) == ("inconclusive", "p99")
         assert [row["metric"] for row in document["total"]] == ["p50", "p99", "mean", "cpu"]
 
+    def test_any_percentile_decides(self, tmp_path: Path) -> None:
+        write_metrics(tmp_path / "metrics", *make_rollout(0.8))
+        done = run_ortune("fleet", "compare", "metrics", "--json", "--metric", "p97.5", cwd=tmp_path)
+        document = json.loads(done.stdout)
+        assert (done.returncode, document["metric"]) == (0, "p97.5")
+        assert [row["metric"] for row in document["total"]] == ["p50", "p97.5", "p99", "mean", "cpu"]
+
     @pytest.mark.parametrize(
         ("words", "text"),
         [
@@ -272,6 +279,7 @@ class TestCommand:
             (("compare", ".", "--confidence", "95"), "must be a share"),
             (("compare", ".", "--confidence", "100%"), "at least 50%"),
             (("compare", ".", "--metric", "p42"), "is not one of the choices"),
+            (("compare", ".", "--metric", "memory"), "is not one of the choices"),
             (("compare", ".", "--metrics", "p50"), "Did you mean --metric?"),
             (("compare", "."), "There are no metrics"),
             (("measure", "."), "there is no such command"),

@@ -97,7 +97,7 @@ MISTAKES = [
     (f"apply {RECORD} --to k8s", "k8s: there is no such target", "Did you mean kubernetes?"),
     (f"apply {RECORD} --to pythonx", "pythonx: there is no such target", "Did you mean python?"),
     (f"search {MODEL} --tune intra_threads=1", "intra_threads: there is no such knob", "intra_op_num_threads"),
-    (f"search {MODEL} --objective p59", "p59: is not a figure", "Choose one of p50"),
+    (f"search {MODEL} --objective p9", "p9: is not a figure", "Choose one of p50"),
     (f"search {MODEL} --limit p99=20ms", "is not a limit", "Write 'p99<20ms'"),
     (f"search {MODEL} --shape 1x3x32x32", "is not an input and a shape", "Write --shape"),
     (f"search {MODEL} --budget 5minutes", "is not a duration", "such as 90s"),

@@ -99,6 +99,7 @@ def test_the_file_offers_what_is_declared(tmp_path: Path) -> None:
 
 
 def test_generated_files_are_up_to_date() -> None:
+    """If this fails, run `python -m docs.generate`."""
     assert (ROOT / "docs/options.md").read_text() == describe_options()
     assert (ROOT / "ortune/__init__.pyi").read_text() == describe_interface()
 

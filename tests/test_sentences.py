@@ -63,6 +63,7 @@ MODULES = (
     "tuning/job",
     "tuning/verdict",
     "workload/goal",
+    "workload/objectives",
 )
 """Modules that say something about a result."""
 

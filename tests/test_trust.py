@@ -313,7 +313,8 @@ def test_the_command_line_of_a_background_load_is_not_recorded() -> None:
 
 
 def test_the_data_of_the_check_is_that_of_the_catalogue() -> None:
-    assert encode_legal(KNOBS) == (Path(ortune.__file__).parent / "knobs/data/legal.json").read_bytes()
+    data = (Path(ortune.__file__).parent / "knobs/data/legal.json").read_bytes()
+    assert encode_legal(KNOBS) == data, "run: python -m docs.generate"
     for knob in KNOBS.values():
         known = read_legal().get((knob.where, knob.provider, knob.name))
         if known is None:

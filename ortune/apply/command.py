@@ -104,7 +104,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     for name, declared in options_of(ProgramRequest).items():
         option = declared.option
-        meaning = spell_options(option.help, spell_as_flag).replace("%", "%%")
+        meaning = spell_options(option.describe(), spell_as_flag).replace("%", "%%")
         if option.positional:
             parser.add_argument(name, nargs="*", metavar="CONFIG", help="record or bundle")
         elif option.is_switch:

@@ -95,7 +95,7 @@ def make_parameter(declared: DeclaredOption, *, required: bool) -> inspect.Param
         kind = bool
     elif option.repeatable:
         kind = list[str]
-    text = spell_options(option.help, spell_as_flag)
+    text = spell_options(option.describe(), spell_as_flag)
     text += " Can be repeated." if option.repeatable and not option.positional else ""
     text += f" [default: {option.default}]" if option.default else ""
     offer: Any = make_completer(option.metavar)

@@ -169,9 +169,15 @@ def _list_targets() -> Completions:
 
 
 def _list_figures() -> Completions:
-    from ortune.workload.objectives import FIGURES, OF_PROGRAMS
+    from ortune.workload.objectives import list_of_models
 
-    return [(figure.name, figure.title) for figure in FIGURES.values() if figure.name not in OF_PROGRAMS]
+    return [(figure.name, figure.title) for figure in list_of_models()]
+
+
+def _list_metrics() -> Completions:
+    from ortune.workload import list_figures
+
+    return [(figure.name, figure.title) for figure in list_figures("fleet", ())]
 
 
 def _list_gates() -> Completions:
@@ -189,6 +195,7 @@ WORDS: Mapping[str, Callable[[], Completions]] = {
     "PROVIDER": _list_providers,
     "TARGET": _list_targets,
     "FIGURE": _list_figures,
+    "METRIC": _list_metrics,
     "GATE": _list_gates,
 }
 """Lists the words that a placeholder stands for."""

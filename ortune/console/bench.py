@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 
 from rich.console import Console
 from rich.measure import Measurement
@@ -25,7 +26,6 @@ from ortune.console.widgets import (
     WORST_P99,
     add_note,
     find_figure,
-    format_bytes,
     format_duration,
     format_figure,
     format_number,
@@ -43,11 +43,8 @@ from ortune.measure.limits import capacity_per_s, is_overloaded
 from ortune.measure.open import ComparisonSetup
 from ortune.measure.paired_run import Side
 from ortune.worker.session_log import collect_warnings
-from ortune.workload import FIGURES, Goal
+from ortune.workload import FIGURES, Figure, Goal, list_figures
 from ortune.workload.goal import AT_TWO_SPEEDS
-
-SHOWN_AS_OBJECTIVE = frozenset({"mean", "load-time", "metric", "score"})
-"""Figures other than percentiles that have a column where they are the objective. The rest always has one."""
 
 
 def show_bench(console: Console, setup: ComparisonSetup, sides: Sequence[Side]) -> None:
@@ -114,21 +111,20 @@ def make_comparison_table(comparison: BenchResult, *, with_figures: bool, with_r
         with_ratios: Whether to show names and ratios.
     """
     objective = comparison.objective
-    shown: dict[str, None] = dict.fromkeys(["p50", "p99", objective])
-    names = [name for name in shown if FIGURES[name].percentile or name in SHOWN_AS_OBJECTIVE]
-    headings = [*names, WORST_P99] if comparison.workload.load.processes > 1 else names
+    columns = list_columns(comparison)
     table = make_table()
     table.add_column("", justify="right", no_wrap=True)
     if with_ratios:
         table.add_column("config", overflow="fold")
     if with_figures:
-        for name in (*headings, "items/s" if comparison.workload.batches else "calls/s", "CPU", "memory"):
-            table.add_column(name, justify="right", overflow="fold")
+        for heading in columns:
+            table.add_column(heading, justify="right", overflow="fold")
     if with_ratios:
         table.add_column(f"{objective} ratio", no_wrap=True)
     for number, row in enumerate(comparison.rows, 1):
         cells: list[str | Text] = [row.name] if with_ratios else []
-        cells += _format_figures(row, headings) if with_figures else []
+        if with_figures:
+            cells += [show(row.summary) if row.summary else "" for show in columns.values()]
         cells += [_format_ratio(row)] if with_ratios else []
         table.add_row(str(number), *cells)
     return table
@@ -165,22 +161,31 @@ def find_warnings(comparison: BenchResult) -> list[str]:
     return [*warnings, *warn_sessions(collect_warnings(logs), len(logs))]
 
 
-def _format_figures(row: Row, names: Sequence[str]) -> list[str]:
-    summary = row.summary
-    if not summary:
-        return [""] * (len(names) + 3)
-    return [
-        *(_format_latency(summary, name) for name in names),
-        format_number(summary.calls_per_s),
-        format_duration(summary.cpu_ns_per_call),
-        format_bytes(summary.peak_bytes or 0),
-    ]
+def list_columns(comparison: BenchResult) -> dict[str, Callable[[Summary], str]]:
+    """Return what shows the figures of a config, by the heading of its column."""
+    figures = list_figures("bench", [comparison.objective])
+    columns: dict[str, Callable[[Summary], str]] = {}
+    for figure in figures:
+        if figure.percentile is not None or "bench" not in figure.tables:
+            columns[figure.name] = functools.partial(_format_figure, figure)
+    if comparison.workload.load.processes > 1:
+        columns[WORST_P99] = _format_worst
+    rate = "items/s" if comparison.workload.batches else "calls/s"
+    for figure in figures:
+        if figure.name not in columns:
+            heading = rate if figure.unit == "per_s" else figure.name_column
+            columns[heading] = functools.partial(_format_figure, figure)
+    return columns
 
 
-def _format_latency(summary: Summary, name: str) -> str:
-    if name == WORST_P99:
-        return "" if summary.worst_p99_ns is None else format_duration(summary.worst_p99_ns)
-    return format_figure(name, find_figure(summary, name))
+def _format_figure(figure: Figure, summary: Summary) -> str:
+    value = find_figure(summary, figure.name)
+    # The heading says what a rate is of.
+    return format_number(value) if figure.unit == "per_s" else format_figure(figure.name, value)
+
+
+def _format_worst(summary: Summary) -> str:
+    return "" if summary.worst_p99_ns is None else format_duration(summary.worst_p99_ns)
 
 
 def _format_ratio(row: Row) -> str | Text:

@@ -18,7 +18,7 @@ from ortune.measure.interval import DEFAULT_CONFIDENCE, Interval
 from ortune.numbers import format_digits, format_interval, format_ratio
 from ortune.record.schema import Record
 from ortune.tuning.verdict import NEGLIGIBLE_GAIN
-from ortune.workload import FIGURES
+from ortune.workload import FIGURES, is_figure
 
 Explanation = tuple[str, str]
 """What is explained, in one or two words, and the explanation."""
@@ -198,13 +198,13 @@ def explain_speedup(
         one_at_a_time: Whether sides were launched and measured one after the other.
     """
     name = objective.partition(",")[0]
-    title = FIGURES[name].title if name in FIGURES else name
+    title = FIGURES[name].title if is_figure(name) else name
     ratio = format_ratio(speedup.estimate)
     saved = 100 * (1 - 1 / speedup.estimate)
     share = f"{format_digits(abs(saved))}% {'lower' if saved >= 0 else 'higher'}"
     meaning = (
         f"{ratio} as much as the default, in {title}. Above 1 is better."
-        if name in FIGURES and FIGURES[name].larger_is_better
+        if is_figure(name) and FIGURES[name].larger_is_better
         else f"The default's {title} is {ratio} the other config's, which is {share}. Above 1 is better."
     )
     if speedup.low > 1 and speedup.high < 1 + NEGLIGIBLE_GAIN:

@@ -22,10 +22,9 @@ from ortune.console.widgets import (
     LIMIT_STATES,
     WORST_P99,
     add_note,
-    find_figure,
     format_count,
     format_duration,
-    format_figure,
+    format_figures,
     format_pairs,
     make_grid,
     make_table,
@@ -38,7 +37,7 @@ from ortune.measure.figures import is_pooled, is_total
 from ortune.measure.interval import Interval
 from ortune.program.tuned import TunedProgram
 from ortune.steps import end_steps
-from ortune.workload import Feed
+from ortune.workload import FIGURES, Feed, list_figures
 
 STYLES = {"pass": "green", "fail": "red", "inconclusive": "yellow", "error": "red"}
 """Color of each decision."""
@@ -51,16 +50,6 @@ DRAWN_SPAN = 3.0
 
 WIDE_FOR_INTERVALS = 78
 """Minimum number of columns to draw intervals, and to show base and head as rows of the table."""
-
-FIGURES_SHOWN = {
-    "p50": "p50",
-    "p99": "p99",
-    "throughput": "throughput",
-    "CPU": "cpu",
-    "memory": "memory",
-    "creation": "load-time",
-}
-"""Figures of the table, by its titles."""
 
 
 class GateDisplay:
@@ -336,9 +325,10 @@ def make_figures_table(result: GateResult, *, transposed: bool = False) -> Table
     sides = (("base", result.base), ("head", result.head))
     columns = [("", *(name for name, side in sides if side.summary))]
     summaries = [side.summary for _, side in sides if side.summary]
-    for name, figure in FIGURES_SHOWN.items():
-        columns.append((name, *(format_figure(figure, find_figure(summary, figure)) for summary in summaries)))
-        if figure == "p99" and all(summary.worst_p99_ns is not None for summary in summaries):
+    percentiles = [name for name in result.workload.figures if FIGURES[name].percentile is not None]
+    for figure in list_figures("gate", percentiles):
+        columns.append((figure.name_column, *format_figures(figure, summaries)))
+        if figure.name == "p99" and all(summary.worst_p99_ns is not None for summary in summaries):
             columns.append((WORST_P99, *(format_duration(summary.worst_p99_ns or 0) for summary in summaries)))
     versions = [side.runtime.onnxruntime for _, side in sides if side.summary]
     if len(set(versions)) > 1:

@@ -23,11 +23,9 @@ from ortune.console.warnings import warn_other_models
 from ortune.console.widgets import (
     KEPT,
     add_note,
-    format_bytes,
     format_count,
-    format_duration,
     format_figure,
-    format_rate,
+    format_figures,
     format_reason,
     make_grid,
     make_table,
@@ -39,6 +37,7 @@ from ortune.numbers import format_ratio
 from ortune.program.prepare import PreparedProgram
 from ortune.program.search import ProgramResult
 from ortune.record.schema import Record
+from ortune.workload import Figure, Workload, list_figures
 from ortune.workload.program import ProgramRun
 
 WHAT = {
@@ -48,6 +47,9 @@ WHAT = {
     "server": "requests to {url}",
 }
 """What is measured, in words."""
+
+TITLES_OF_RUNS = {"p50": "median time", "mean": "mean time"}
+"""Titles of the latencies of complete runs."""
 
 
 def show_program(console: Console, prepared: PreparedProgram) -> None:
@@ -136,6 +138,26 @@ def find_winner(result: ProgramResult) -> str:
     return describe(config) if config else ""
 
 
+def find_title(figure: Figure, workload: Workload, unit: str) -> str:
+    """Return the title of a figure's row in the table of a program; empty if it has none there.
+
+    Args:
+        figure: The figure.
+        workload: What was measured of the program.
+        unit: What is timed: a call, a request or a run.
+    """
+    if figure.unit == "number":  # it has a row already
+        return ""
+    if figure.unit == "per_s":
+        return figure.name_row(unit) if unit == "request" else ""
+    if not figure.is_latency:
+        return figure.name_row(unit)
+    if unit != "run":
+        return figure.name
+    # Of a few runs, a percentile beyond the median says nothing.
+    return TITLES_OF_RUNS.get(figure.name, figure.name if figure.name in workload.figures else "")
+
+
 def show_program_figures(console: Console, record: Record) -> None:
     """Print the figures of the program as it is, and of the candidate."""
     evidence, recommended = record.evidence, is_recommended(record)
@@ -150,16 +172,10 @@ def show_program_figures(console: Console, record: Record) -> None:
     if all(side.metric is not None for side in sides):
         objective = record.workload.objectives[0]
         table.add_row(objective, *(format_figure(objective, side.metric or 0.0) for side in sides))
-    latencies = {"p50": "p50_ns", "p90": "p90_ns", "p99": "p99_ns", "mean": "mean_ns"}
-    if kind not in {"call", "server"}:
-        # Of a few runs, a percentile beyond the median says nothing.
-        latencies = {"median time": "p50_ns", "mean time": "mean_ns"}
-    for label, field in latencies.items():
-        table.add_row(label, *(format_duration(getattr(side, field)) for side in sides))
-    if kind == "server":
-        table.add_row("throughput", *(format_rate(side.calls_per_s) for side in sides))
-    table.add_row(f"CPU time per {unit}", *(format_duration(side.cpu_ns_per_call) for side in sides))
-    table.add_row("peak memory", *(format_bytes(side.peak_bytes or 0) for side in sides))
+    for figure in list_figures("program", record.workload.figures):
+        title = find_title(figure, record.workload, unit)
+        if title:
+            table.add_row(title, *format_figures(figure, sides))
     console.print(table)
     console.print()
     if evidence.limits:

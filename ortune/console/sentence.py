@@ -10,16 +10,7 @@ from ortune.measure.limits import is_overloaded
 from ortune.numbers import format_digits, format_ratio
 from ortune.record.schema import Record
 from ortune.tuning.verdict import SMALL_GAIN
-
-LESS = {
-    "cpu": "Each call uses {share}% less CPU time",
-    "memory": "The model needs {share}% less memory",
-    "load-time": "The model loads in {share}% less time",
-    "p90": "The time that 90% of the calls do not exceed is {share}% less",
-    "p95": "The time that 95% of the calls do not exceed is {share}% less",
-    "p99": "The time that 99% of the calls do not exceed is {share}% less",
-}
-"""What a gain means, by objective; for others, calls take less time."""
+from ortune.workload import FIGURES, is_figure
 
 
 def summarize(record: Record) -> str:
@@ -66,19 +57,21 @@ def _describe_gain(record: Record) -> str:
     if speedup is None:
         return "These settings are proven to be better."
     objective = record.evidence.objective
+    # It is any text in a record that somebody wrote by hand.
+    figure = FIGURES[objective if is_figure(objective) else "p50"]
     certain = f"with {speedup.confidence:.0%} confidence"
-    if objective == "throughput":
+    if figure.unit == "per_s":
         more, least = 100 * (speedup.estimate - 1), _round_down(100 * (speedup.low - 1))
         unit = f"{_unit(record)}s"
         return (
             f"This host handles {format_digits(more, 2)}% more {unit} than before: at least {least}% more, {certain}."
         )
-    if objective in {"metric", "score"}:
+    if figure.unit == "number":
         better, least = format_ratio(speedup.estimate), format_ratio(math.floor(1000 * speedup.low) / 1000)
         return f"The number that the program prints is {better} better than before: at least {least}, {certain}."
     share, least = 100 * (1 - 1 / speedup.estimate), _round_down(100 * (1 - 1 / speedup.low))
     subject = "The program takes" if program and program.kind == "run" else f"{_unit(record).capitalize()}s take"
-    text = LESS.get(objective, f"{subject} {{share}}% less time")
+    text = figure.saving or f"{subject} {{share}}% less time"
     few = find_few_calls(record)
     calls = f" This rests on {few[1]} calls of each, so rarer slow calls may be missing." if few else ""
     return f"{text.format(share=f'{share:.2g}')} than before: at least {least}% less, {certain}.{calls}"

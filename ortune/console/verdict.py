@@ -45,8 +45,8 @@ from ortune.console.widgets import (
     format_count,
     format_duration,
     format_figure,
+    format_figures,
     format_pairs,
-    format_rate,
     format_reason,
     make_grid,
     make_settings_table,
@@ -60,7 +60,7 @@ from ortune.measure.interval import format_speedup
 from ortune.measure.limits import is_overloaded
 from ortune.numbers import format_ratio
 from ortune.record.schema import Record
-from ortune.workload import Tolerance, Workload
+from ortune.workload import FIGURES, Figure, Tolerance, Workload, list_figures
 
 NEXT_COLUMN = 10
 """Where values of the last lines begin."""
@@ -122,7 +122,8 @@ def show_figures(console: Console, record: Record, baseline: Summary, winner: Su
         console.print(make_settings_table(record.config, console.width))
         console.print()
     unit = unit_of(record.workload)
-    console.print(make_figures_table(baseline, winner, recommended=recommended, unit=unit))
+    figures = list_figures("search", record.workload.figures)
+    console.print(make_figures_table(figures, baseline, winner, recommended=recommended, unit=unit))
     console.print()
     if evidence.limits:
         console.print(make_limits_table(evidence.baseline_limits, evidence.limits, recommended=recommended))
@@ -207,14 +208,8 @@ def format_gain(objective: str, estimate: float, unit: str = "call", n_calls: in
         n_calls: Calls that a percentile rests on if it needs more; 0 if it has enough.
     """
     calls = f" over {n_calls} calls" if n_calls else ""
-    return {
-        "throughput": f"{format_ratio(estimate)} the throughput of",
-        "cpu": f"{format_ratio(estimate)} less CPU time per {unit} than",
-        "memory": f"{format_ratio(estimate)} less memory than",
-        "load-time": f"{format_ratio(estimate)} as fast to create as",
-        "metric": f"{format_ratio(estimate)} lower metric than",
-        "score": f"{format_ratio(estimate)} the score of",
-    }.get(objective, f"{format_ratio(estimate)} as fast{'' if objective == 'p50' else f' ({objective}{calls})'} as")
+    template = FIGURES[objective].gain or f"{{ratio}} as fast ({objective}{calls}) as"
+    return template.format(ratio=format_ratio(estimate), unit=unit)
 
 
 def format_evidence(record: Record, speedup: Speedup) -> str:
@@ -232,8 +227,18 @@ def format_span(speedup: Speedup) -> str:
     return "" if speedup.span_s is None else f" within {format_duration(1e9 * speedup.span_s)}"
 
 
-def make_figures_table(baseline: Summary, winner: Summary, *, recommended: bool, unit: str = "call") -> Table:
-    """Return the figures of both sides of confirmation."""
+def make_figures_table(
+    figures: Sequence[Figure], baseline: Summary, winner: Summary, *, recommended: bool, unit: str = "call"
+) -> Table:
+    """Return the figures of both sides of confirmation.
+
+    Args:
+        figures: Those that have a row.
+        baseline: Figures of the baseline.
+        winner: Figures of the candidate.
+        recommended: Whether the candidate is recommended.
+        unit: What throughput counts.
+    """
     table = make_table()
     table.add_column("", min_width=16)
     table.add_column("default", justify="right", style="dim", min_width=9)
@@ -241,30 +246,34 @@ def make_figures_table(baseline: Summary, winner: Summary, *, recommended: bool,
     sides = (baseline, winner)
     if unit == "item":
         table.add_row("items per call", *(f"{side.config.batch}" for side in sides))
-    for name, field in (("p50", "p50_ns"), ("p90", "p90_ns"), ("p99", "p99_ns"), ("mean", "mean_ns")):
-        table.add_row(name, *(format_duration(getattr(side, field)) for side in sides))
+    for figure in figures:
+        if figure.is_latency:
+            table.add_row(figure.name, *format_figures(figure, sides))
     for name, field in (("p50", "worst_p50_ns"), ("p99", "worst_p99_ns")):
         if all(getattr(side, field) is not None for side in sides):
             table.add_row(f"{name}, worst process", *(format_duration(getattr(side, field)) for side in sides))
-    table.add_row("throughput" if unit == "call" else "items", *(format_rate(side.calls_per_s) for side in sides))
-    table.add_row(f"CPU time per {unit}", *(format_duration(side.cpu_ns_per_call) for side in sides))
-    if all(side.cpu_ns_between_calls is not None for side in sides):
-        table.add_row("  between calls", *(format_duration(side.cpu_ns_between_calls or 0) for side in sides))
-    if all(side.utilization is not None for side in sides):
-        table.add_row("utilization", *(f"{side.utilization or 0:.0%}" for side in sides))
-    if all(side.peak_bytes is not None for side in sides):
-        table.add_row("peak memory", *(format_bytes(side.peak_bytes or 0) for side in sides))
-    if any(side.gpu_bytes is not None for side in sides):
-        table.add_row(
-            "GPU memory", *("-" if side.gpu_bytes is None else format_bytes(side.gpu_bytes) for side in sides)
-        )
-    table.add_row("session creation", *(format_duration(side.load_ns) for side in sides))
+    for figure in figures:
+        if not figure.is_latency and all(side.get_figure(figure.name) is not None for side in sides):
+            table.add_row(figure.name_row(unit), *format_figures(figure, sides))
+        if figure.name == "cpu":
+            _add_use_of_cpus(table, sides)
+        if figure.name == "memory" and any(side.gpu_bytes is not None for side in sides):
+            memory = ("-" if side.gpu_bytes is None else format_bytes(side.gpu_bytes) for side in sides)
+            table.add_row("GPU memory", *memory)
     builds = [side.build_s for side in sides]
     if any(build_s is not None for build_s in builds):
         table.add_row(
             "first compilation", *("-" if build_s is None else format_duration(1e9 * build_s) for build_s in builds)
         )
     return table
+
+
+def _add_use_of_cpus(table: Table, sides: Sequence[Summary]) -> None:
+    """Add what is known of CPU time between calls, and of how busy the callers were."""
+    if all(side.cpu_ns_between_calls is not None for side in sides):
+        table.add_row("  between calls", *(format_duration(side.cpu_ns_between_calls or 0) for side in sides))
+    if all(side.utilization is not None for side in sides):
+        table.add_row("utilization", *(f"{side.utilization or 0:.0%}" for side in sides))
 
 
 def make_limits_table(baseline: Sequence[LimitCheck], winner: Sequence[LimitCheck], *, recommended: bool) -> Table:

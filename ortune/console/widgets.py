@@ -15,7 +15,7 @@ from ortune.knobs import KNOBS, Config, describe
 from ortune.knobs.knob import Knob
 from ortune.measure.comparison import Summary
 from ortune.numbers import format_digits
-from ortune.workload import FIGURES
+from ortune.workload import FIGURES, Figure, is_figure
 
 LOG_WIDTH = 200
 """Width of output that does not go to a terminal."""
@@ -118,7 +118,7 @@ def format_reason(reason: str) -> str:
     """Return a reason as a sentence. Names of figures, such as p50, are not capitalized."""
     text = reason.rstrip(".")
     first = text.partition(" ")[0]
-    return f"{text}." if first in FIGURES else f"{text[:1].upper()}{text[1:]}."
+    return f"{text}." if is_figure(first) else f"{text[:1].upper()}{text[1:]}."
 
 
 def format_baseline(base: Config, batches: Sequence[int] = ()) -> str:
@@ -142,16 +142,12 @@ def format_figure(name: str, value: float) -> str:
 
 def find_figure(summary: Summary, name: str) -> float:
     """Return a figure of a summary, given its name as in `FIGURES`; 0 where it is not known."""
-    fields = {
-        "mean": "mean_ns",
-        "throughput": "calls_per_s",
-        "cpu": "cpu_ns_per_call",
-        "memory": "peak_bytes",
-        "load-time": "load_ns",
-        "metric": "metric",
-        "score": "metric",
-    }
-    return float(getattr(summary, fields.get(name, f"{name}_ns")) or 0)
+    return float(summary.get_figure(name) or 0)
+
+
+def format_figures(figure: Figure, sides: Sequence[Summary]) -> list[str]:
+    """Return a figure of each side with its unit."""
+    return [format_figure(figure.name, find_figure(side, figure.name)) for side in sides]
 
 
 def format_duration(ns: float) -> str:

@@ -18,15 +18,15 @@ from ortune.errors import UsageError
 from ortune.fleet.canary_metrics import Metrics, ModelMetrics, ProcessMetrics, add_buckets, find_quantile
 from ortune.fleet.mixed_model import Unit, estimate_effect
 from ortune.measure.interval import DEFAULT_CONFIDENCE, Interval
+from ortune.workload import FIGURES, Objective, list_figures
 
-Metric = Literal["p50", "p99", "mean", "cpu"]
 RolloutVerdict = Literal["better", "not_worse", "worse", "inconclusive"]
 
-LATENCIES: tuple[Metric, ...] = ("p50", "p99", "mean")
-QUANTILES = {"p50": 0.5, "p99": 0.99}
+FEWEST_CALLS_OF_PROCESS = 20
+"""Calls that a process must have made for its figure to count, unless it is a percentile."""
 
-CALLS_NEEDED = {"p50": 20, "p99": 1000, "mean": 20, "cpu": 20}
-"""Calls that a process must have made for its figure to count. Ten are beyond the quantile."""
+FEWEST_BEYOND = 10
+"""The same for a percentile: calls that are beyond it."""
 
 MOST_COMPARED_MODELS = 256
 """Models of a rollout at most. Each is compared over all processes."""
@@ -73,7 +73,7 @@ class ComparisonRow(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str
     sha256: str
-    metric: Metric
+    metric: Objective
     canary: ArmFigures
     control: ArmFigures
     speedup: Interval | None
@@ -96,7 +96,7 @@ class FleetComparison(msgspec.Struct, frozen=True, kw_only=True):
 
     verdict: RolloutVerdict
     reason: str
-    metric: Metric
+    metric: Objective
     config: str
     max_slowdown: float
     rows: tuple[ComparisonRow, ...]
@@ -124,7 +124,7 @@ class _Process(msgspec.Struct, frozen=True, kw_only=True):
 
 def compare_arms(
     metrics: Metrics,
-    metric: Metric = "p50",
+    metric: Objective = "p50",
     *,
     config: str | None = None,
     confidence: float = DEFAULT_CONFIDENCE,
@@ -150,13 +150,14 @@ def compare_arms(
             f"The metrics are of {len(models)} models, and at most {MOST_COMPARED_MODELS} can be compared.",
             "Write the metrics of each program to a folder of its own.",
         )
+    latencies = [figure.name for figure in list_figures("fleet", (metric,)) if figure.is_latency]
     rows = [
-        _compare(processes, each, _measure_models({key: 1.0}, each), confidence, keys=(key,), model=name)
-        for key, name in models.items()
-        for each in LATENCIES
+        _compare(processes, name, _measure_models({key: 1.0}, name), confidence, keys=(key,), model=model)
+        for key, model in models.items()
+        for name in latencies
     ]
     weights = _find_weights(processes, models)
-    total = [_compare(processes, each, _measure_models(weights, each), confidence, keys=weights) for each in LATENCIES]
+    total = [_compare(processes, name, _measure_models(weights, name), confidence, keys=weights) for name in latencies]
     total.append(_compare(processes, "cpu", _measure_cpu, confidence, keys=models))
     deciding = next(row for row in total if row.metric == metric)
     verdict = judge(deciding.speedup, max_slowdown)
@@ -239,7 +240,7 @@ def _explain(row: ComparisonRow, verdict: RolloutVerdict, max_slowdown: float) -
         return "the interval includes 1, and a larger slowdown than is allowed: wait for more processes"
     for name, arm in (("canaries", row.canary), ("processes in the control arm", row.control)):
         if not arm.n_processes:
-            needed = f" with at least {CALLS_NEEDED[row.metric]} calls" if row.n_left_out else ""
+            needed = f" with at least {count_calls_needed(row.metric)} calls" if row.n_left_out else ""
             return f"there are no {name}{needed} yet"
     return "two processes are too few to know how much processes differ: wait for more, or restart some"
 
@@ -250,7 +251,7 @@ Measure = Callable[[Sequence[_Process]], float | None]
 
 def _compare(
     processes: Sequence[_Process],
-    metric: Metric,
+    metric: Objective,
     measure: Measure,
     confidence: float,
     *,
@@ -302,25 +303,33 @@ def invert(effect: Interval) -> Interval:
     return Interval(estimate=-effect.estimate, low=-effect.high, high=-effect.low, confidence=effect.confidence)
 
 
-def _measure_models(weights: Mapping[str, float], metric: Metric) -> Measure:
+def count_calls_needed(metric: Objective) -> int:
+    """Return how many calls a process must have made for its figure to count."""
+    point = FIGURES[metric].percentile
+    # Round first: 1 - 0.99 is slightly more than 0.01.
+    return FEWEST_CALLS_OF_PROCESS if point is None else math.ceil(round(FEWEST_BEYOND / (1 - point / 100), 6))
+
+
+def _measure_models(weights: Mapping[str, float], metric: Objective) -> Measure:
     """Return what measures a figure of calls: the geometric mean over models.
 
     Args:
         weights: What identifies the models, with their weights.
-        metric: The figure.
+        metric: A percentile, or the mean.
     """
+    point = FIGURES[metric].percentile
 
     def measure(several: Sequence[_Process]) -> float | None:
         log_value = 0.0
         for key, weight in weights.items():
             models = [model for process in several for model in process.of_model(key)]
             n_calls = sum(model.n_calls for model in models)
-            if n_calls < CALLS_NEEDED[metric]:
+            if n_calls < count_calls_needed(metric):
                 return None
-            if metric == "mean":
+            if point is None:
                 value = sum(model.total_ns for model in models) / n_calls
             else:
-                value = find_quantile(add_buckets(model.counts for model in models), QUANTILES[metric])
+                value = find_quantile(add_buckets(model.counts for model in models), point / 100)
             log_value += weight * math.log(value)
         return math.exp(log_value)
 
@@ -331,7 +340,7 @@ def _measure_cpu(several: Sequence[_Process]) -> float | None:
     """Return the CPU time of processes, by call."""
     n_calls = sum(process.n_calls for process in several)
     cpu_ns = sum(part.cpu_ns for process in several for part in process.parts)
-    return cpu_ns / n_calls if n_calls >= CALLS_NEEDED["cpu"] and cpu_ns else None
+    return cpu_ns / n_calls if n_calls >= FEWEST_CALLS_OF_PROCESS and cpu_ns else None
 
 
 def _find_weights(processes: Sequence[_Process], models: Iterable[str]) -> dict[str, float]:
@@ -349,8 +358,8 @@ def _find_doubts(processes: Sequence[_Process], row: ComparisonRow) -> list[str]
     found = []
     if row.n_left_out:
         found.append(
-            f"{row.n_left_out} of {len(processes)} processes made fewer than {CALLS_NEEDED[row.metric]} calls of a "
-            f"model, which {row.metric} needs, and do not count."
+            f"{row.n_left_out} of {len(processes)} processes made fewer than {count_calls_needed(row.metric)} calls "
+            f"of a model, which {row.metric} needs, and do not count."
         )
     for model in {key_of(m): m for process in canaries for p in process.parts for m in p.models if m.n_own}.values():
         found.append(f"Sessions of {model.name} in canaries kept the program's own options: {model.reason}.")

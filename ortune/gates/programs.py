@@ -23,12 +23,10 @@ from ortune.record.schema import Record
 from ortune.requests import ProgramGateRequest
 from ortune.worker import Failure
 from ortune.worker.executor import BASELINE_LOAD_DEADLINE_S
-from ortune.workload import Goal, Objective
+from ortune.workload import FIGURES, Goal, Objective
 
 OUTPUT_CHECK_SHARE = 0.25
 """Share of the budget for running a program to its end, to compare what it prints."""
-
-NOT_OF_PROGRAMS = frozenset({"load-time"})
 
 
 def prepare_program_gate(request: ProgramGateRequest) -> tuple[Gate, TunedProgram]:
@@ -71,7 +69,7 @@ def choose_goal(record: Record, request: ProgramGateRequest) -> tuple[Goal, dict
         UsageError: A slowdown or a further objective is not valid.
     """
     for name in request.also:
-        if name in NOT_OF_PROGRAMS:
+        if FIGURES[name].only_of == "models":
             raise UsageError(f"{name}: programs create their sessions themselves.", option="also")
     workload = record.workload
     goal = Goal(

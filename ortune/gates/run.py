@@ -85,7 +85,7 @@ def run_gate(
             config=side.config,
             record=side.record,
             runtime=runtime,
-            summary=summarize(counting, position) if counting else None,
+            summary=summarize(counting, position, gate.goal.figures) if counting else None,
         )
         for side, model, runtime, position in zip(
             (gate.base, gate.head), sides.models, sides.runtimes, (BASE, HEAD), strict=True

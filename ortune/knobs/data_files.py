@@ -47,17 +47,18 @@ class CapturedGraph(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class Suggestion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Values of a provider option that a search tries by default.
+    """Values of a knob that a search tries by default.
 
-    Options that may change outputs beyond rounding are tried only if the user allows approximations.
+    Knobs that may change outputs beyond rounding are tried only if the user allows approximations.
 
     Attributes:
-        option: Name of the option.
+        option: Name of the knob, which is in the same file.
         values: Reason to try each value, by value.
         if_operators: Tried only if the graph has one of these operators; empty for any graph.
         if_memory: Tried only if memory or session creation is an objective or has a limit.
         if_compared: Tried only if another provider is the baseline.
-        alone: Whether it is tried one at a time; see `Dimension`.
+        alone: Whether it is tried one at a time; see `Dimension`. Knobs that belong to no provider always are.
+        no_effect_when: Labels under which it has no effect, by id of the other knob.
     """
 
     option: str
@@ -66,6 +67,7 @@ class Suggestion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     if_memory: bool = False
     if_compared: bool = False
     alone: bool = False
+    no_effect_when: Mapping[str, frozenset[str]] = {}
 
 
 class ExecutionProvider(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -126,7 +128,7 @@ class _KnobFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         shared: Values that several entries share, by name.
         knob: The knobs, without what all of the file have in common.
         provider: The execution provider to which the knobs belong, or None.
-        suggestion: What a search tries with the provider.
+        suggestion: What a search tries by default.
     """
 
     where: Where
@@ -142,6 +144,7 @@ class Data(msgspec.Struct, frozen=True, kw_only=True):
 
     knobs: tuple[Knob, ...]
     provider: ExecutionProvider | None
+    suggestions: tuple[Suggestion, ...]
 
 
 @functools.cache
@@ -159,13 +162,17 @@ def parse_file(text: str) -> Data:
     """Return the content of a data file; raises as `read_file` does."""
     file = msgspec.toml.decode(text, type=_KnobFile)
     common: dict[str, Any] = {"where": file.where, "source": file.source}
+    suggestions = [_resolve(suggestion, file.shared) for suggestion in file.suggestion]
     provider = None
     if file.provider is not None:
-        suggestions = [_resolve(suggestion, file.shared) for suggestion in file.suggestion]
         provider = msgspec.convert({**file.provider, "suggestions": suggestions}, ExecutionProvider)
         common |= {"provider": provider.name, "alias": provider.alias}
     knobs = [_resolve({**common, **knob}, file.shared) for knob in file.knob]
-    return Data(knobs=msgspec.convert(knobs, tuple[Knob, ...]), provider=provider)
+    return Data(
+        knobs=msgspec.convert(knobs, tuple[Knob, ...]),
+        provider=provider,
+        suggestions=msgspec.convert(suggestions, tuple[Suggestion, ...]),
+    )
 
 
 def _resolve(entry: dict[str, Any], shared: Mapping[str, str | list[str]]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from ortune.knobs import ids
 from ortune.knobs.captures import find_capture_obstacle
 from ortune.knobs.catalogue import KNOBS
 from ortune.knobs.config import CPU
-from ortune.knobs.data_files import CapturedGraph, ExecutionProvider
+from ortune.knobs.data_files import FILES, CapturedGraph, Data, ExecutionProvider, Suggestion, read_file
 from ortune.knobs.dimension import DEFAULT_CHOICE, DEFAULT_LABEL, Choice, Dimension, Skipped, make_dimension
 from ortune.knobs.knob import Knob
 from ortune.knobs.space_options import SpaceOptions
@@ -51,45 +51,51 @@ def count_items(n: int) -> str:
 
 def minor_dimensions(host: Host, model: ModelInfo, options: SpaceOptions) -> Iterator[Dimension | Skipped]:
     """Yield dimensions that matter only in some cases. They are tried one at a time, with all other dimensions."""
-    ops = set(model.traits.ops)
-    parallel = {ids.EXECUTION_MODE: frozenset({PARALLEL})}
     made: list[Dimension] = []
     if CPU in options.providers and _workers_wait(host, options):
         made += _spinning_dimensions(host, model)
-    if options.memory_matters:
-        made += [
-            make_dimension(ids.ENABLE_CPU_MEM_ARENA, (False, "no arena: memory is returned as soon as it is free")),
-            make_dimension(
-                ids.ENABLE_MEM_PATTERN, (False, "no memory planning before a call"), no_effect_when=parallel
-            ),
-            make_dimension(ids.ENABLE_MEM_REUSE, (False, "no buffer is used twice in a call")),
-            make_dimension(ids.DISABLE_PREPACKING, ("1", "weights keep their layout: no second copy of them")),
-            make_dimension(ids.USE_DEVICE_ALLOCATOR_FOR_INITIALIZERS, ("1", "weights do not enlarge the arena")),
-            make_dimension(ids.LOOP_LEVEL, ("0", "the graph is optimized in one pass")),
-            make_dimension(ids.ARENA_SHRINKAGE, ("cpu:0", "the arena returns memory after each call")),
-        ]
-    if {"QuantizeLinear", "DequantizeLinear"} & ops:
-        made += [
-            make_dimension(
-                ids.DISABLE_QUANT_QDQ, ("1", "operators between QuantizeLinear and DequantizeLinear stay in float")
-            ),
-            make_dimension(
-                ids.DISABLE_DOUBLE_QDQ_REMOVER, ("1", "pairs of QuantizeLinear and DequantizeLinear are not merged")
-            ),
-            make_dimension(ids.DISABLE_QDQ_CONSTANT_FOLDING, ("1", "quantized weights are not dequantized in advance")),
-        ]
+    suggested = list(suggested_dimensions(model, options))
+    made += [dimension for dimension in suggested if not dimension.knob.numerics]
     if model.traits.width > 1:
         made.append(
             make_dimension(
-                ids.EXECUTION_ORDER, ("PRIORITY_BASED", "nodes run in another order"), no_effect_when=parallel
+                ids.EXECUTION_ORDER,
+                ("PRIORITY_BASED", "nodes run in another order"),
+                no_effect_when={ids.EXECUTION_MODE: frozenset({PARALLEL})},
             )
         )
     if host.system == "Linux" and options.allocators:
         made.append(_allocator_dimension(options))
-    if options.approximate:
-        made += _approximate_dimensions(ops)
+    made += [dimension for dimension in suggested if dimension.knob.numerics]
     for dimension in made:
         yield skip_newer(dimension.knob, options) or msgspec.structs.replace(dimension, alone=True)
+
+
+def suggested_dimensions(model: ModelInfo, options: SpaceOptions) -> Iterator[Dimension]:
+    """Yield what the data files suggest for knobs that belong to no provider, those for memory first."""
+    found = [
+        (knob, suggestion)
+        for name in FILES
+        for knob, suggestion in _match(read_file(name))
+        if is_worth(suggestion, model, options)
+    ]
+    for knob, suggestion in sorted(found, key=lambda pair: not pair[1].if_memory):
+        if options.approximate or not knob.numerics:
+            values = [(knob.parse(text), why) for text, why in suggestion.values.items()]
+            yield make_dimension(knob.id, *values, no_effect_when=suggestion.no_effect_when)
+
+
+def _match(data: Data) -> Iterator[tuple[Knob, Suggestion]]:
+    """Yield the suggestions of a file, each with its knob."""
+    knobs = {knob.name: knob for knob in data.knobs}
+    for suggestion in data.suggestions:
+        yield knobs[suggestion.option], suggestion
+
+
+def is_worth(suggestion: Suggestion, model: ModelInfo, options: SpaceOptions) -> bool:
+    """Return whether a search tries a suggestion for this model, whatever it does to the outputs."""
+    applies = not suggestion.if_operators or not suggestion.if_operators.isdisjoint(model.traits.ops)
+    return applies and (options.memory_matters or not suggestion.if_memory)
 
 
 def provider_dimensions(
@@ -105,12 +111,13 @@ def provider_dimensions(
     for suggestion in provider.suggestions:
         knob = f"{prefix}.{suggestion.option}"
         if (
-            (not suggestion.if_operators or suggestion.if_operators & set(model.traits.ops))
-            and (options.memory_matters or not suggestion.if_memory)
+            is_worth(suggestion, model, options)
             and (options.providers[0] != provider.name or not suggestion.if_compared)
             and (options.approximate or not KNOBS[knob].numerics)
         ):
-            yield make_dimension(knob, *suggestion.values.items(), alone=suggestion.alone)
+            yield make_dimension(
+                knob, *suggestion.values.items(), alone=suggestion.alone, no_effect_when=suggestion.no_effect_when
+            )
     n_cores = len(host.usable_cores)
     if provider.threads:
         counts = sorted({1, max(1, n_cores // 2), n_cores})
@@ -195,17 +202,3 @@ def _allocator_dimension(options: SpaceOptions) -> Dimension:
     return make_dimension(
         ids.ALLOCATOR, *((name, f"{name} instead of the C library's malloc") for name in options.allocators)
     )
-
-
-def _approximate_dimensions(ops: set[str]) -> Iterator[Dimension]:
-    """Yield what may change outputs beyond rounding, if the graph has the operators that it applies to."""
-    if {"Erf", "Gelu", "BiasGelu"} & ops:
-        yield make_dimension(ids.ENABLE_GELU_APPROXIMATION, ("1", "GELU by a faster approximation"))
-    if "Cast" in ops:
-        yield make_dimension(ids.ENABLE_CAST_CHAIN_ELIMINATION, ("1", "consecutive casts are merged"))
-    if "QuantizeLinear" in ops:
-        why = "remaining pairs of QuantizeLinear and DequantizeLinear are removed"
-        yield make_dimension(ids.ENABLE_QUANT_QDQ_CLEANUP, ("1", why))
-    if "MatMulNBits" in ops:
-        yield make_dimension(ids.USE_LUT_GEMM, ("1", "low-bit products from lookup tables"))
-    yield make_dimension(ids.SET_DENORMAL_AS_ZERO, ("1", "denormal numbers count as zero"))

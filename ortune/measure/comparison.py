@@ -10,7 +10,7 @@ from ortune.knobs.config import DEFAULT, Config
 from ortune.measure.interval import Interval, format_speedup
 from ortune.numbers import FEW, Count
 from ortune.worker import CpuPlace, Failure, SessionInfo
-from ortune.workload import Objective
+from ortune.workload import FIGURES, Objective
 
 Stage = Literal["fitting", "screening", "racing", "confirmation"]
 """Stages of a search. In the first one, a thread pool that fits the host and its load is compared with the default, if
@@ -52,6 +52,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         build_s: Time that the execution provider took to compile the model, once, before the session started from the
             compiled model; None if it does not compile models, or compiles them for each session.
         metric: Mean of the number that a program prints; None if it is not wanted.
+        others: Figures without a field of their own, by name: percentiles that an objective or a limit names, such as
+            p99.9. Absent if there are none.
     """
 
     config: Config = DEFAULT
@@ -76,6 +78,15 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     nodes: Annotated[dict[str, Count], FEW] = {}
     build_s: float | None = None
     metric: float | None = None
+    others: Annotated[dict[Objective, float], FEW] | msgspec.UnsetType = msgspec.UNSET
+
+    def get_figure(self, name: Objective) -> float | None:
+        """Return a figure by its name in options; None if it is not known."""
+        field = FIGURES[name].field
+        if field:
+            value: float | None = getattr(self, field)
+            return value
+        return None if self.others is msgspec.UNSET else self.others.get(name)
 
 
 class Speedup(Interval, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -84,7 +84,7 @@ def evaluate_side(run: PairedRun, position: int, goal: Goal, confidence: float, 
     return Row(
         name=side.name,
         config=side.config,
-        summary=summarize(run, position),
+        summary=summarize(run, position, goal.figures),
         speedup=None
         if position == BASELINE_POSITION
         else compute_speedup(run, position, goal.objective, confidence=confidence),
@@ -231,8 +231,8 @@ def find_few_calls(
         return None
     n_calls = min(count_calls(run.blocks(side)) for side in (BASELINE_POSITION, position))
     # The median says little of a tail, so that the mean is next.
-    enough = [each.name for each in FIGURES.values() if is_pooled(each.name) and required_calls(each.name) <= n_calls]
-    supported = enough[-1] if enough else "mean"
+    enough = [name for name in FIGURES if is_pooled(name) and required_calls(name) <= n_calls]
+    supported = max(enough, key=required_calls, default="mean")
     samples = np.concatenate([block.samples_ns for block in run.blocks(position)])
     return FewCalls(
         n_calls=n_calls,
@@ -316,12 +316,20 @@ def widen_for_calls(interval: Interval, launches: Sequence[Sequence[Round]], pos
     return include_all_calls(interval, percentile_interval(blocks[0], point, interval.confidence))
 
 
-def summarize(run: PairedRun, position: int) -> Summary:
-    """Return all figures of one side."""
+def summarize(run: PairedRun, position: int, named: Sequence[Objective] = ()) -> Summary:
+    """Return all figures of one side.
+
+    Args:
+        run: Its rounds of one regime.
+        position: The side.
+        named: Figures that must be among them, such as percentiles that have no field.
+    """
     blocks, loaded, load = run.blocks(position), run.loaded[position], run.load_of(position)
     launches = [[each.blocks[position] for each in rounds] for rounds in run.rounds_of(position)]
     samples = np.concatenate([block.samples_ns for block in blocks])
     p50, p90, p95, p99 = (compute_percentile(blocks, point) for point in (50, 90, 95, 99))
+    loads_ns = [each.load_ns for each in loaded]
+    others = {name: compute_figure(name, blocks, loads_ns) for name in (*FIGURES, *named) if not FIGURES[name].field}
     between = [block.cpu_between_ns for block in blocks if block.cpu_between_ns is not None]
     service_ns = float(np.mean([block.service_ns for block in blocks]))
     utilization = compute_utilization(run, position)
@@ -342,11 +350,12 @@ def summarize(run: PairedRun, position: int) -> Summary:
         utilization_low=utilization.low if utilization and is_bounded else None,
         utilization_high=utilization.high if utilization and is_bounded else None,
         n_calls=count_calls(blocks),
-        load_ns=compute_figure("load-time", blocks, [each.load_ns for each in loaded]),
+        load_ns=compute_figure("load-time", blocks, loads_ns),
         steady_bytes=round(statistics.median(block.memory.steady_bytes for block in blocks)),
         peak_bytes=max(block.memory.peak_bytes for block in blocks),
         gpu_bytes=max((block.gpu.used_bytes for block in blocks if block.gpu and block.gpu.used_bytes), default=None),
         nodes=loaded[-1].nodes,
         build_s=loaded[-1].build_s,
         metric=compute_figure("metric", blocks) if blocks[0].metric is not None else None,
+        others=others or msgspec.UNSET,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 import numpy as np
@@ -31,22 +31,52 @@ def compute_figure(name: Objective, blocks: Sequence[Block], load_ns: Sequence[i
         blocks: At least one.
         load_ns: Time to create each session, for "load-time" where the blocks contain no session creations.
     """
-    figure = FIGURES[name]
-    if figure.percentile is not None:
-        return compute_percentile(blocks, figure.percentile)
-    if name == "mean":
-        samples = np.concatenate([block.samples_ns for block in blocks])
-        return float(samples.mean())
-    if name == "throughput":
-        return 1e9 * sum(block.n_items for block in blocks) / sum(block.wall_ns for block in blocks)
-    if name == "cpu":
-        return sum(block.cpu_ns for block in blocks) / sum(block.n_items for block in blocks)
-    if name == "memory":
-        return float(max(block.memory.peak_bytes for block in blocks))
-    if FIGURES[name].unit == "number":
-        return float(np.mean([block.metric for block in blocks if block.metric is not None]))
+    percentile = FIGURES[name].percentile
+    return COMPUTED[name](blocks, load_ns) if percentile is None else compute_percentile(blocks, percentile)
+
+
+def compute_mean(blocks: Sequence[Block], load_ns: Sequence[int]) -> float:
+    """Return the mean latency of all calls in ns."""
+    return float(np.concatenate([block.samples_ns for block in blocks]).mean())
+
+
+def compute_throughput(blocks: Sequence[Block], load_ns: Sequence[int]) -> float:
+    """Return the items per second of all callers together."""
+    return 1e9 * sum(block.n_items for block in blocks) / sum(block.wall_ns for block in blocks)
+
+
+def compute_cpu(blocks: Sequence[Block], load_ns: Sequence[int]) -> float:
+    """Return the CPU time per item in ns."""
+    return sum(block.cpu_ns for block in blocks) / sum(block.n_items for block in blocks)
+
+
+def compute_memory(blocks: Sequence[Block], load_ns: Sequence[int]) -> float:
+    """Return the largest resident memory in bytes."""
+    return float(max(block.memory.peak_bytes for block in blocks))
+
+
+def compute_load_time(blocks: Sequence[Block], load_ns: Sequence[int]) -> float:
+    """Return the median time to create a session in ns: in the blocks, or without one there, those of the launches."""
     creations = [block.creations_ns for block in blocks if block.creations_ns is not None]
     return float(np.median(np.concatenate(creations))) if creations else float(np.median(load_ns))
+
+
+def compute_metric(blocks: Sequence[Block], load_ns: Sequence[int]) -> float:
+    """Return the mean of the numbers that a program printed."""
+    return float(np.mean([block.metric for block in blocks if block.metric is not None]))
+
+
+COMPUTED: dict[Objective, Callable[[Sequence[Block], Sequence[int]], float]] = {
+    "mean": compute_mean,
+    "throughput": compute_throughput,
+    "cpu": compute_cpu,
+    "memory": compute_memory,
+    "load-time": compute_load_time,
+    "metric": compute_metric,
+    "score": compute_metric,
+}
+"""How each figure that is no percentile is computed from blocks, and from the time to create the session of each launch
+for blocks without session creations."""
 
 
 def compute_block_figure(name: Objective, block: Block, load_ns: int) -> float:
@@ -206,7 +236,7 @@ def is_pooled(name: Objective) -> bool:
 
 def is_total(name: Objective) -> bool:
     """Return whether a figure is a total divided by another one: all calls count, also the rare slow ones."""
-    return name in {"mean", "throughput", "cpu"}
+    return FIGURES[name].is_total
 
 
 def supported_percentile(n_calls: int) -> float:

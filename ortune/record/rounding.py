@@ -10,6 +10,7 @@ from ortune.measure.comparison import LimitCheck, Noise, Speedup, StageTime, Sum
 from ortune.measure.host_speedup import HostsEvidence
 from ortune.measure.interval import Interval
 from ortune.record.schema import Evidence, FrontPoint, Record, Search
+from ortune.workload import FIGURES
 
 SIGNIFICANT = 4
 """Significant digits of latencies, rates and CPU times. Even a quiet host changes the fourth from launch to launch."""
@@ -17,24 +18,17 @@ SIGNIFICANT = 4
 RATIO_PLACES = 4
 """Decimal places of speedups."""
 
-FIGURES = (
-    "p50_ns",
-    "p90_ns",
-    "p95_ns",
-    "p99_ns",
-    "mean_ns",
+ROUNDED_FIELDS = (
+    *{figure.field for figure in FIGURES.values() if figure.field and figure.unit != "bytes"},
     "worst_p50_ns",
     "worst_p99_ns",
-    "calls_per_s",
-    "cpu_ns_per_call",
     "cpu_ns_between_calls",
+    "build_s",
     "utilization",
     "utilization_low",
     "utilization_high",
-    "load_ns",
-    "metric",
 )
-"""Fields of a summary that are rounded. Memory is a whole number of bytes."""
+"""Fields of a summary that are rounded: those of figures, and others. Memory is a whole number of bytes."""
 
 T = TypeVar("T", bound=msgspec.Struct)
 OneInterval = TypeVar("OneInterval", bound=Interval)
@@ -95,7 +89,11 @@ def _round_stage(stage: StageTime) -> StageTime:
 
 def round_summary(summary: Summary) -> Summary:
     """Return a summary with all figures rounded."""
-    return _significant(summary, *FIGURES, "build_s")
+    rounded = _significant(summary, *ROUNDED_FIELDS)
+    if rounded.others is msgspec.UNSET:
+        return rounded
+    others = {name: significant(value) for name, value in rounded.others.items()}
+    return msgspec.structs.replace(rounded, others=others)
 
 
 def round_speedup(speedup: Speedup) -> Speedup:

@@ -7,19 +7,18 @@ from collections.abc import Mapping, Sequence
 
 from ortune.console.widgets import (
     LIMIT_STATES,
-    find_figure,
     format_bytes,
     format_count,
     format_duration,
     format_figure,
-    format_rate,
+    format_figures,
 )
 from ortune.measure.comparison import Latencies, LimitCheck, Noise, Speedup, Summary
 from ortune.measure.interval import Interval
 from ortune.numbers import format_ratio
 from ortune.report.blocks import Cell, Chart, Facts, Table, Tone
 from ortune.report.charts.latencies import draw_latencies, draw_tails
-from ortune.workload import APPROXIMATE_TOLERANCE, FIGURES, Load, Workload
+from ortune.workload import APPROXIMATE_TOLERANCE, FIGURES, Load, Workload, list_figures
 from ortune.workload.data import format_shape
 from ortune.workload.workload import QUANTIZED_TOLERANCE, TF32_TOLERANCE, Tolerance
 
@@ -52,23 +51,18 @@ def tabulate_figures(names: Sequence[str], summaries: Sequence[Summary], workloa
         workload: What was measured.
     """
     unit = "item" if workload.batches else "call"
-    rows: list[tuple[str, list[str]]] = [
-        (f"{name} latency", [format_duration(find_figure(each, name)) for each in summaries])
-        for name in ("p50", "p90", "p99", "mean")
-    ]
-    if all(each.worst_p99_ns is not None for each in summaries):
-        rows.append(("p99 latency, worst process", [format_duration(each.worst_p99_ns or 0) for each in summaries]))
-    rows.append(("throughput" if unit == "call" else "items", [format_rate(each.calls_per_s) for each in summaries]))
-    rows.append((f"CPU time per {unit}", [format_duration(each.cpu_ns_per_call) for each in summaries]))
-    if all(each.utilization is not None for each in summaries):
-        rows.append(("utilization", [f"{each.utilization or 0:.0%}" for each in summaries]))
-    if all(each.peak_bytes is not None for each in summaries):
-        rows.append(("peak memory", [format_bytes(each.peak_bytes or 0) for each in summaries]))
-    if any(each.gpu_bytes is not None for each in summaries):
-        rows.append(
-            ("GPU memory", ["" if each.gpu_bytes is None else format_bytes(each.gpu_bytes) for each in summaries])
-        )
-    rows.append(("session creation", [format_duration(each.load_ns) for each in summaries]))
+    figures = list_figures("search", workload.figures)
+    rows = [(figure.title, format_figures(figure, summaries)) for figure in figures if figure.is_latency]
+    if all(side.worst_p99_ns is not None for side in summaries):
+        rows.append(("p99 latency, worst process", [format_duration(side.worst_p99_ns or 0) for side in summaries]))
+    for figure in figures:
+        if not figure.is_latency and all(side.get_figure(figure.name) is not None for side in summaries):
+            rows.append((figure.name_row(unit), format_figures(figure, summaries)))
+        if figure.name == "cpu" and all(side.utilization is not None for side in summaries):
+            rows.append(("utilization", [f"{side.utilization or 0:.0%}" for side in summaries]))
+        if figure.name == "memory" and any(side.gpu_bytes is not None for side in summaries):
+            memory = ["" if side.gpu_bytes is None else format_bytes(side.gpu_bytes) for side in summaries]
+            rows.append(("GPU memory", memory))
     rows.append(("calls measured", [str(each.n_calls) for each in summaries]))
     return Table(
         columns=("", *names),

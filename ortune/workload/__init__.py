@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ortune.workload.goal import Goal, Limit, make_goal, parse_limit
 from ortune.workload.load import Load, make_load, parse_rate
-from ortune.workload.objectives import FIGURES, Objective, parse_objective
+from ortune.workload.objectives import FIGURES, Figure, Objective, is_figure, list_figures, parse_objective
 from ortune.workload.workload import (
     APPROXIMATE_TOLERANCE,
     QUANTIZED_TOLERANCE,
@@ -30,6 +30,7 @@ __all__ = [
     "QUANTIZED_TOLERANCE",
     "TF32_TOLERANCE",
     "Feed",
+    "Figure",
     "Goal",
     "InputData",
     "InputOptions",
@@ -39,6 +40,8 @@ __all__ = [
     "Tensor",
     "Tolerance",
     "Workload",
+    "is_figure",
+    "list_figures",
     "make_feed",
     "make_goal",
     "make_load",

@@ -52,7 +52,7 @@ def parse_limit(text: str) -> Limit:
     Raises:
         UsageError: The text is not a limit.
     """
-    found = re.fullmatch(r"\s*([\w-]+)\s*([<>])=?\s*(\d+(?:\.\d*)?|\.\d+)\s*([a-zµ/]*)\s*", text.lower())
+    found = re.fullmatch(r"\s*([\w.-]+)\s*([<>])=?\s*(\d+(?:\.\d*)?|\.\d+)\s*([a-zµ/]*)\s*", text.lower())
     if not found:
         raise UsageError(f"{text}: is not a limit.", "Write 'p99<20ms', 'memory<500MB' or 'throughput>100/s'.")
     name, sign, number, unit = found.groups()

@@ -159,6 +159,11 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     program: ProgramRun | None = None
     batches: Annotated[tuple[int, ...], MANY] = ()
 
+    @property
+    def figures(self) -> tuple[Objective, ...]:
+        """All figures that the user named: those of the objectives and of the limits."""
+        return tuple(dict.fromkeys((*self.objectives, *(limit.figure for limit in self.limits))))
+
     def __post_init__(self) -> None:
         """Reject a workload without objectives, and numbers of items that no call has."""
         if not self.objectives:

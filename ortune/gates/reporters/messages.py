@@ -8,6 +8,7 @@ from ortune.gates.results import LARGEST_ALLOWED_SLOWDOWN, Finding, GateResult
 from ortune.knobs import describe
 from ortune.measure.interval import Interval
 from ortune.numbers import NO_UPPER_BOUND, format_digits, is_unbounded
+from ortune.workload import FIGURES, is_figure
 
 SIGNS = {"pass": "✅", "fail": "❌", "inconclusive": "❔", "error": "💥"}
 """Sign of each decision."""
@@ -63,7 +64,8 @@ def describe_allowed(allowed: float) -> str:
 
 def describe_cost(objective: str) -> str:
     """Return the name of the cost that is compared; lower is better."""
-    return f"1/{objective}" if objective in {"throughput", "score"} else objective
+    is_inverse = is_figure(objective) and FIGURES[objective].larger_is_better
+    return f"1/{objective}" if is_inverse else objective
 
 
 def describe_finding(finding: Finding) -> str:
