@@ -185,6 +185,13 @@ GOLDENS: dict[str, tuple[Step, ...]] = {
         step("apply tuned.json --verify --budget 60s -- python3 app.py"),
         step("apply tuned.json --verify --budget 60s -- python3 app.py", NOTHING),
     ),
+    "bench-objectives": (
+        step("bench model.onnx --set intra_op_num_threads=1 --budget 20s --objective p95"),
+        step("bench model.onnx --set intra_op_num_threads=1 --budget 20s --objective load-time"),
+    ),
+    "gate-percentiles": (
+        step("gate model.onnx new.onnx --budget 20s --objective p97.5 --limit 'p99.5<20ms'", columns=120),
+    ),
     "gate": (
         step("gate model.onnx new.onnx --budget 20s --explain"),
         step("gate model.onnx new.onnx --budget 20s", SLOWER_HEAD),

@@ -95,6 +95,7 @@ def test_loads_that_make_no_sense(options: dict[str, Any], message: str) -> None
         ("throughput>60/min", "throughput", 1, False),
         ("load-time<2s", "load-time", 2e9, False),
         ("p99<1.3x", "p99", 1.3, True),
+        ("p99.9<1.3ms", "p99.9", 1.3e6, False),
     ],
 )
 def test_limits(text: str, figure: str, bound: float, relative: bool) -> None:
@@ -109,6 +110,7 @@ def test_limits(text: str, figure: str, bound: float, relative: bool) -> None:
     [
         ("p99", "is not a limit"),
         ("p99<", "is not a limit"),
+        ("p99.90<20ms", "p99.90: is not a figure"),
         ("p42<20ms", "p42: is not a figure"),
         ("p99<20MB", "20mb is not a bound"),
         ("p99<20", "20 is not a bound"),
