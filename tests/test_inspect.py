@@ -372,7 +372,7 @@ class TestCommand:
             except subprocess.TimeoutExpired:
                 process.send_signal(signal.SIGINT)  # the second interrupt kills the program
                 raise
-        assert re.match(r"Run\(status=-2, wall_ns=\d+, interrupted=True\)", stdout)
+        assert re.match(r"EndedRun\(status=-2, wall_ns=\d+, interrupted=True\)", stdout)
 
 
 class TestSavedInputs:

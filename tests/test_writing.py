@@ -316,7 +316,7 @@ class TestHistory:
         assert path.is_relative_to(tmp_path)
 
     def test_only_the_end_of_a_large_file_is_read(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(hints, "MOST_BYTES", 10)
+        monkeypatch.setattr(hints, "MOST_PAST_BYTES", 10)
         path = tmp_path / "h.jsonl"
         path.write_bytes(b"x" * 100 + b"0123456789")
         assert hints._read_end(path) == b"0123456789"
