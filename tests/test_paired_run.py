@@ -320,7 +320,7 @@ class TestOneAtATime:
         executor = self.executor()
         runner = BlockRunner(executor, np.random.default_rng(0))
         lives = {position: FreshCandidate(runner, config) for position, config in enumerate((DEFAULT, ONE_THREAD))}
-        measured = next(runner.measure_rounds(lives, lambda before: BLOCK))
+        measured = next(runner.measure_rounds(lives, lambda: BLOCK))
         assert measured.blocks.keys() == measured.loads_ns.keys() == {0, 1}
         assert (executor.most_live, len(executor.launched)) == (1, 2)
         assert runner.describe_noise(contended=False).n_blocks == 2

@@ -1224,7 +1224,7 @@ def test_candidates_of_a_round_get_the_same_traffic_and_rounds_differ() -> None:
 
     runner = BlockRunner(executor, np.random.default_rng(0))
     plan = BlockPlan(duration_ns=10**8, lead_in_ns=0, min_calls=1, deadline_s=1)
-    for _ in zip(range(2), runner.measure_rounds({0: Recorder(), 1: Recorder()}, lambda before: plan), strict=False):
+    for _ in zip(range(2), runner.measure_rounds({0: Recorder(), 1: Recorder()}, lambda: plan), strict=False):
         pass
     assert seen[0] == seen[1] != seen[2] == seen[3]
 

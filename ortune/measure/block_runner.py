@@ -252,7 +252,7 @@ class BlockRunner:
     def measure_rounds(
         self,
         lives: Mapping[int, LiveCandidate],
-        next_block: Callable[[Round | None], BlockPlan | None],
+        next_block: Callable[[], BlockPlan | None],
         *,
         next_order: Callable[[list[int]], Sequence[int]] | None = None,
         loads: Mapping[int, Load] = MappingProxyType({}),
@@ -261,13 +261,11 @@ class BlockRunner:
 
         Args:
             lives: The candidates by position. Between two rounds, the caller may remove some.
-            next_block: Returns how the blocks of the next round are measured, given the round before; None for no
-                further round.
+            next_block: Returns how the blocks of the next round are measured; None for no further round.
             next_order: Returns the order of a round, given the sorted positions; None for a random one.
             loads: Loads of those candidates that have another one than the plan.
         """
-        measured: Round | None = None
-        while (plan := next_block(measured)) is not None:
+        while (plan := next_block()) is not None:
             positions = sorted(lives)
             order = next_order(positions) if next_order else [positions[k] for k in self.rng.permutation(len(lives))]
             plan = self.draw_traffic(plan)
@@ -280,8 +278,7 @@ class BlockRunner:
                 for position, answer in answers.items()
                 if not isinstance(answer, Failure)
             }
-            measured = make_round(answers, loads_ns, at_s)
-            yield measured
+            yield make_round(answers, loads_ns, at_s)
 
     def draw_traffic(self, plan: BlockPlan) -> BlockPlan:
         """Return the plan of the blocks of one round, with traffic of its own."""

@@ -6,8 +6,9 @@ claim must not rest on the measurements that the selection was based on.
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -183,46 +184,59 @@ class PairedRun:
         """
         rounds: list[Round] = []
         self.launches.append(rounds)
-        lives: dict[int, LiveCandidate] = {}
-        groups = self._group_launches(number, one_by_one=plan.block.creations_ns > 0)
         loads = {position: self.load_of(position) for position in range(len(self.sides))}
+        step = 0
+        positions: list[int] = []
+        gap_ns: float | None = None
+        block, latest_s = plan.block, first_round_s
+
+        def next_block() -> BlockPlan | None:
+            nonlocal block
+            if step == plan.rounds or runner.now_s() >= latest_s:
+                return None
+            block = plan.next_block(gap_ns)
+            return block
+
+        def next_order(left: list[int]) -> list[int]:
+            nonlocal positions
+            before = positions
+            positions = sorted(left, key=before.index, reverse=True) if step % 2 else order(runner.rng, number, left)
+            return positions
+
         try:
-            with runner.memory.expect(sum(loads[position].processes for group in groups for position in group)):
+            with self._launch(runner, number, one_by_one=plan.block.creations_ns > 0) as lives:
+                for measured in runner.measure_rounds(lives, next_block, next_order=next_order, loads=loads):
+                    is_out_of_step = any(has_begun_again(live, plan, step) for live in lives.values())
+                    if not is_out_of_step:
+                        rounds.append(measured)
+                        latest_s = next_round_s
+                    if last := measured.blocks.get(BASELINE_POSITION):
+                        gap_ns = plan.find_gap_ns(block, last)
+                    step += 1
+                    if step < plan.rounds:
+                        on_round()
+                    for position, failure in measured.failures.items():
+                        self._fail(position, failure)
+                        lives.pop(position).close()
+                    if self._is_alone(len(lives)) or is_out_of_step:
+                        break
+        finally:
+            if not rounds:
+                self.launches.pop()
+
+    @contextlib.contextmanager
+    def _launch(self, runner: BlockRunner, number: int, *, one_by_one: bool) -> Iterator[dict[int, LiveCandidate]]:
+        """Launch the sides that have not failed, and end them at the end; see `_group_launches` for the arguments."""
+        lives: dict[int, LiveCandidate] = {}
+        groups = self._group_launches(number, one_by_one=one_by_one)
+        try:
+            with runner.memory.expect(sum(self.load_of(position).processes for group in groups for position in group)):
                 for group in groups:
                     self._launch_sides(runner, group, lives)
-            step = 0
-            positions: list[int] = []
-            gap_ns: float | None = None
-
-            def next_block(before: Round | None) -> BlockPlan | None:
-                is_late = runner.now_s() >= (next_round_s if rounds else first_round_s)
-                return None if step == plan.rounds or is_late else plan.next_block(gap_ns)
-
-            def next_order(left: list[int]) -> list[int]:
-                nonlocal positions
-                positions = positions[::-1] if step % 2 else order(runner.rng, number, left)
-                positions = [position for position in positions if position in lives]
-                return positions
-
-            for measured in runner.measure_rounds(lives, next_block, next_order=next_order, loads=loads):
-                is_out_of_step = any(has_begun_again(live, plan, step) for live in lives.values())
-                if not is_out_of_step:
-                    rounds.append(measured)
-                if last := measured.blocks.get(BASELINE_POSITION):
-                    gap_ns = plan.find_gap_ns(plan.next_block(gap_ns), last)
-                step += 1
-                if step < plan.rounds:
-                    on_round()
-                for position, failure in measured.failures.items():
-                    self._fail(position, failure)
-                    lives.pop(position).close()
-                if self._is_alone(len(lives)) or is_out_of_step:
-                    break
+            yield lives
         finally:
             for live in lives.values():
                 live.close()
-            if not rounds:
-                self.launches.pop()
 
     def _group_launches(self, number: int, *, one_by_one: bool) -> list[list[int]]:
         """Return the positions of the sides that are launched, in groups that are launched at the same time.

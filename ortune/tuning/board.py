@@ -56,7 +56,8 @@ class ScreeningResult(msgspec.Struct, frozen=True, kw_only=True):
 class Board:
     """A search in progress.
 
-    The job alone writes `plan`, `end_s`, `screened` and `is_unpromising`, with what the steps return.
+    Steps add results, notes and times. What they find for the next step, they return, and the job writes it here:
+    `screened`, `is_unpromising`, `end_s`, and `plan`, of which only `max_live` changes while candidates are measured.
 
     Attributes:
         runner: Measures blocks.
@@ -278,7 +279,7 @@ class LiveRound:
         """Return the position and the result of each candidate that is live."""
         return [(position, self._results[position]) for position in sorted(self.lives) if position != BASELINE_POSITION]
 
-    def next_block(self, before: Round | None) -> BlockPlan | None:
+    def next_block(self) -> BlockPlan | None:
         """Return how the blocks of the next round are measured; None if no candidate is left."""
         return self._board.plan.block if len(self.lives) > 1 else None
 

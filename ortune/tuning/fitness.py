@@ -73,7 +73,7 @@ def measure_control(board: Board) -> list[SharedRound]:
             if isinstance(failure, Failure):
                 raise_failure(BASELINE_NAME, failure)
         n_rounds = max(FEWEST_CHECK_ROUNDS, board.plan.screening_rounds)
-        measuring = runner.measure_rounds(lives, lambda before: board.plan.block)
+        measuring = runner.measure_rounds(lives, lambda: board.plan.block)
         for measured in itertools.islice(measuring, n_rounds):
             for failure in measured.failures.values():
                 raise_failure(BASELINE_NAME, failure)
