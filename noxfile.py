@@ -21,7 +21,13 @@ ROOMS = {
     "long": ("ortune/measure/", "ortune/planning/", "ortune/program/", "ortune/queueing/", "ortune/tuning/"),
     "openvino": ("ortune/knobs/providers.py", "ortune/knobs/caches.py", "ortune/worker/providers.py"),
     "plugins": ("ortune/knobs/plugins.py", "ortune/knobs/plugin_options.py", "ortune/worker/plugins.py"),
-    "servers": ("ortune/fleet/", "ortune/storage/", "ortune/tuning/shared.py", "ortune/tuning/shared_job.py"),
+    "servers": (
+        "ortune/fleet/",
+        "ortune/storage/",
+        "ortune/tuning/shared.py",
+        "ortune/tuning/shared_job.py",
+        "ortune/tuning/shared_race.py",
+    ),
     "webgpu": (
         "ortune/worker/gpu.py",
         "ortune/worker/devices.py",

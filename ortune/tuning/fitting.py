@@ -25,7 +25,7 @@ from ortune.tuning.confirmation import (
     make_run,
     measure_launches,
 )
-from ortune.tuning.plan import RACING_SHARE, is_simple, shortest_confirmation_s, with_confirmation
+from ortune.tuning.plan import RACING_SHARE, SearchPlan, is_simple, shortest_confirmation_s, with_confirmation
 from ortune.tuning.results import CandidateResult
 from ortune.tuning.verdict import NEGLIGIBLE_GAIN, SECOND_CONFIDENCE, judge_confirmation
 from ortune.workload import Goal
@@ -89,19 +89,24 @@ def compare_fitting(board: Board, result: CandidateResult) -> PairedRun | None:
     return run if run.launches and not result.failure else None
 
 
-def report_fitting(board: Board, run: PairedRun, result: CandidateResult, *, others_follow: bool) -> None:
-    """Report how the pool compares. If it seems to be better, plan as much time as its proof still needs."""
+def report_fitting(board: Board, run: PairedRun, result: CandidateResult, *, others_follow: bool) -> SearchPlan:
+    """Report how the pool compares.
+
+    Returns:
+        The plan, with the time that the proof of the pool still needs if it seems to be better.
+    """
     speedup = compute_speedup(run.in_one_regime(), FINALIST_POSITION, board.goal.objective)
     if speedup is None:
-        return
+        return board.plan
     label, ratio = result.candidate.label, format_speedup(speedup)
     others = " Other candidates follow." if others_follow else ""
     board.add_note(f"{label} against the default: {ratio}.{others}")
-    if speedup.estimate > 1 + NEGLIGIBLE_GAIN:
-        time_s = plan_proof_s(board, speedup)
-        plan = with_confirmation(board.plan, board.goal, board.pace, time_s)
-        racing_s = min(plan.racing_s, RACING_SHARE * (plan.left_s - time_s))
-        board.replan(msgspec.structs.replace(plan, proof_s=time_s, racing_s=racing_s))
+    if speedup.estimate <= 1 + NEGLIGIBLE_GAIN:
+        return board.plan
+    time_s = plan_proof_s(board, speedup)
+    plan = with_confirmation(board.plan, board.goal, board.pace, time_s)
+    racing_s = min(plan.racing_s, RACING_SHARE * (plan.left_s - time_s))
+    return msgspec.structs.replace(plan, proof_s=time_s, racing_s=racing_s)
 
 
 def plan_proof_s(board: Board, speedup: Speedup) -> float:

@@ -237,7 +237,7 @@ class SearchJob:
         # Launches may take longer than the first one did, above all under a quota.
         launch_s = board.stages[-1].wall_s / len(run.launches)
         goes_on = board.now_s() + launch_s <= board.end_s
-        report_fitting(board, run, fitting, others_follow=goes_on)
+        board.replan(report_fitting(board, run, fitting, others_follow=goes_on))
         if not goes_on:
             self.confirm_ranked([fitting])
         return goes_on

@@ -73,6 +73,9 @@ launches the best ones again. If their gain is luck, screening then ends."""
 Proposed = list[tuple[optuna.Trial, CandidateResult]]
 """New candidates with their trials."""
 
+Duplicates = list[tuple[optuna.Trial, Candidate]]
+"""Proposals of candidates that are among these already, with their trials."""
+
 
 def screen(board: Board, screening: Screening) -> ScreeningResult:
     """Screen candidates until time, trials or candidates run out, or no further gain is expected.
@@ -112,7 +115,7 @@ class ScreeningBatch(msgspec.Struct, frozen=True, kw_only=True):
 
     proposed: Proposed
     again: list[CandidateResult]
-    duplicates: list[tuple[optuna.Trial, Candidate]]
+    duplicates: Duplicates
     begin_s: float
     first_launch: int
 
@@ -145,7 +148,6 @@ class Screening:
         self.study = study
         self.space: SearchSpace = board.space
         self.sampler = study.sampler if isinstance(study.sampler, ThompsonSampler) else None
-        self.duplicates: list[tuple[optuna.Trial, Candidate]] = []
         self.next_check = 0
         self.noise = board.noise
         self.n_batches = 0
@@ -241,14 +243,14 @@ class Screening:
                     self.enqueue(candidate)
             n = min(board.plan.batch, board.plan.max_live - 1)
             again = self.choose_relaunched() if n > 1 else []
-            proposed = self.propose(min(n - len(again), left))
+            proposed, duplicates = self.propose(min(n - len(again), left))
             if not proposed and not again:
                 return None
             proposed = self.take(proposed)
             batch = ScreeningBatch(
                 proposed=proposed,
                 again=again,
-                duplicates=self.duplicates,
+                duplicates=duplicates,
                 begin_s=begin_s,
                 first_launch=board.n_launches + 1,
             )
@@ -515,10 +517,13 @@ class Screening:
             for each in self.space.dimensions
         }
 
-    def propose(self, n: int) -> Proposed:
-        """Return up to `n` new candidates. Optuna gets the known result of a proposal that was measured before."""
+    def propose(self, n: int) -> tuple[Proposed, Duplicates]:
+        """Return up to `n` new candidates, and further proposals of the same.
+
+        Optuna gets the known result of a proposal that was measured before.
+        """
         batch: Proposed = []
-        duplicates: list[tuple[optuna.Trial, Candidate]] = []
+        duplicates: Duplicates = []
         n_stale = 0
         labels = self.list_labels()
         while len(batch) < n:
@@ -544,8 +549,7 @@ class Screening:
             else:
                 self.finish_trial(trial, self.board.results[candidate])
                 n_stale += not self.is_queued(trial)
-        self.duplicates = duplicates
-        return batch
+        return batch, duplicates
 
     def enqueue_untried(self) -> bool:
         """Put a random untried candidate in Optuna's queue, or return False if there is none left."""

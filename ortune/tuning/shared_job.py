@@ -22,12 +22,12 @@ from ortune.tuning.job import SearchJob, SearchSettings, find_racing_s
 from ortune.tuning.merge import Merger, send_launches
 from ortune.tuning.outcome import Observe, Outcome, Progress
 from ortune.tuning.plan import LONGEST_RACING
-from ortune.tuning.racing import Race, race, race_launch
+from ortune.tuning.racing import race, race_launch
 from ortune.tuning.results import CandidateResult
 from ortune.tuning.sampler import CONFIG, CandidateSampler
-from ortune.tuning.screening import Proposed, Screening, ScreeningBatch, screen
+from ortune.tuning.screening import Duplicates, Proposed, Screening, ScreeningBatch, screen
 from ortune.tuning.shared import SharedExchange
-from ortune.tuning.shared_race import RaceElsewhere
+from ortune.tuning.shared_race import RaceOfSeveral
 
 QUEUED = "queued"
 """Attribute of a trial in Optuna's queue, where other nodes may measure its candidate first."""
@@ -50,7 +50,7 @@ def run_shared_search(
         space: What may be tried.
         opened: The comparison, whose baseline is that of the space.
         settings: Settings of the search.
-        exchange: SharedExchanges measurements with other nodes.
+        exchange: Exchanges measurements with other nodes.
         observe: Called with the progress, between blocks.
 
     Raises:
@@ -129,9 +129,10 @@ class SharedScreening(Screening):
     """The screening of a search that several nodes share.
 
     Attributes:
-        exchange: SharedExchanges measurements with other nodes.
+        exchange: Exchanges measurements with other nodes.
         merger: Merges what other nodes measured.
         postponed: Candidates of the queue that other nodes measure, by the key of their config.
+        leased: Keys of the configs that other nodes measured when candidates were proposed last.
         end_s: When the budget of this node would end without the others, on the runner's clock.
     """
 
@@ -139,6 +140,7 @@ class SharedScreening(Screening):
         self.exchange = exchange
         self.merger = Merger(board.results, board.goal)
         self.postponed: dict[str, Candidate] = {}
+        self.leased: frozenset[str] = frozenset()
         self.end_s = board.end_s
         super().__init__(board, study)
 
@@ -169,19 +171,19 @@ class SharedScreening(Screening):
 
     def list_untried(self) -> list[Candidate]:
         """Return the candidates that may still be proposed."""
-        leased = self.exchange.leased()
-        return [candidate for candidate in super().list_untried() if candidate.config.key not in leased]
+        return [candidate for candidate in super().list_untried() if candidate.config.key not in self.leased]
 
-    def propose(self, n: int) -> Proposed:
-        """Return up to `n` new candidates that no other node measures now."""
+    def propose(self, n: int) -> tuple[Proposed, Duplicates]:
+        """Return up to `n` new candidates that no other node measures now, and further proposals of the same."""
+        self.leased = self.exchange.leased()
         if isinstance(self.study.sampler, CandidateSampler):
-            self.study.sampler.excluded = self.exchange.leased()
+            self.study.sampler.excluded = self.leased
         return super().propose(n)
 
     def is_left(self, trial: optuna.Trial, candidate: Candidate) -> bool:
         """Return whether another node measures a proposed candidate now."""
         key = candidate.config.key
-        if key not in self.exchange.leased():
+        if key not in self.leased:
             return False
         self.study.tell(trial, state=optuna.trial.TrialState.FAIL)
         if self.is_queued(trial):
@@ -277,51 +279,6 @@ class SharedScreening(Screening):
             self.update_expected()
             is_unpromising = is_unpromising and self.is_unpromising
         return msgspec.structs.replace(self.conclude(), is_unpromising=is_unpromising)
-
-
-class RaceOfSeveral(Race):
-    """A race in which other nodes take part. Their launches count like own ones, and so does the time that they take.
-
-    Args:
-        board: The search.
-        racing: The candidates.
-        racing_s: The time of all launches, in seconds.
-        exchange: SharedExchanges measurements with other nodes.
-    """
-
-    def __init__(
-        self, board: Board, racing: list[CandidateResult], racing_s: float, *, exchange: SharedExchange
-    ) -> None:
-        super().__init__(board, racing, racing_s)
-        self._others = RaceElsewhere(board.goal, exchange)
-
-    @property
-    def n_launches(self) -> int:
-        """Launches so far, on all nodes."""
-        return super().n_launches + self._others.n_launches
-
-    def count_left_s(self) -> float:
-        """Return how much time is left, in seconds."""
-        return super().count_left_s() - self._others.spent_s
-
-    def run(self) -> bool:
-        """Race, and return whether no candidate is better than the baseline by more than is negligible."""
-        try:
-            return super().run()
-        finally:
-            self._others.announce(())
-
-    def advance(self, n_missing: int) -> None:
-        """Wait for launches of other nodes that complete the race, or launch the candidates here."""
-        others = self._others
-        others.announce(self.racing)
-        if super().n_launches:
-            n_elsewhere = others.n_launches
-            others.wait(self.racing, n_missing, self.launch_s)
-            if others.n_launches != n_elsewhere or self.count_missing() <= 0:
-                return
-        super().advance(n_missing)
-        others.collect(self.racing)
 
 
 def help_race(board: Board, screening: SharedScreening, exchange: SharedExchange, announced: SharedRace) -> bool:

@@ -1,4 +1,4 @@
-"""Collects what other nodes measure for a race of this one.
+"""A race in which other nodes take part.
 
 Those that wait for its result launch the candidates, too, each beside its own control, and send log-ratios. A launch on
 another node counts like one on this node: candidates are compared within launches.
@@ -10,7 +10,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from ortune.storage import Measurement
+from ortune.tuning.board import Board
 from ortune.tuning.merge import fits, make_scores
+from ortune.tuning.racing import Race
 from ortune.tuning.results import FIRST_SHARED, CandidateResult
 from ortune.tuning.shared import SharedExchange
 from ortune.workload import Goal
@@ -24,7 +26,7 @@ class RaceElsewhere:
 
     Args:
         goal: What the search is for.
-        exchange: SharedExchanges measurements with other nodes.
+        exchange: Exchanges measurements with other nodes.
 
     Attributes:
         n_launches: Launches of other nodes that count.
@@ -90,3 +92,48 @@ class RaceElsewhere:
         while self.n_launches < n_enough and waited_s < longest_s:
             waited_s += exchange.pause()
             self.collect(racing)
+
+
+class RaceOfSeveral(Race):
+    """A race in which other nodes take part. Their launches count like own ones, and so does the time that they take.
+
+    Args:
+        board: The search.
+        racing: The candidates.
+        racing_s: The time of all launches, in seconds.
+        exchange: Exchanges measurements with other nodes.
+    """
+
+    def __init__(
+        self, board: Board, racing: list[CandidateResult], racing_s: float, *, exchange: SharedExchange
+    ) -> None:
+        super().__init__(board, racing, racing_s)
+        self._others = RaceElsewhere(board.goal, exchange)
+
+    @property
+    def n_launches(self) -> int:
+        """Launches so far, on all nodes."""
+        return super().n_launches + self._others.n_launches
+
+    def count_left_s(self) -> float:
+        """Return how much time is left, in seconds."""
+        return super().count_left_s() - self._others.spent_s
+
+    def run(self) -> bool:
+        """Race, and return whether no candidate is better than the baseline by more than is negligible."""
+        try:
+            return super().run()
+        finally:
+            self._others.announce(())
+
+    def advance(self, n_missing: int) -> None:
+        """Wait for launches of other nodes that complete the race, or launch the candidates here."""
+        others = self._others
+        others.announce(self.racing)
+        if super().n_launches:
+            n_elsewhere = others.n_launches
+            others.wait(self.racing, n_missing, self.launch_s)
+            if others.n_launches != n_elsewhere or self.count_missing() <= 0:
+                return
+        super().advance(n_missing)
+        others.collect(self.racing)
