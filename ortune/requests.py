@@ -93,9 +93,9 @@ def parse_objective_name(value: Any) -> Objective:
 
 def list_objectives() -> list[str]:
     """Return what an objective can be; see `ortune.workload`."""
-    from ortune.workload.objectives import list_names, list_of_models
+    from ortune.workload.objectives import list_figures_of_models, list_names
 
-    return list_names(list_of_models())
+    return list_names(list_figures_of_models())
 
 
 def parse_objectives(value: Any) -> tuple[Objective, ...]:

@@ -169,9 +169,9 @@ def _list_targets() -> Completions:
 
 
 def _list_figures() -> Completions:
-    from ortune.workload.objectives import list_of_models
+    from ortune.workload.objectives import list_figures_of_models
 
-    return [(figure.name, figure.title) for figure in list_of_models()]
+    return [(figure.name, figure.title) for figure in list_figures_of_models()]
 
 
 def _list_metrics() -> Completions:

@@ -214,7 +214,7 @@ def is_figure(name: str) -> bool:
     return name in FIGURES or re.fullmatch(PERCENTILE, name) is not None
 
 
-def list_of_models() -> list[Figure]:
+def list_figures_of_models() -> list[Figure]:
     """Return the figures that a model can be optimized for."""
     return [figure for figure in FIGURES.values() if figure.name not in OF_PROGRAMS]
 
@@ -234,7 +234,7 @@ def parse_objective(name: str) -> Objective:
         UsageError: There is none.
     """
     if not is_figure(name):
-        *names, last = list_names(list_of_models())
+        *names, last = list_names(list_figures_of_models())
         raise UsageError(f"{name}: is not a figure.", f"Choose one of {', '.join(names)} or {last}.")
     return name
 
