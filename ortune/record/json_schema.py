@@ -17,14 +17,18 @@ def json_schema() -> dict[str, Any]:
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "ortune record",
         "anyOf": list(alternatives),
-        "$defs": _dedent(definitions),
+        "$defs": _make_uniform(definitions),
     }
 
 
-def _dedent(value: Any) -> Any:
-    """Remove the indentation of descriptions, which Python does itself from 3.13 on."""
+def _make_uniform(value: Any) -> Any:
+    """Return a part of a schema without what depends on the versions of Python and msgspec.
+
+    Python removes the indentation of descriptions from 3.13 on, and msgspec enumerates names of properties from 0.23 on.
+    """
     if isinstance(value, dict):
-        return {key: _dedent(item) for key, item in value.items()}
+        kept = {key: item for key, item in value.items() if key != "propertyNames" or "enum" not in item}
+        return {key: _make_uniform(item) for key, item in kept.items()}
     if isinstance(value, list):
-        return [_dedent(item) for item in value]
+        return [_make_uniform(item) for item in value]
     return inspect.cleandoc(value) if isinstance(value, str) else value
