@@ -123,8 +123,6 @@ def servers(session: nox.Session) -> None:
 def full(session: nox.Session) -> None:
     """Run everything before a release: what `.ci/run` leaves out, and the tests that take long."""
     session.run(".ci/full", "benchmarks/results/full.txt", external=True)
-    for name in ("long", "servers", "install", "zoo", "fuzz"):
-        session.notify(name)
 
 
 @nox.session(python=False)
