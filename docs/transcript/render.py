@@ -20,16 +20,19 @@ from ortune.console.search import show_search
 from ortune.console.verdict import show_verdict
 from ortune.host import Host, read_host
 from ortune.host.allocators import find_allocators
-from ortune.knobs import Candidate, Config
+from ortune.knobs import Candidate, Config, build_space
+from ortune.knobs.twins import list_graph_variants
 from ortune.measure.comparison import Stage
 from ortune.measure.interval import Interval
 from ortune.record.files import path_of_trials, read_record
 from ortune.replaceable import replaced
 from ortune.requests import SearchRequest
 from ortune.tuning.outcome import Progress
-from ortune.tuning.prepare import PreparedSearch, prepare
+from ortune.tuning.prepare import PreparedSearch, make_space_options, prepare
 from ortune.tuning.search import search
+from ortune.worker.graphs import digest_graphs
 from ortune.worker.installed import RuntimePackage, find_runtime_packages
+from ortune.worker.providers import choose_providers
 from ortune.worker.runtime import ask_for_runtime
 
 HERE = Path(__file__).parent
@@ -60,11 +63,13 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         host: The host.
         allocators: Names of the installed allocators, which the space contains.
+        digests: Digests of the optimized graphs that the search compared; empty if it compared none.
         reports: The last progress report of each stage.
     """
 
     host: Host
     allocators: tuple[str, ...] = ()
+    digests: tuple[str, ...] = ()
     reports: tuple[Report, ...]
 
 
@@ -77,9 +82,12 @@ def record_search() -> None:
     with contextlib.chdir(ROOT):
         prepared = prepare(SearchRequest(model=MODEL, output=output, provider=("cpu",), history=False))
         result = search(prepared, lambda progress: last.__setitem__(progress.stage, progress))
+        options = make_space_options(prepared.request, choose_providers(("cpu",), {}))
+        variants = list_graph_variants(build_space(prepared.host, prepared.model, options))
+        digests = digest_graphs(prepared.model, [variant.config for variant in variants])
     path_of_trials(output).unlink()
     reports = tuple(make_report(each) for each in last.values())
-    recording = Recording(host=prepared.host, allocators=tuple(find_allocators()), reports=reports)
+    recording = Recording(host=prepared.host, allocators=tuple(find_allocators()), digests=digests, reports=reports)
     (HERE / "search.json").write_bytes(msgspec.json.format(msgspec.json.encode(recording)) + b"\n")
     assert result.record.evidence.verdict == "faster", "the transcript shows a search that finds something"
 
@@ -117,6 +125,7 @@ def prepare_on(recording: Recording) -> PreparedSearch:
         find_allocators: lambda: dict.fromkeys(recording.allocators, ""),
         find_runtime_packages: lambda: (RuntimePackage("onnxruntime", runtime.onnxruntime),),
         ask_for_runtime: lambda: runtime,
+        digest_graphs: lambda model, configs: recording.digests or ("",) * len(configs),
     }
     with replaced(replacements):
         return prepare(SearchRequest(model=str(ROOT / MODEL), provider=("cpu",), history=False))

@@ -19,6 +19,7 @@ def space(values: Values, output: JsonOptions) -> None:
     from ortune.knobs.build import fixed_options
     from ortune.model import read_model
     from ortune.tuning.prepare import make_space_options
+    from ortune.worker.graphs import merge_same_programs
     from ortune.worker.installed import is_installed
     from ortune.worker.providers import choose_providers
     from ortune.worker.working_inputs import check_inputs
@@ -36,20 +37,22 @@ def space(values: Values, output: JsonOptions) -> None:
             fault = error
     else:
         show_warning(make_console(stderr=True), warn_missing_runtime())
-    found = build_space(read_host(), info, make_space_options(request, choice))
+    listed = build_space(read_host(), info, make_space_options(request, choice))
+    found = merge_same_programs(listed, [info]) if is_installed() else listed
     if output.json:
         data = {
             "dimensions": found.dimensions,
             "rules": found.rules,
             "skipped": found.skipped,
             "faults": choice.faults,
+            "twins": {twin.variant.label: twin.same_as.label for twin in found.twins},
             "candidates": found.candidates,
         }
         print_json(data, enc_hook=sorted)
     else:
         from ortune.console.space import show_space
 
-        show_space(make_console(), found, choice.faults, feed)
+        show_space(make_console(), found, len(listed.candidates), choice.faults, feed)
     if failure:
         show_warning(make_console(stderr=True), warn_unchecked_inputs(failure))
     if fault:

@@ -68,6 +68,8 @@ def show_comparison(console: Console, comparison: BenchResult) -> None:
         if row.failure:
             failure = f"{row.failure.title}: {row.failure.message}"
             show_note(console, "failed", f"{row.name}: {failure}", "bold red")
+    for name, same_as in comparison.twins.items():
+        show_note(console, "same", f"{name} is the same program as {same_as}: both have the same optimized graph.")
     speedups = [row.speedup for row in comparison.rows if row.speedup]
     if speedups:
         first = speedups[0]

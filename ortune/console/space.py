@@ -23,12 +23,13 @@ MOST_LISTED_VALUES = 8
 """Maximum number of values between choices that are listed."""
 
 
-def show_space(console: Console, space: SearchSpace, faults: Mapping[str, str], feed: Feed) -> None:
+def show_space(console: Console, space: SearchSpace, n_listed: int, faults: Mapping[str, str], feed: Feed) -> None:
     """Print a search space.
 
     Args:
         console: Where to print.
         space: The search space.
+        n_listed: Number of its candidates before those that are the same program were merged.
         faults: Why execution providers do not work here, by name.
         feed: What the model would be measured with.
     """
@@ -72,8 +73,21 @@ def show_space(console: Console, space: SearchSpace, faults: Mapping[str, str], 
         console.print()
     for name, why in [*((each.knob.id, each.why) for each in space.skipped), *faults.items()]:
         console.print(Text.assemble(("not tried  ", "dim"), f"{name}: {why}"))
+    _show_twins(console, space)
     n_candidates = format_count(len(space.candidates), "distinct candidate")
-    console.print(Text.assemble((n_candidates, "bold"), ", including the baseline"))
+    merged = f"; {n_listed} before those that are the same program were merged" if space.twins else ""
+    console.print(Text.assemble((n_candidates, "bold"), f", including the baseline{merged}"))
+
+
+def _show_twins(console: Console, space: SearchSpace) -> None:
+    """Print which settings are the same program as others."""
+    for twin in space.twins:
+        if len(twin.variant.chosen) == 1:
+            same = f"{twin.variant.label}: the same optimized graph as {twin.same_as.label}"
+            console.print(Text.assemble(("merged  ", "dim"), same))
+    if n_combined := sum(len(twin.variant.chosen) > 1 for twin in space.twins):
+        combined = format_count(n_combined, "combination") + " of settings of the graph: the same graphs as others"
+        console.print(Text.assemble(("merged  ", "dim"), combined))
 
 
 def _show_indented(console: Console, text: str, style: str = "", indent: int = DIMENSION_INDENT) -> None:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 import statistics
 import time
 from pathlib import Path
@@ -17,6 +16,7 @@ import msgspec
 from ortune.knobs.config import CPU_PROVIDER, DEFAULT, Config
 from ortune.worker.child_process import Enter, answer_parent, ask_child
 from ortune.worker.failure import Failure, make_failure
+from ortune.worker.graphs import write_graph
 from ortune.worker.session import make_session, time_session_creation
 
 UNOPTIMIZED_LEVEL = "ORT_DISABLE_ALL"
@@ -25,11 +25,6 @@ DEFAULT_LEVEL = "ORT_ENABLE_ALL"
 
 WRITTEN_LEVELS = (EXTENDED_LEVEL, DEFAULT_LEVEL)
 """Levels whose optimized graphs are read: without and with layouts for this CPU."""
-
-EXTERNAL_BYTES = "1024"
-"""Weights from this size on are written to a separate file, which is deleted immediately."""
-
-WEIGHTS_FILE = "weights"
 
 REPEAT_BELOW_S = 10.0
 """A session that takes less than this to create is created twice, and the shorter time counts."""
@@ -45,9 +40,6 @@ PROGRESS_FILE = "progress.json"
 
 PLACING = "created a session with the providers"
 """What the child does last. A provider that ends the process then is one that does not work."""
-
-SPARE_FACTOR = 1.5
-"""Disk space to write an optimized graph, as a multiple of the model's size: layouts pad weights."""
 
 
 class OptimizeRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -164,7 +156,9 @@ def optimize_model(request: OptimizeRequest, enter: Enter) -> OptimizedModel:
     for level in WRITTEN_LEVELS:
         _record(request, optimized, "wrote the optimized graph")
         try:
-            graphs = {**optimized.graphs, level: _write_graph(request, level)}
+            path = Path(request.folder) / f"{level}.onnx"
+            write_graph(request.model_path, _at_level(level), path, model_bytes=request.model_bytes)
+            graphs = {**optimized.graphs, level: str(path)}
             optimized = msgspec.structs.replace(optimized, graphs=graphs)
         except Exception as error:  # noqa: BLE001  (not every model can be written, which is reported)
             optimized = _add_missing(optimized, "graphs", make_failure(error, "load").message)
@@ -215,35 +209,6 @@ def _time_run(session: Any, feed_path: Path) -> int:
         session.run(None, sample)
         times.append(time.perf_counter_ns() - start)
     return int(statistics.median(times))
-
-
-def _write_graph(request: OptimizeRequest, level: str) -> str:
-    """Write the optimized graph of a level, without its large weights, and return its path.
-
-    Raises:
-        OSError: There is not enough disk space.
-        Exception: onnxruntime cannot write it.
-    """
-    folder = Path(request.folder)
-    free_bytes = shutil.disk_usage(folder).free
-    if free_bytes < SPARE_FACTOR * request.model_bytes:
-        raise OSError(f"{folder} has only {free_bytes / 1e6:.0f} MB free; set TMPDIR to a folder with more space")
-    path = folder / f"{level}.onnx"
-    config = (
-        _at_level(level)
-        .with_setting("session_options", "optimized_model_filepath", str(path))
-        # Suppresses ONNX Runtime's warning that a graph of the highest level is specific to this CPU.
-        .with_setting("session_options", "log_severity_level", 3)
-        .with_setting("session_config", "session.optimized_model_external_initializers_file_name", WEIGHTS_FILE)
-        .with_setting(
-            "session_config", "session.optimized_model_external_initializers_min_size_in_bytes", EXTERNAL_BYTES
-        )
-    )
-    try:
-        make_session(request.model_path, config)
-    finally:
-        (folder / WEIGHTS_FILE).unlink(missing_ok=True)
-    return str(path)
 
 
 def _place_nodes(request: OptimizeRequest, optimized: OptimizedModel) -> OptimizedModel:

@@ -43,7 +43,8 @@ class Dimension(msgspec.Struct, frozen=True, kw_only=True):
             candidates.
         no_effect_when: Labels of earlier dimensions under which this one has no effect, by name of the dimension.
         alone: Whether it is tried one at a time: a candidate has a value other than the default in at most one of
-            these dimensions. They matter little, and their combinations would multiply the number of candidates.
+            these dimensions, and in those that require it. They matter little, and their combinations would multiply
+            the number of candidates.
         of: What it is a setting of, if choices for different ones that win alone are combined; empty for a setting of
             the whole candidate.
         default_number: Number that the default stands for; None for the threads of ONNX Runtime's default pool.
@@ -74,6 +75,10 @@ class Dimension(msgspec.Struct, frozen=True, kw_only=True):
             if labels.get(name, DEFAULT_LABEL) in without_effect:
                 return True
         return False
+
+    def requires(self, name: str) -> bool:
+        """Return whether the dimension has an effect only if another one is not at its default."""
+        return DEFAULT_LABEL in self.no_effect_when.get(name, ())
 
     def choice(self, label: str) -> Choice:
         """Return the choice with a label.

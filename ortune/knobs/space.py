@@ -48,6 +48,23 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
         """A short description, such as `intra threads=2 · affinity=2`."""
         return describe(self.config)
 
+    @property
+    def chosen(self) -> dict[str, str]:
+        """The labels that are not the default."""
+        return {name: label for name, label in self.labels.items() if label != DEFAULT_LABEL}
+
+
+class Twin(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of the optimized graph with which a model is the same program as with others.
+
+    Attributes:
+        variant: The settings.
+        same_as: Those that are tried in their place.
+    """
+
+    variant: Candidate
+    same_as: Candidate
+
 
 def _number_of(choice: Choice) -> int:
     """Return the number of a choice; 0 for the default."""
@@ -69,6 +86,7 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         base: What all candidates have in common, and what they are compared with: ONNX Runtime's default, unless the
             user fixes a knob or chooses another provider than the CPU.
         plugins: Plugins that contain the providers that are not part of onnxruntime, by the provider's name.
+        twins: Settings of the optimized graph that are the same program as others.
     """
 
     dimensions: tuple[Dimension, ...]
@@ -77,6 +95,7 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     rules: tuple[Rule, ...] = ()
     base: Config = DEFAULT
     plugins: Mapping[str, Plugin] = {}
+    twins: tuple[Twin, ...] = ()
 
     @property
     def fitting(self) -> Candidate | None:
@@ -115,10 +134,12 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         labels: dict[str, str] = {}
         config = self.base
         why = []
-        taken = False
+        taken: list[str] = []
         for dimension in self.dimensions:
             is_combined = bool(dimension.of) and not listed
-            if (dimension.alone and taken and not is_combined) or dimension.has_no_effect(labels):
+            if dimension.has_no_effect(labels):
+                continue
+            if dimension.alone and taken and not is_combined and not dimension.requires(taken[-1]):
                 continue
             choice = dimension.choice(choose(dimension))
             value: object = choice.value
@@ -131,13 +152,54 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True, dict=True):
                 knob = dimension.knob
                 config = config.with_setting(knob.where, knob.name, value, knob.provider)
                 why.append(choice.why)
-                taken = taken or dimension.alone
+                taken += [dimension.name] if dimension.alone else []
+        if (merged := self.merge_labels(labels)) != labels:
+            return self.draw(lambda dimension: merged.get(dimension.name, DEFAULT_LABEL), listed=listed)
         config = self._normalize(config)
         if not self.base.is_default:
             # What the user fixed is kept even if it has no effect here.
             fixed = {name: in_order({**getattr(config, name), **getattr(self.base, name)}) for name in ENTRIES}
             config = msgspec.structs.replace(config, **fixed)
         return Candidate(config=config, why=tuple(why), labels=labels)
+
+    def merge_labels(self, labels: Mapping[str, str]) -> Mapping[str, str]:
+        """Return labels with the settings that twins are tried as; the labels themselves if they have no twin."""
+        if not self.twins:
+            return labels
+        own = frozenset(item for item in labels.items() if item[0] in self._merged_names and item[1] != DEFAULT_LABEL)
+        same_as = self._same_as.get(own)
+        if same_as is None:
+            return labels
+        return {**{name: label for name, label in labels.items() if name not in self._merged_names}, **same_as}
+
+    def _merge_settings(self, config: Config) -> Config:
+        """Return a config with the settings that twins are tried as."""
+        own = self._settings_of_twins(config)
+        twins = (twin for twin in self.twins if self._settings_of_twins(twin.variant.config) == own)
+        twin = next(twins, None)
+        if twin is None:
+            return config
+        merged = self._settings_of_twins(twin.same_as.config)
+        for field in ("session_options", "session_config"):
+            others = {name: value for name, value in getattr(config, field).items() if name not in own}
+            tried = {name: value for name, value in getattr(twin.same_as.config, field).items() if name in merged}
+            config = msgspec.structs.replace(config, **{field: others | tried})
+        return self._normalize(config)
+
+    def _settings_of_twins(self, config: Config) -> dict[str, object]:
+        """Return the settings in which twins differ."""
+        settings = {**config.session_options, **config.session_config}
+        return {name: value for name, value in settings.items() if name in self._merged_names}
+
+    @functools.cached_property
+    def _same_as(self) -> Mapping[frozenset[tuple[str, str]], Mapping[str, str]]:
+        """The labels that twins are tried as, by their own labels."""
+        return {frozenset(twin.variant.chosen.items()): twin.same_as.chosen for twin in self.twins}
+
+    @functools.cached_property
+    def _merged_names(self) -> frozenset[str]:
+        """Names of the dimensions in which twins differ."""
+        return frozenset(name for twin in self.twins for name in twin.variant.labels)
 
     def _normalize(self, config: Config) -> Config:
         """Return a config without settings that have no effect."""
@@ -228,7 +290,11 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return list(found.values())
 
     def find(self, config: Config) -> Candidate | None:
-        """Return the candidate with a config, even if it has a value between choices, or None if there is none."""
+        """Return the candidate with a config, even if it has a value between choices, or None if there is none.
+
+        That of a config with a twin is the one that is tried in its place.
+        """
+        config = self._merge_settings(config)
         if config.key in self.numbers:
             return self.candidates[self.numbers[config.key]]
         labels = {dimension.name: str(config.settings.get(dimension.knob.name)) for dimension in self.dimensions}

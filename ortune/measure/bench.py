@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -17,6 +17,7 @@ from ortune.measure.paired_run import PairedRun, Side
 from ortune.measure.providers import allow_for_providers
 from ortune.model.identity import ModelIdentity
 from ortune.worker import Runtime
+from ortune.worker.graphs import find_twins
 from ortune.workload import Workload
 
 USUAL_BENCH_BUDGET_S = 20.0
@@ -40,6 +41,8 @@ class BenchResult(Comparison, frozen=True, kw_only=True):
         runtime: The software.
         topology: The CPUs of the host; None for programs.
         usable: Those that the comparison could use; empty for programs.
+        twins: Configs that are the same program as an earlier one, by name: they differ only in settings that change
+            nothing in the optimized graph.
     """
 
     workload: Workload
@@ -48,6 +51,7 @@ class BenchResult(Comparison, frozen=True, kw_only=True):
     runtime: Runtime
     topology: Topology | None = None
     usable: Cpus = ()
+    twins: Mapping[str, str] = {}
 
 
 def bench(
@@ -70,6 +74,8 @@ def bench(
             too small.
     """
     sides = (Side(name=BASELINE, config=setup.base), *sides)
+    configs = {side.name: side.config for side in sides}
+    twins = find_twins(setup.program.model, configs, setup.host.n_default_threads)
     with open_comparison(msgspec.structs.replace(setup, n_sides=len(sides))) as opened:
         opened = fit_objective(opened)
         comparison = compare(opened, sides, observe, budget_s=budget_s)
@@ -84,6 +90,7 @@ def bench(
             runtime=opened.runtime,
             topology=setup.host.topology,
             usable=setup.host.limits.usable,
+            twins=twins,
         )
 
 

@@ -47,7 +47,15 @@ from ortune.program.observation import (
 from ortune.program.process import SUPERVISOR_ENDED, ProgramProcess
 from ortune.program.runner import FEW_CALLS, FIRST_RUN_DEADLINE_S, SHORTEST_STAY_NS
 from ortune.program.server import LoadGenerator, Server
-from ortune.program.space import NOT_OFFERED, OF_SESSIONS, ProgramModel, ProgramSpace, build_program_space, is_default
+from ortune.program.space import (
+    NOT_OFFERED,
+    OF_SESSIONS,
+    ProgramModel,
+    ProgramSpace,
+    build_program_space,
+    is_default,
+    resolve,
+)
 from ortune.program.task import ProgramTask, can_encode, parse_call
 from ortune.record.files import check_record_writable
 from ortune.replaceable import replaceable
@@ -57,6 +65,7 @@ from ortune.steps import enter_step
 from ortune.times import read_clock_s
 from ortune.tuning.resume import find_unfinished
 from ortune.worker import Failure, Runtime
+from ortune.worker.graphs import merge_same_programs
 from ortune.worker.installed import find_installed_version
 from ortune.worker.owned_folder import OwnedFolder
 from ortune.workload import Goal
@@ -189,13 +198,17 @@ def prepare_program(request: ProgramSearchRequest) -> PreparedProgram:
         allocators=tuple(find_allocators()),
         onnxruntime=version,
     )
-    space = build_program_space(
+    listed = build_program_space(
         host,
         models,
         options,
         libraries=tuple(dict.fromkeys(name for process in processes for name in process.libraries)),
         own_workers=task.own_workers,
     )
+    infos = [model.info for model in models if model.info]
+    space = listed
+    if len(infos) == len(models):
+        space = merge_same_programs(listed, infos, lambda config, number: resolve(config, models[number]))
     return PreparedProgram(
         request=request,
         task=task,

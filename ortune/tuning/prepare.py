@@ -25,6 +25,7 @@ from ortune.tuning.resume import find_unfinished
 from ortune.tuning.situation import Situation
 from ortune.tuning.suggest import SuggestedConfig, suggest
 from ortune.worker.executor import WORKER_COMMAND
+from ortune.worker.graphs import merge_same_programs
 from ortune.worker.installed import find_installed_version, require_runtime
 from ortune.worker.providers import ChosenProviders, choose_providers
 
@@ -91,7 +92,8 @@ def prepare(request: SearchRequest) -> PreparedSearch:
     enter_step("checking execution providers")
     choice = choose_providers(request.provider, fixed_options(request.fix))
     enter_step("making the search space")
-    space = build_space(setup.host, setup.model, make_space_options(request, choice, n_cases=setup.feed.n_cases))
+    options = make_space_options(request, choice, n_cases=setup.feed.n_cases)
+    space = merge_same_programs(build_space(setup.host, setup.model, options), [setup.model])
     check_space_captures(space, setup)
     hints: tuple[Config, ...] = ()
     suggested: tuple[Config, ...] = ()
@@ -99,7 +101,8 @@ def prepare(request: SearchRequest) -> PreparedSearch:
         host_class = HostClass.of(setup.host)
         if history := find_history(request):
             known = recall(history, host_class, setup.model.traits, setup.goal)
-            hints = tuple(config for config in known if space.find(config))
+            found = [candidate.config for config in known if (candidate := space.find(config))]
+            hints = tuple({config.key: config for config in found}.values())
         situation = Situation.of(host_class, setup.goal, has_background_load=request.beside is not None)
         if isinstance(suggestion := suggest(space, situation, read_effects()), SuggestedConfig):
             suggested = (suggestion.config,)

@@ -25,7 +25,7 @@ from ortune.host.allocators import find_allocators
 from ortune.host.conditions import Conditions, read_conditions
 from ortune.host.read import read_host
 from ortune.host.topology import Quota
-from ortune.knobs import Config
+from ortune.knobs import Config, ids
 from ortune.model import ModelInfo
 from ortune.model.child import read_in_child
 from ortune.program.executor import open_program_executor
@@ -39,6 +39,7 @@ from ortune.worker.colocated import ColocatedBlock, ColocatedCandidates, join_bl
 from ortune.worker.devices import Devices, read_devices
 from ortune.worker.executor import ReferenceOutputs, open_workers
 from ortune.worker.failure import FailureKind
+from ortune.worker.graphs import digest_graphs, keep_graph_settings
 from ortune.worker.installed import RuntimePackage, find_runtime_packages
 from ortune.worker.runtime import ask_for_runtime, read_installed_runtime
 from ortune.workload import Feed, Load
@@ -104,6 +105,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         launch_noise: The same from launch to launch.
         contended_share: Share of blocks in which other processes use the CPUs.
         contention: How many times as long calls take in them.
+        graphs: Name of the optimized graph, by optimization level. That of others is not known.
         interrupt_at: Number of the block at which the user presses Ctrl+C; None if they do not.
         wrong_program: Whether a program prints something else with other settings.
         seed: Random seed of the noise.
@@ -126,6 +128,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     launch_noise: float = 0.005
     contended_share: float = 0.0
     contention: float = 2.0
+    graphs: Mapping[str, str] = {}
     interrupt_at: int | None = None
     wrong_program: bool = False
     seed: int = 0
@@ -161,6 +164,12 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             if effect.failure:
                 return Failure(kind=effect.failure, stage="load", message=f"simulated {effect.failure}")
         return None
+
+    def name_graph(self, config: Config) -> str:
+        """Return the digest of the optimized graph; empty if it is not known."""
+        settings = keep_graph_settings(config).settings
+        graph = self.graphs.get(str(settings.pop(ids.GRAPH_OPTIMIZATION_LEVEL, "ORT_ENABLE_ALL")), "")
+        return f"{graph} {settings}" if graph else ""
 
     def is_deadly(self, config: Config) -> bool:
         """Return whether the process of a config dies when it is measured."""
@@ -336,6 +345,7 @@ def list_replacements(scenario: Scenario) -> dict[Callable[..., Any], Callable[.
         open_colocated: SimulatedColocated,
         open_program_executor: open_simulated_programs,
         observe_program: lambda *arguments: observe(Path("model.onnx").resolve()),
+        digest_graphs: lambda model, configs: tuple(map(scenario.name_graph, configs)),
     }
     if scenario.is_here:
         return measured
