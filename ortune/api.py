@@ -50,20 +50,22 @@ def takes_options_of(request: type[Request]) -> Callable[[Function], Function]:
 
     def decorate(function: Function) -> Function:
         own = dict(inspect.signature(function).parameters)
-        declared = {name: each for name, each in options_of(request).items() if "python" in each.option.interfaces}
-        defaults = {each: getattr(request, each, None) for each in declared}
+        options = {
+            name: declared for name, declared in options_of(request).items() if "python" in declared.option.interfaces
+        }
+        defaults = {name: getattr(request, name, None) for name in options}
         parameters = [
-            each.replace(annotation=declared[name].option.accepts) if name in declared else each
-            for name, each in own.items()
-            if each.kind is not inspect.Parameter.VAR_KEYWORD
+            parameter.replace(annotation=options[name].option.accepts) if name in options else parameter
+            for name, parameter in own.items()
+            if parameter.kind is not inspect.Parameter.VAR_KEYWORD
         ]
         progress = own.pop("progress", None)
-        parameters = [each for each in parameters if each.name != "progress"]
+        parameters = [parameter for parameter in parameters if parameter.name != "progress"]
         parameters += [
             inspect.Parameter(
-                name, inspect.Parameter.KEYWORD_ONLY, default=defaults[name], annotation=each.option.accepts
+                name, inspect.Parameter.KEYWORD_ONLY, default=defaults[name], annotation=declared.option.accepts
             )
-            for name, each in declared.items()
+            for name, declared in options.items()
             if name not in own
         ]
         if progress is not None:
@@ -71,7 +73,8 @@ def takes_options_of(request: type[Request]) -> Callable[[Function], Function]:
         signature = inspect.signature(function)
         function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         lines = [
-            describe_parameter(name, each.option.describe(), each.option.default) for name, each in declared.items()
+            describe_parameter(name, declared.option.describe(), declared.option.default)
+            for name, declared in options.items()
         ]
         lines += [textwrap.indent(PROGRESS, " " * 4)] if progress is not None else []
         document = inspect.cleandoc(function.__doc__ or "")

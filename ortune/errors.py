@@ -111,7 +111,7 @@ class OrtuneError(Exception):
         """
         named = " ".join(part for part in (f"{where}:" if where else "", spell(self.option, "")) if part)
         message = spell_options(self.message, spell)
-        lines = [f"{named} {message}" if self.option else message, *(f"  {each}" for each in self.details)]
+        lines = [f"{named} {message}" if self.option else message, *(f"  {detail}" for detail in self.details)]
         return "\n".join(map(printable, lines)), printable(spell_options(self.hint, spell))
 
     def __str__(self) -> str:

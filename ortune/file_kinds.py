@@ -149,7 +149,7 @@ def advise_for(kind: str, path: str) -> str:
 def find_similar(path: Path) -> str:
     """Return the path of a file with a similar name in the same folder; empty if there is none."""
     try:
-        names = [each.name for each, _ in zip(sorted(path.parent.iterdir()), range(MOST_NAMES), strict=False)]
+        names = [sibling.name for sibling, _ in zip(sorted(path.parent.iterdir()), range(MOST_NAMES), strict=False)]
     except OSError:
         return ""
     near = difflib.get_close_matches(path.name, names, n=1, cutoff=0.7)

@@ -50,12 +50,12 @@ def list_paths(value: Any) -> Iterator[str]:
 
     A folder comes before its files, so that one that is elsewhere is not looked into.
     """
-    for each in value if isinstance(value, list) else [value]:
-        if isinstance(each, str):
-            yield each
-            yield from each.split("@")
+    for entry in value if isinstance(value, list) else [value]:
+        if isinstance(entry, str):
+            yield entry
+            yield from entry.split("@")
             for pattern in CONTENTS:
-                yield from map(str, Path(each).glob(pattern))
+                yield from map(str, Path(entry).glob(pattern))
 
 
 def is_in_working_folder(path: str) -> bool:

@@ -203,7 +203,7 @@ def _find_options(request_type: type[Request]) -> Mapping[str, DeclaredOption]:
     hints = typing.get_type_hints(request_type, include_extras=True)
     found = {}
     for name in field_names(request_type):
-        declared = [each for each in getattr(hints[name], "__metadata__", ()) if isinstance(each, Option)]
+        declared = [option for option in getattr(hints[name], "__metadata__", ()) if isinstance(option, Option)]
         if declared:
             required = not hasattr(request_type, name)
             found[name] = DeclaredOption(name=name, option=declared[0], required=required)
@@ -233,22 +233,24 @@ def make_request(
     Raises:
         UsageError: An option is unknown or missing, or a value is not valid. The error names the option.
     """
-    declared = {name: each for name, each in options_of(request_type).items() if interface in each.option.interfaces}
+    options = {
+        name: declared for name, declared in options_of(request_type).items() if interface in declared.option.interfaces
+    }
     parsed = {}
     for name, value in values.items():
-        if name not in declared:
+        if name not in options:
             if interface == "toml" and name in options_of(request_type):
                 raise UsageError("cannot be in a file.", "Pass it on the command line.", option=name)
             import difflib
 
-            near = difflib.get_close_matches(name, declared, n=1)
-            known = f"Did you mean {{{near[0]}}}?" if near else f"Known are {', '.join(declared)}."
+            near = difflib.get_close_matches(name, options, n=1)
+            known = f"Did you mean {{{near[0]}}}?" if near else f"Known are {', '.join(options)}."
             raise UsageError("is not an option.", known, option=name)
         if value is not None:
-            parsed[name] = parse_value(declared[name], value)
-    for name, each in declared.items():
-        if each.required and name not in parsed:
-            raise UsageError("is missing.", each.option.describe(), option=name)
+            parsed[name] = parse_value(options[name], value)
+    for name, declared in options.items():
+        if declared.required and name not in parsed:
+            raise UsageError("is missing.", declared.option.describe(), option=name)
     return request_type(**parsed)
 
 
@@ -380,7 +382,7 @@ def parse_texts(value: Any) -> tuple[str, ...]:
     if isinstance(value, str) or hasattr(value, "__fspath__"):
         return (str(value),)
     if isinstance(value, Iterable) and not isinstance(value, (bytes, Mapping)):
-        return tuple(parse_text(each) for each in value)
+        return tuple(parse_text(entry) for entry in value)
     raise UsageError(f"{show(value)}: must be a text or a list of texts.")
 
 

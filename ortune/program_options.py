@@ -203,7 +203,7 @@ class LoadOptions(Request):
     def given_load(self) -> Load | None:
         """The load, or None if no option describes one."""
         given = (self.clients, self.sessions, self.processes, self.rate, self.arrival_process, self.is_pinned or None)
-        return None if all(each is None for each in given) else self.load
+        return None if all(option is None for option in given) else self.load
 
 
 class QuietOptions(Request):

@@ -108,7 +108,7 @@ def parse_limits(value: Any) -> tuple[Limit, ...]:
     from ortune.workload import Limit, parse_limit
 
     given = [value] if isinstance(value, (str, Limit)) else list(value)
-    return tuple(each if isinstance(each, Limit) else parse_limit(parse_text(each)) for each in given)
+    return tuple(limit if isinstance(limit, Limit) else parse_limit(parse_text(limit)) for limit in given)
 
 
 def parse_batches(value: Any) -> tuple[int, ...]:
@@ -191,12 +191,12 @@ def parse_slos(value: Any) -> tuple[tuple[str, Limit], ...]:
     if isinstance(value, Mapping):
         return tuple((parse_text(name), parse_slo(limit)) for name, limit in value.items())
     found = []
-    for each in [value] if isinstance(value, str) or not isinstance(value, (list, tuple)) else value:
-        name, target = "", each
-        if isinstance(each, str):
+    for entry in [value] if isinstance(value, str) or not isinstance(value, (list, tuple)) else value:
+        name, target = "", entry
+        if isinstance(entry, str):
             # The target may have an equals sign of its own: p99<=50ms.
-            place = each.rfind("=", 0, each.find("<") if "<" in each else None)
-            name, target = (each[:place], each[place + 1 :]) if place > 0 else ("", each)
+            place = entry.rfind("=", 0, entry.find("<") if "<" in entry else None)
+            name, target = (entry[:place], entry[place + 1 :]) if place > 0 else ("", entry)
         found.append((name, parse_slo(target)))
     return tuple(found)
 
@@ -248,7 +248,7 @@ def parse_model_rates(value: Any) -> tuple[tuple[str, float], ...]:
 def parse_process_counts(value: Any) -> tuple[int, ...]:
     """Parse numbers of processes: `4`, `"1,2,4"` or `[1, 2, 4]`."""
     given = value if isinstance(value, (list, tuple)) else [value]
-    parts = [part for each in given for part in (each.split(",") if isinstance(each, str) else [each])]
+    parts = [part for entry in given for part in (entry.split(",") if isinstance(entry, str) else [entry])]
     if not parts:
         raise UsageError("there are no numbers of processes.", "Write {processes=1,2,4}.")
     return tuple(sorted({parse_count(1, MOST_PROCESSES)(part) for part in parts}))

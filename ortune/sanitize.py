@@ -37,7 +37,7 @@ def printable(text: str) -> str:
     keeps its length.
     """
     if not text.isprintable():
-        text = "".join(each if each.isprintable() else _picture(each) for each in text)
+        text = "".join(character if character.isprintable() else _picture(character) for character in text)
     return LOG_COMMAND.sub("\N{FULLWIDTH NUMBER SIGN}", text)
 
 
@@ -132,9 +132,9 @@ def _replace_surrogates(value: Any) -> Any:
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, dict):
-        return {_replace_surrogates(name): _replace_surrogates(each) for name, each in value.items()}
+        return {_replace_surrogates(name): _replace_surrogates(inner) for name, inner in value.items()}
     if isinstance(value, (tuple, list)):
-        return [_replace_surrogates(each) for each in value]
+        return [_replace_surrogates(element) for element in value]
     return value
 
 
@@ -145,7 +145,10 @@ def escape_json(document: str) -> str:
     `LOG_COMMAND`.
     """
     if not document.replace("\n", "").isprintable():
-        document = "".join(each if each == "\n" or each.isprintable() else escape_utf16(each) for each in document)
+        document = "".join(
+            character if character == "\n" or character.isprintable() else escape_utf16(character)
+            for character in document
+        )
     return LOG_COMMAND.sub(lambda found: escape_utf16(found[0]), document)
 
 

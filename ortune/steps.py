@@ -49,4 +49,4 @@ def observe_steps(observe: ObserveStep) -> Iterator[None]:
             end_steps()
         else:
             observe("", False)
-        _observers[:] = [each for each in _observers if each is not observe]
+        _observers[:] = [observer for observer in _observers if observer is not observe]

@@ -66,7 +66,7 @@ def replace_characters(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
     text = error.object[error.start : error.end]
-    return "".join(LOOKALIKES.get(each, "?") for each in text), error.end
+    return "".join(LOOKALIKES.get(character, "?") for character in text), error.end
 
 
 def find_descriptor(path: Path) -> int | None:

@@ -122,10 +122,10 @@ def _check_numbers(path: Path, value: Any, place: str) -> None:
     """
     if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
         raise UsageError(f"{path}: {place[:200]} is a number that does not fit into 64 bits.", "Correct it.")
-    for key, each in value.items() if isinstance(value, dict) else ():
-        _check_numbers(path, each, f"{place}.{key}" if place else key)
-    for each in value if isinstance(value, list) else ():
-        _check_numbers(path, each, place)
+    for key, inner in value.items() if isinstance(value, dict) else ():
+        _check_numbers(path, inner, f"{place}.{key}" if place else key)
+    for element in value if isinstance(value, list) else ():
+        _check_numbers(path, element, place)
 
 
 def _find_line_of_table(text: str, table: str) -> int:

@@ -407,23 +407,8 @@ def test_conditional_expressions_are_not_nested() -> None:
     assert name_lines(is_nested) == []
 
 
-NAME_THEIR_ITEMS = {
-    "apply",
-    "cli",
-    "doctor",
-    "export",
-    "gates",
-    "host",
-    "knobs",
-    "model",
-    "planning",
-    "profile",
-    "queueing",
-    "record",
-    "worker",
-    "workload",
-}
-"""Packages where this is done."""
+WITH_UNNAMED_ITEMS = {"measure", "program", "tuning"}
+"""Packages where this is not done yet."""
 
 
 def test_variables_say_what_they_hold() -> None:
@@ -433,7 +418,7 @@ def test_variables_say_what_they_hold() -> None:
             (isinstance(node, ast.Name) and node.id == "each") or (isinstance(node, ast.arg) and node.arg == "each")
         )
     )
-    assert not [place for place in found if package_of(place.partition(":")[0]) in NAME_THEIR_ITEMS]
+    assert not [place for place in found if package_of(place.partition(":")[0]) not in WITH_UNNAMED_ITEMS]
 
 
 MOST_DEEP_IMPORTS = 2650

@@ -99,8 +99,8 @@ def show_tables(console: Console, comparison: BenchResult) -> None:
     if Measurement.get(console, console.options.update(width=UNLIMITED_WIDTH), table).maximum > console.width:
         ratios = make_comparison_table(comparison, with_figures=False, with_ratios=True)
         tables = [ratios, make_comparison_table(comparison, with_figures=True, with_ratios=False)]
-    for each in tables:
-        console.print(each)
+    for table in tables:
+        console.print(table)
         console.print()
 
 

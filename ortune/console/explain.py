@@ -141,8 +141,8 @@ def explain_gates(results: Sequence[GateResult | GateError]) -> list[Explanation
             "done, and is then inconclusive.",
         )
     ]
-    measured = [each for each in results if isinstance(each, GateResult)]
-    confidences = [finding.slowdown.confidence for each in measured for finding in each.findings]
+    measured = [result for result in results if isinstance(result, GateResult)]
+    confidences = [finding.slowdown.confidence for result in measured for finding in result.findings]
     if confidences:
         found.append(
             (
@@ -161,7 +161,7 @@ def explain_gates(results: Sequence[GateResult | GateError]) -> list[Explanation
             )
         )
         return found
-    return [*found, *(part for each in measured for part in _explain_figures(each))]
+    return [*found, *(part for result in measured for part in _explain_figures(result))]
 
 
 def _explain_figures(result: GateResult) -> list[Explanation]:
@@ -274,5 +274,5 @@ def explain_noise(noise: Noise, counted: str = "result") -> str:
 
 def _as_slowdown(interval: Interval) -> str:
     estimate, low, high = (100 * (ratio - 1) for ratio in (interval.estimate, interval.low, interval.high))
-    texts = (f"{'+' * (each >= 0)}{format_digits(each, 2)}%" for each in (estimate, low, high))
+    texts = (f"{'+' * (percent >= 0)}{format_digits(percent, 2)}%" for percent in (estimate, low, high))
     return "{} [{}, {}]".format(*texts)

@@ -32,7 +32,7 @@ def show_fleet_comparison(console: Console, comparison: FleetComparison) -> None
         name = row.model or (ALL if len(models) > 1 else comparison.rows[0].model)
         table.add_row(name, row.metric, *_describe_arms(row), _describe_speedup(row), style="bold" if decides else "")
     console.print(table)
-    row = next(each for each in comparison.total if each.metric == comparison.metric)
+    row = next(total for total in comparison.total if total.metric == comparison.metric)
     counts = " and ".join(
         f"{format_count(arm.n_processes, noun, many)} on {format_count(arm.n_hosts, 'host')}"
         for arm, noun, many in (

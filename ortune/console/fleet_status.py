@@ -61,7 +61,7 @@ def show_study(console: Console, study: StudyStatus) -> None:
         grid.add_row("config", f"{describe(study.config)} ({study.verdict.replace('_', ' ')})")
     if study.hosts:
         grid.add_row("verified", describe_hosts(study.hosts))
-        add_hosts(grid, study.hosts, {each.host: each.node for each in study.nodes})
+        add_hosts(grid, study.hosts, {status.host: status.node for status in study.nodes})
     console.print(grid)
     if study.unread:
         show_warning(console, f"The result cannot be used: {study.unread}")
@@ -76,20 +76,20 @@ def show_nodes(console: Console, nodes: Sequence[NodeStatus]) -> None:
     table = make_table()
     for column in ("host", "in records", "stage", "measured", "noise", "speedup", "verified"):
         table.add_column(column, overflow="fold")
-    for each in nodes:
+    for status in nodes:
         table.add_row(
-            each.node,
-            each.host,
-            each.stage,
-            str(each.n_measured) if each.n_measured else "",
-            "" if each.noise is None else f"{each.noise:.1%}",
-            format_node_speedup(each),
-            " ".join(part for part in (each.started[:16].replace("T", " "), "(busy)" * each.contended) if part),
+            status.node,
+            status.host,
+            status.stage,
+            str(status.n_measured) if status.n_measured else "",
+            "" if status.noise is None else f"{status.noise:.1%}",
+            format_node_speedup(status),
+            " ".join(part for part in (status.started[:16].replace("T", " "), "(busy)" * status.contended) if part),
         )
     console.print(table)
-    for each in nodes:
-        if each.unfit:
-            show_note(console, "not used", f"{each.node}: {each.unfit}")
+    for status in nodes:
+        if status.unfit:
+            show_note(console, "not used", f"{status.node}: {status.unfit}")
 
 
 def format_node_speedup(node: NodeStatus) -> Text | str:
@@ -109,8 +109,8 @@ def format_node_speedup(node: NodeStatus) -> Text | str:
 
 def show_unread(console: Console, unread: Sequence[Unread]) -> None:
     """Print which results cannot be used."""
-    for each in unread:
-        show_warning(console, f"{each.study} is left out: {each.reason}")
+    for result in unread:
+        show_warning(console, f"{result.study} is left out: {result.reason}")
 
 
 def show_expired(console: Console, expired: Sequence[Expired], *, n_records: int, removed: bool) -> None:
@@ -128,13 +128,13 @@ def show_expired(console: Console, expired: Sequence[Expired], *, n_records: int
     table = make_table()
     for column in ("model", "host", "reason"):
         table.add_column(column, overflow="fold")
-    for each in expired:
-        kept = [f"not removed, because {each.kept}"] if each.kept else []
-        table.add_row(each.model, each.node or "all", "; ".join([*each.reasons, *kept]))
+    for entry in expired:
+        kept = [f"not removed, because {entry.kept}"] if entry.kept else []
+        table.add_row(entry.model, entry.node or "all", "; ".join([*entry.reasons, *kept]))
     console.print(table)
     console.print()
     if removed:
-        n_removed = sum(not each.kept for each in expired)
+        n_removed = sum(not entry.kept for entry in expired)
         show_note(console, "removed", format_count(n_removed, "entry", "entries"), "green")
     else:
         show_note(console, "next", "Verify again on these hosts, or remove what has expired with --remove.")

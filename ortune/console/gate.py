@@ -136,9 +136,9 @@ class GateDisplay:
             return
         findings = result.findings if isinstance(result, GateResult) else ()
         parts = [describe_finding(finding) for finding in findings]
-        explaining = [each for each in findings if each.decision == result.decision]
+        explaining = [finding for finding in findings if finding.decision == result.decision]
         # The intervals do not show why if no objective has this decision, or if one would fail a gate that runs alone.
-        if not explaining or (result.decision == "inconclusive" and any(each.is_above for each in explaining)):
+        if not explaining or (result.decision == "inconclusive" and any(finding.is_above for finding in explaining)):
             parts.append(result.reason)
         self._print_decision(result, "; ".join(parts))
         for note in result.notes if isinstance(result, GateResult) else ():
@@ -187,7 +187,7 @@ class GateDisplay:
         """Show how many of several gates passed, failed, and so on."""
         if self._quiet:
             return
-        counts = {name: sum(each.decision == name for each in results) for name in STYLES}
+        counts = {name: sum(result.decision == name for result in results) for name in STYLES}
         parts = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
         correction = f"; Holm's correction for {len(results)} gates" if len(results) > 1 else ""
         self._console.print(Text(f"{format_count(len(results), 'gate')}: {parts}{correction}"))
@@ -242,13 +242,13 @@ def describe_measurement(result: GateResult) -> list[str]:
 def describe_rare_calls(result: GateResult) -> list[str]:
     """Return which slow calls may be missing from what passes: those that are too rare to have occurred."""
     names = [
-        each.objective
-        for each in result.findings
-        if (is_total(each.objective) or is_pooled(each.objective)) and each.decision == "pass"
+        finding.objective
+        for finding in result.findings
+        if (is_total(finding.objective) or is_pooled(finding.objective)) and finding.decision == "pass"
     ]
     if not names or result.head.summary is None:
         return []
-    confidence = min(each.slowdown.confidence for each in result.findings)
+    confidence = min(finding.slowdown.confidence for finding in result.findings)
     one_in = result.head.summary.n_calls / -math.log(1 - confidence)
     return [
         f"{', '.join(names)}: contains {format_count(result.head.summary.n_calls, 'call')} of head; a slow call that "

@@ -74,12 +74,12 @@ def show_host_plan(console: Console, plan: HostPlan, path: Path | None) -> None:
     show_host_choice(console, plan)
     for line in describe_sources(plan):
         console.print(Text(line, "dim"))
-    for each in plan.rejected:
+    for rejected in plan.rejected:
         titles = "; ".join(
             f"{model.demand.name}: {deployment.title}"
-            for model, deployment in zip(plan.models, each.deployments, strict=True)
+            for model, deployment in zip(plan.models, rejected.deployments, strict=True)
         )
-        show_note(console, "not used", f"{each.title} ({titles}): {each.problem}", "bold red")
+        show_note(console, "not used", f"{rejected.title} ({titles}): {rejected.problem}", "bold red")
     for warning in find_warnings(plan):
         show_warning(console, warning)
     if path is not None and str(path) != "-":

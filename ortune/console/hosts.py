@@ -27,7 +27,7 @@ def describe_hosts(hosts: HostsEvidence) -> str:
         case "slower":
             return f"Slower on average over {n} hosts"
         case "inconclusive":
-            return f"Over {n} hosts, neither a gain nor a loss is proven" + "".join(f", {each}" for each in worse)
+            return f"Over {n} hosts, neither a gain nor a loss is proven" + "".join(f", {text}" for text in worse)
 
 
 def add_hosts(grid: Table, hosts: HostsEvidence, nodes: Mapping[str, str]) -> None:
@@ -48,7 +48,7 @@ def add_hosts(grid: Table, hosts: HostsEvidence, nodes: Mapping[str, str]) -> No
     grid.add_row("another", add_note(format_speedup(hosts.another), another))
     worst = f"{name(hosts.worst.host)}, as the worst of {hosts.n_hosts}"
     grid.add_row("worst", add_note(format_speedup(hosts.worst), worst))
-    slower = [name(each.host) for each in hosts.hosts if each.slower]
+    slower = [name(host.host) for host in hosts.hosts if host.slower]
     if slower:
         more = f" and {hosts.n_slower - MOST_SHOWN_HOSTS} more" if hosts.n_slower > MOST_SHOWN_HOSTS else ""
         grid.add_row("slower", f"{', '.join(slower[:MOST_SHOWN_HOSTS])}{more}")

@@ -117,7 +117,7 @@ def make_model_grid(model: ObservedModel) -> Table:
     where = f" in {format_count(model.n_processes, 'process', 'processes')}" if model.n_processes > 1 else ""
     grid.add_row("sessions", f"{sessions}{where}, created in {format_duration(model.create_ns)}")
     grid.add_row("options", _format_options(model))
-    providers = "; ".join(", ".join(each) for each in model.providers)
+    providers = "; ".join(", ".join(names) for names in model.providers)
     grid.add_row("providers", providers)
     if model.records:
         grid.add_row("record", ", ".join(model.records))
@@ -139,7 +139,7 @@ def make_model_grid(model: ObservedModel) -> Table:
 
 def _format_options(model: ObservedModel) -> str:
     """Return the options that the program sets, for each kind of session."""
-    texts = [", ".join(f"{name}={value}" for name, value in each.items()) or "none set" for each in model.options]
+    texts = [", ".join(f"{name}={value}" for name, value in options.items()) or "none set" for options in model.options]
     others = f"; also calls {', '.join(model.other_methods)}" if model.other_methods else ""
     return "; or ".join(texts) + others
 
@@ -147,8 +147,8 @@ def _format_options(model: ObservedModel) -> str:
 def format_shapes(seen: SeenShapes) -> str:
     """Return shapes as the option --shape has them, with the types."""
     return ", ".join(
-        f"{each.name}={'?' if each.shape is None else format_shape(each.shape)} {each.dtype}".rstrip()
-        for each in seen.inputs
+        f"{info.name}={'?' if info.shape is None else format_shape(info.shape)} {info.dtype}".rstrip()
+        for info in seen.inputs
     )
 
 
@@ -184,7 +184,7 @@ def show_next_steps(console: Console, observation: Observation) -> None:
     steps = [f"ortune search {'--url http://127.0.0.1:8000/ ' if ran_on else ''}-- {command}"]
     model = observation.models[0]
     if model.path and model.n_calls:
-        saved = next((each for each in observation.saved if each.model == model.name and each.n_samples), None)
+        saved = next((saved for saved in observation.saved if saved.model == model.name and saved.n_samples), None)
         inputs = f" --inputs {shlex.quote(saved.folder)}" if saved else "".join(make_shape_options(model))
         steps.append(f"ortune search {shlex.quote(model.path)}{inputs}")
     console.print(Text("To tune the program, or the model that takes most of the time alone:", "dim"))
@@ -200,5 +200,5 @@ def make_shape_options(model: ObservedModel) -> list[str]:
     """Return the options with which a search uses the most frequent shapes."""
     if not model.shapes:
         return []
-    known = [each for each in model.shapes[0].inputs if each.shape]
-    return [f" --shape {shlex.quote(f'{each.name}={format_shape(each.shape or ())}')}" for each in known]
+    known = [info for info in model.shapes[0].inputs if info.shape]
+    return [f" --shape {shlex.quote(f'{info.name}={format_shape(info.shape or ())}')}" for info in known]

@@ -36,11 +36,11 @@ def show_bundle(console: Console, bundle: Bundle, dropped: Sequence[Sourced], pa
         )
     console.print(table)
     console.print()
-    for each in dropped:
+    for sourced in dropped:
         why = (
             "the same record was given twice"
-            if each.record in bundle.records
+            if sourced.record in bundle.records
             else "another record of an equal search is later, or has more evidence"
         )
-        show_note(console, "skipped", f"{each.source}: {why}")
+        show_note(console, "skipped", f"{sourced.source}: {why}")
     show_note(console, "written", f"{path}, {format_count(len(bundle.records), 'record')}", "green")

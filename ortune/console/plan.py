@@ -107,9 +107,9 @@ def show_plan(console: Console, plan: Plan, path: Path | None) -> None:
     if plan.lengths:
         show_lengths(console, plan.lengths, plan.price_per_hour)
     show_sources(console, plan)
-    for each in plan.screened:
-        if each.problem:
-            show_note(console, "not used", f"{each.deployment.title}: {each.problem}", "bold red")
+    for screened in plan.screened:
+        if screened.problem:
+            show_note(console, "not used", f"{screened.deployment.title}: {screened.problem}", "bold red")
     for warning in find_warnings(plan):
         show_warning(console, warning)
     if path is not None and str(path) != "-":
@@ -129,7 +129,7 @@ def fit_tables(console: Console, plan: Plan) -> list[Table]:
     return [
         make_names_table(plan),
         make_plan_table(plan, ("capacity",)),
-        *(each for each in tables if each.columns[1:]),
+        *(part_table for part_table in tables if part_table.columns[1:]),
     ]
 
 
@@ -252,7 +252,7 @@ def format_latency(found: Estimate) -> str:
     """Return a latency with its interval. A tilde marks one that is predicted."""
     if found.source == "predicted":
         return f"~{format_duration(found.estimate)}"
-    low, high = (format_duration(each) if each is not None else "" for each in (found.low, found.high))
+    low, high = (format_duration(bound) if bound is not None else "" for bound in (found.low, found.high))
     return f"{format_duration(found.estimate)} [{low}, {high}]"
 
 
@@ -263,9 +263,9 @@ def show_choice(console: Console, plan: Plan) -> None:
     show_note(console, "recommended", title, style)
     console.print(Text(format_reason(plan.reason)))
     if plan.rate_per_s and choice.replicas:
-        each = plan.rate_per_s / choice.replicas
+        rate_per_host = plan.rate_per_s / choice.replicas
         hosts = format_count(choice.replicas, "host")
-        console.print(Text(f"{format_rate(plan.rate_per_s)} need {hosts}: {format_rate(each)} each."))
+        console.print(Text(f"{format_rate(plan.rate_per_s)} need {hosts}: {format_rate(rate_per_host)} each."))
     for text in compare_predictions(choice, name_latency(plan)):
         console.print(Text(text))
     if choice.worst_p99_ns is not None:

@@ -41,9 +41,9 @@ def show_lengths(console: Console, lengths: LengthPlan, price_per_hour: float | 
         sizes = ", ".join(map(str, lengths.unfit_sizes))
         text = f"batches of {sizes} items: the longest items do not fit into memory in such batches"
         show_note(console, "not measured", text, "bold yellow")
-    wrong = [each for each in lengths.policies if each.problem]
+    wrong = [policy for policy in lengths.policies if policy.problem]
     if wrong:
-        names = ", ".join(each.title for each in wrong[:3]) + (" and others" if len(wrong) > 3 else "")
+        names = ", ".join(policy.title for policy in wrong[:3]) + (" and others" if len(wrong) > 3 else "")
         text = f"{names}: outputs differ from those of the items alone: {wrong[0].problem}"
         show_note(console, "not used", text, "bold red")
     lines = (
@@ -69,21 +69,21 @@ def make_lengths_table(lengths: LengthPlan, *, with_intervals: bool) -> Table:
     table.add_column("policy", overflow="fold")
     for heading in ("items/s", "ratio", "to one at a time", "calls", "padding"):
         table.add_column(heading, justify="right", overflow="fold")
-    measured = [each for each in lengths.policies if each.items_per_s.source == "measured"]
-    predicted = [each for each in lengths.policies if each.items_per_s.source == "predicted"]
-    for each in (*measured, *predicted[:MOST_PREDICTED]):
-        name = Text(each.title, "bold" if each is lengths.choice else "")
-        if each is lengths.policies[lengths.reference]:
+    measured = [policy for policy in lengths.policies if policy.items_per_s.source == "measured"]
+    predicted = [policy for policy in lengths.policies if policy.items_per_s.source == "predicted"]
+    for policy in (*measured, *predicted[:MOST_PREDICTED]):
+        name = Text(policy.title, "bold" if policy is lengths.choice else "")
+        if policy is lengths.policies[lengths.reference]:
             name.append("  (the reference)", "dim")
-        if each.problem:
+        if policy.problem:
             name.append("  (outputs differ)", "red")
         table.add_row(
             name,
-            format_items(each),
-            format_policy_ratio(each.to_reference, with_intervals=with_intervals),
-            format_policy_ratio(each.to_single, with_intervals=False),
-            str(each.n_calls),
-            f"{each.padding:.0%}",
+            format_items(policy),
+            format_policy_ratio(policy.to_reference, with_intervals=with_intervals),
+            format_policy_ratio(policy.to_single, with_intervals=False),
+            str(policy.n_calls),
+            f"{policy.padding:.0%}",
         )
     return table
 

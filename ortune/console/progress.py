@@ -169,7 +169,7 @@ class SearchProgress:
         """Return all stages so far, and below them the best candidate and what the current stage does."""
         reports = [*self._reports.values()]
         current = None if self._is_done or not reports else reports[-1]
-        stages = [draw_stage(each, self._console.width, is_current=each is current) for each in reports]
+        stages = [draw_stage(report, self._console.width, is_current=report is current) for report in reports]
         indent = STAGE_WIDTH + 2 if self._console.width >= WIDE_STAGES else NARROW_INDENT
         if current and current.best and current.speedup:
             stages.append(Padding(Text(current.best.label, "dim"), (0, 0, 0, indent)))

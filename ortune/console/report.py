@@ -24,7 +24,9 @@ def show_history(console: Console, entries: Sequence[HistoryEntry]) -> None:
     for column in columns:
         table.add_column(column, overflow="fold")
     for entry in entries:
-        lines = [Text(f"{describe_cost(name)} {describe_interval(each)}") for name, each in entry.slowdowns.items()]
+        lines = [
+            Text(f"{describe_cost(name)} {describe_interval(interval)}") for name, interval in entry.slowdowns.items()
+        ]
         table.add_row(
             entry.time[:16].replace("T", " "),
             entry.name,

@@ -71,7 +71,7 @@ def show_space(console: Console, space: SearchSpace, n_listed: int, faults: Mapp
             _show_indented(console, space.select(rule.labels).label, "cyan")
             _show_indented(console, rule.why, indent=2 * DIMENSION_INDENT)
         console.print()
-    for name, why in [*((each.knob.id, each.why) for each in space.skipped), *faults.items()]:
+    for name, why in [*((skipped.knob.id, skipped.why) for skipped in space.skipped), *faults.items()]:
         console.print(Text.assemble(("not tried  ", "dim"), f"{name}: {why}"))
     _show_twins(console, space)
     n_candidates = format_count(len(space.candidates), "distinct candidate")

@@ -51,5 +51,5 @@ def add_program(grid: Table, tuned: TunedProgram) -> None:
 def show_tuned_warnings(console: Console, tuned: TunedProgram) -> None:
     """Print how the comparison differs from that of the records."""
     found = find_load_mismatch(tuned.record, tuned.program.request.beside)
-    for warning in [*tuned.notes, *(warn_load_mismatch(each.recorded, each.here) for each in found)]:
+    for warning in [*tuned.notes, *(warn_load_mismatch(mismatch.recorded, mismatch.here) for mismatch in found)]:
         show_warning(console, warning)

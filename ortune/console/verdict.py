@@ -362,7 +362,7 @@ def find_config_warnings(record: Record) -> list[str]:
         if any(name != config.provider for name in nodes):
             warnings.append(warn_other_nodes(config.provider, nodes))
     max_error = record.evidence.output_check.max_error
-    in_tf32 = [each for each in (config, record.base) if multiplies_in_tf32(each.providers)]
+    in_tf32 = [compared for compared in (config, record.base) if multiplies_in_tf32(compared.providers)]
     if recommended and len(in_tf32) == 1 and max_error is not None and max_error > Tolerance().absolute:
         warnings.append(warn_tf32(max_error, config))
     if any(is_approximate(name) for name in config.settings):

@@ -49,11 +49,11 @@ def show_plan(console: Console, record: Record, setup: ComparisonSetup) -> None:
     claim = format_speedup(record.gain) if record.gain else record.evidence.verdict.replace("_", " ")
     grid.add_row("recorded", f"{claim}  {record.objectives[0]}, {record.search.started[:10]}")
     show_header(console, grid, setup)
-    given = sorted({each.origin for each in record.workload.inputs.values() if each.origin.startswith("from ")})
-    if given and not any(each.origin.startswith("from ") for each in setup.feed.describe().values()):
+    given = sorted({data.origin for data in record.workload.inputs.values() if data.origin.startswith("from ")})
+    if given and not any(data.origin.startswith("from ") for data in setup.feed.describe().values()):
         show_warning(console, warn_other_data(given))
-    for each in find_load_mismatch(record, setup.beside):
-        show_warning(console, warn_load_mismatch(each.recorded, each.here))
+    for mismatch in find_load_mismatch(record, setup.beside):
+        show_warning(console, warn_load_mismatch(mismatch.recorded, mismatch.here))
 
 
 def show_verification(

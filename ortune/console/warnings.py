@@ -287,7 +287,9 @@ def warn_tf32_differences(base: Config, trials: Iterable[Trial]) -> list[str]:
     ]
     if not differing:
         return []
-    of_cuda = [each for each in (base, *differing) if each.provider == CUDA and multiplies_in_tf32(each.providers)]
+    of_cuda = [
+        config for config in (base, *differing) if config.provider == CUDA and multiplies_in_tf32(config.providers)
+    ]
     in_tf32 = (of_cuda or differing)[0]
     return [
         f"The outputs of {format_count(len(differing), 'candidate')} differed too much. The cause may be TF32, in "
@@ -303,7 +305,7 @@ def warn_idle_providers(trials: Iterable[Trial]) -> list[str]:
     return [
         f"{provider} was not applied: {first.message} ({format_count(len(own), 'candidate')})."
         for provider, own in by_provider.items()
-        if (first := own[0].failure) and all(each.failure and each.failure.kind == "not_applied" for each in own)
+        if (first := own[0].failure) and all(trial.failure and trial.failure.kind == "not_applied" for trial in own)
     ]
 
 
@@ -315,9 +317,11 @@ def warn_sessions(warnings: Sequence[SessionWarning], n_sessions: int) -> list[s
         n_sessions: Number of sessions that were loaded.
     """
     texts = []
-    for each in warnings[:MOST_SESSION_WARNINGS]:
-        where = "every session" if each.n_sessions == n_sessions else f"{each.n_sessions} of {n_sessions} sessions"
-        texts.append(f"ONNX Runtime, in {where}: {each.text}")
+    for warning in warnings[:MOST_SESSION_WARNINGS]:
+        where = (
+            "every session" if warning.n_sessions == n_sessions else f"{warning.n_sessions} of {n_sessions} sessions"
+        )
+        texts.append(f"ONNX Runtime, in {where}: {warning.text}")
     n_more = len(warnings) - len(texts)
     return [*texts, *([f"ONNX Runtime: {format_count(n_more, 'further warning')}."] if n_more else [])]
 

@@ -80,7 +80,7 @@ class ModelMetrics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     @property
     def counts(self) -> dict[int, int]:
         """The number of calls by bucket, in ascending order."""
-        return {int(bucket): count for bucket, count in sorted(self.buckets.items(), key=lambda each: int(each[0]))}
+        return {int(bucket): count for bucket, count in sorted(self.buckets.items(), key=lambda pair: int(pair[0]))}
 
 
 class ProcessMetrics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -173,7 +173,7 @@ def read_metrics(folder: Path) -> Metrics:
             faults.append(f"{path.name} cannot be read: {error}.")
     if len(paths) > MOST_METRICS_FILES:
         faults.append(f"Only {MOST_METRICS_FILES} of {len(paths)} processes were read.")
-    return Metrics(processes=tuple(sorted(processes, key=lambda each: each.start_ns)), faults=tuple(faults))
+    return Metrics(processes=tuple(sorted(processes, key=lambda process: process.start_ns)), faults=tuple(faults))
 
 
 def bound_bucket(bucket: int) -> float:

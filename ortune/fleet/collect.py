@@ -32,4 +32,4 @@ def list_sourced(location: Location, claims: Sequence[SharedClaim], unread: Sequ
         if unread:
             raise RecordError(f"{location.title} holds no record that can be used: {unread[0].reason}", hint)
         raise RecordError(f"{location.title} holds no records.", hint)
-    return tuple(Sourced(record=each.record, source=f"{location.title}, {each.study.name}") for each in claims)
+    return tuple(Sourced(record=claim.record, source=f"{location.title}, {claim.study.name}") for claim in claims)

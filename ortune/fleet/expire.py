@@ -117,8 +117,8 @@ def find_latest_facts(claims: Sequence[SharedClaim]) -> dict[str, VerificationFa
             if proof.node not in latest or read_time(proof) > read_time(latest[proof.node]):
                 latest[proof.node] = proof
     return {
-        node: VerificationFacts(host_class=each.host_class, kernel=each.kernel, onnxruntime=each.onnxruntime)
-        for node, each in latest.items()
+        node: VerificationFacts(host_class=proof.host_class, kernel=proof.kernel, onnxruntime=proof.onnxruntime)
+        for node, proof in latest.items()
     }
 
 
@@ -161,7 +161,7 @@ def explain_model(claim: SharedClaim, models: Mapping[str, str]) -> list[str]:
     if model.digest in models.values():
         return []
     recorded = split_path(model.path)
-    n_common, path = max(((count_common_end(recorded, split_path(each)), each) for each in models), default=(0, ""))
+    n_common, path = max(((count_common_end(recorded, split_path(used)), used) for used in models), default=(0, ""))
     if n_common < min(len(recorded), 2):
         return []
     return [f"the model was {model.digest}, and is {models[path]}"]
@@ -195,16 +195,16 @@ def remove_expired(claims: Sequence[SharedClaim], expired: Iterable[Expired]) ->
     Raises:
         StorageError: The storage does not answer.
     """
-    by_study = {each.study.name: each for each in claims}
+    by_study = {claim.study.name: claim for claim in claims}
     deleted = set()
-    for each in sorted(expired, key=lambda one: one.node):
-        claim = by_study[each.study]
-        if each.kept or each.study in deleted:
+    for entry in sorted(expired, key=lambda entry: entry.node):
+        claim = by_study[entry.study]
+        if entry.kept or entry.study in deleted:
             continue
-        if not each.node:
+        if not entry.node:
             claim.study.delete()
-            deleted.add(each.study)
+            deleted.add(entry.study)
             continue
         for worker, proof in claim.study.read_all(PROOF, Proof).items():
-            if proof.node == each.node and proof.digest == claim.digest:
+            if proof.node == entry.node and proof.digest == claim.digest:
                 claim.study.write(f"{PROOF}{worker}", msgspec.structs.replace(proof, withdrawn=True))

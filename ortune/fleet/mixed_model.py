@@ -90,7 +90,7 @@ def estimate_effect(units: Sequence[Unit], confidence: float) -> Interval | None
     pairs = np.array([(host, effect) for host in host_spreads for effect in effect_spreads])
     n_parts = max(1, math.ceil(len(pairs) * len(groups.counts) / MOST_CELLS))
     parts = [_fit(groups, part, len(units)) for part in np.array_split(pairs, n_parts)]
-    likelihoods, effects, errors = (np.concatenate(each) for each in zip(*parts, strict=True))
+    likelihoods, effects, errors = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     weights = np.exp(likelihoods - likelihoods.max())
     weights /= weights.sum()
     cumulate = _mix(weights, effects, errors, len(units) - 2)

@@ -98,7 +98,9 @@ def read_claim(study: SharedStudy) -> SharedClaim | Unread | None:
     """
     results = study.read_all(RESULT, SharedResult).values()
     result = min(
-        results, key=lambda each: (each.verdict in WITHOUT_PROOF, each.number, each.worker, each.digest), default=None
+        results,
+        key=lambda result: (result.verdict in WITHOUT_PROOF, result.number, result.worker, result.digest),
+        default=None,
     )
     if result is None:
         return None
@@ -162,10 +164,10 @@ def read_time(proof: Proof) -> datetime.datetime:
 
 def pool_proofs(proofs: Sequence[Proof]) -> HostsEvidence | None:
     """Return what several hosts say together; None if fewer than two have a speedup."""
-    speedups = [found for each in proofs if (found := to_host_speedup(each)) is not None]
+    speedups = [found for proof in proofs if (found := to_host_speedup(proof)) is not None]
     if len(speedups) < FEWEST_HOSTS:
         return None
-    return round_hosts(pool_hosts(speedups, n_failed=sum(each.verdict == FAILED for each in proofs)))
+    return round_hosts(pool_hosts(speedups, n_failed=sum(proof.verdict == FAILED for proof in proofs)))
 
 
 def to_host_speedup(proof: Proof) -> HostSpeedup | None:
@@ -195,7 +197,7 @@ def with_hosts(record: Record, hosts: HostsEvidence | None) -> Record:
 
 def name_hosts(proofs: Iterable[Proof]) -> Mapping[str, str]:
     """Return the names of hosts by what stands for them in records."""
-    return {hash_node(each.node): each.node for each in proofs}
+    return {hash_node(proof.node): proof.node for proof in proofs}
 
 
 class OpenClaim(msgspec.Struct, frozen=True, kw_only=True):

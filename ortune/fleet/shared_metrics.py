@@ -102,4 +102,4 @@ def read_shared_metrics(location: Location) -> Metrics:
         if process.config == study.identity.get("config")
         and name == name_process(process.host, process.pid, process.start_ns)
     ]
-    return Metrics(processes=tuple(sorted(processes, key=lambda each: each.start_ns)))
+    return Metrics(processes=tuple(sorted(processes, key=lambda process: process.start_ns)))

@@ -111,7 +111,7 @@ def read_status(location: Location) -> list[StudyStatus]:
         for study in open_studies(location)
         if study.identity.get(KIND) != METRICS_OF_CANARIES
     ]
-    return sorted(found, key=lambda each: (each.host, each.model, each.load, each.study))
+    return sorted(found, key=lambda status: (status.host, status.model, status.load, status.study))
 
 
 def _describe(study: SharedStudy, found: SharedClaim | Unread | None) -> StudyStatus:
@@ -128,7 +128,7 @@ def _describe(study: SharedStudy, found: SharedClaim | Unread | None) -> StudySt
     return StudyStatus(
         study=study.name,
         model=identity.get("model_name", ""),
-        host=record.host.name if record else identity.get("host_name") or next((each.host for each in states), ""),
+        host=record.host.name if record else identity.get("host_name") or next((state.host for state in states), ""),
         load=str(record.workload.load) if record else identity.get("load", ""),
         n_measurements=len(measurements),
         nodes=describe_nodes(states, proofs),
@@ -169,9 +169,11 @@ def find_leader(measurements: Iterable[Measurement]) -> Leader | None:
     """Return the config with the largest median speedup; None if none was measured."""
     ratios: dict[str, list[float]] = {}
     configs: dict[str, Config] = {}
-    for each in measurements:
-        configs[each.config.key] = each.config
-        ratios.setdefault(each.config.key, []).extend(-one.log_ratios[0] for one in each.rounds)
+    for measurement in measurements:
+        configs[measurement.config.key] = measurement.config
+        ratios.setdefault(measurement.config.key, []).extend(
+            -measured_round.log_ratios[0] for measured_round in measurement.rounds
+        )
     medians = {key: statistics.median(found) for key, found in ratios.items() if found and configs[key] != DEFAULT}
     if not medians:
         return None

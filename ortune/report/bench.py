@@ -63,9 +63,9 @@ def conclude(result: BenchResult) -> tuple[str, Tone]:
     title = FIGURES[result.objective].title
     # With few calls, slow ones may be missing: a figure that has enough of them must agree.
     sure = [(row, speedup) for row, speedup in known if row.few_calls is None or row.few_calls.agrees(speedup)]
-    better = [each for each in sure if each[1].low > 1]
+    better = [(row, speedup) for row, speedup in sure if speedup.low > 1]
     if better:
-        row, best = max(better, key=lambda each: each[1].estimate)
+        row, best = max(better, key=lambda pair: pair[1].estimate)
         n_calls = row.few_calls.n_calls if row.few_calls else 0
         gain = format_gain(result.objective, best.estimate, "item" if result.workload.batches else "call", n_calls)
         return f"{row.name}: {gain} the {result.rows[0].name}", "good"

@@ -74,7 +74,7 @@ def estimate_effects(trials: Sequence[tuple[Config, float]]) -> Effects | None:
     main = choose_columns(labels)
     if not main:
         return None
-    features = merge_twins({name: np.array([name in each for each in labels], dtype=float) for name in main})
+    features = merge_twins({name: np.array([name in settings for settings in labels], dtype=float) for name in main})
     main, pairs = list(features), choose_pairs(features)
     x = np.stack([*features.values(), *(features[one] * features[other] for one, other in pairs)], axis=1)
     fitted, root = fit(x, y, len(main))
@@ -132,7 +132,7 @@ def choose_columns(labels: Sequence[set[str]]) -> list[str]:
     """Return the settings that some candidates have and others do not, the most frequent first."""
     counts: dict[str, int] = {}
     for label in sorted(set().union(*labels)):
-        counts[label] = sum(label in each for each in labels)
+        counts[label] = sum(label in settings for settings in labels)
     varied = [label for label, count in counts.items() if count < len(labels)]
     return sorted(varied, key=lambda label: -counts[label])[:MOST_MAIN]
 
@@ -144,7 +144,7 @@ def choose_pairs(features: dict[str, Array]) -> list[tuple[str, str]]:
         together = float(features[one] @ features[other])
         if FEWEST_TOGETHER <= together < min(features[one].sum(), features[other].sum()):
             found.append((together, one, other))
-    found.sort(key=lambda each: -each[0])
+    found.sort(key=lambda pair: -pair[0])
     return [(one, other) for _, one, other in found[:MOST_DRAWN_PAIRS]]
 
 

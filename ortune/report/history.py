@@ -99,7 +99,7 @@ def show_gate(gate: str, number: int, entries: Sequence[HistoryEntry]) -> tuple[
 def describe_change(change: Change, entries: Sequence[HistoryEntry]) -> Text:
     """Return a change of level in words."""
     first, found = (entries[place] for place in (change.first, change.found))
-    times = [each.time[:16].replace("T", " ") for each in (first, found)]
+    times = [entry.time[:16].replace("T", " ") for entry in (first, found)]
     head = f" ({first.head})" if first.head else ""
     return Text(
         text=f"The level changed by {100 * (change.ratio - 1):+.1f}% with the run of {times[0]}{head}. "
@@ -145,7 +145,10 @@ def tabulate_entries(entries: Sequence[HistoryEntry]) -> Table:
     """Return a table of all runs, the latest first."""
     rows = []
     for entry in sorted(entries, key=lambda entry: to_utc(entry.time), reverse=True):
-        figures = "; ".join(f"{describe_cost(each)} {describe_interval(one)}" for each, one in entry.slowdowns.items())
+        figures = "; ".join(
+            f"{describe_cost(objective)} {describe_interval(interval)}"
+            for objective, interval in entry.slowdowns.items()
+        )
         at_s = datetime.datetime.fromisoformat(to_utc(entry.time)).timestamp()
         rows.append(
             (

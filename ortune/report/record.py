@@ -78,12 +78,12 @@ def make_page(source: Records, name: str) -> Page:
             sections=make_sections(one, name),
         )
     sections: list[Section] = []
-    for number, each in enumerate(source.records, 1):
-        title = f"Record {number}: {Path(each.record.model.path).name}"
-        tone = TONES.get(each.record.evidence.verdict, "unsure")
-        lead = (format_headline(each.record).plain, *list_lead(each.record))
+    for number, record_source in enumerate(source.records, 1):
+        title = f"Record {number}: {Path(record_source.record.model.path).name}"
+        tone = TONES.get(record_source.record.evidence.verdict, "unsure")
+        lead = (format_headline(record_source.record).plain, *list_lead(record_source.record))
         sections.append(Section(title=title, blocks=tuple(Text(text=text, tone=tone) for text in lead)))
-        sections += make_sections(each, name, f"{number}-")
+        sections += make_sections(record_source, name, f"{number}-")
     return Page(
         title=f"{name}: bundle",
         verdict=f"A bundle of {len(source.records)} records",
@@ -297,7 +297,7 @@ def show_commands(record: Record, name: str) -> tuple[Block, ...]:
         ("model", f"{record.model.path} ({format_bytes(sum(file.size_bytes for file in record.model.files))})"),
         ("digest", record.model.digest),
         ("started", search.started),
-        ("stages", ", ".join(f"{each.stage} {format_duration(1e9 * each.wall_s)}" for each in search.stages)),
+        ("stages", ", ".join(f"{stage.stage} {format_duration(1e9 * stage.wall_s)}" for stage in search.stages)),
         ("candidates", f"{search.n_tried} of {search.n_candidates - 1} tried, {search.strategy}, seed {search.seed}"),
         ("software", f"ortune {record.runtime.ortune}, onnxruntime {record.runtime.onnxruntime}"),
     ]
@@ -305,7 +305,7 @@ def show_commands(record: Record, name: str) -> tuple[Block, ...]:
         facts.append(("earlier searches", f"{format_count(search.n_hints, 'config')} of them were screened first"))
     if search.ended_early:
         facts.append(("ended early", search.ended_early))
-    blocks: list[Block] = [describe_workload(workload), Facts(facts=tuple(each for each in facts if each[1]))]
+    blocks: list[Block] = [describe_workload(workload), Facts(facts=tuple(fact for fact in facts if fact[1]))]
     if workload.program:
         text = "Records hold no commands of programs: they may contain passwords. Use the same command after --."
         blocks.append(Text(text=text))

@@ -63,7 +63,7 @@ def tabulate_figures(names: Sequence[str], summaries: Sequence[Summary], workloa
         if figure.name == "memory" and any(side.gpu_bytes is not None for side in summaries):
             memory = ["" if side.gpu_bytes is None else format_bytes(side.gpu_bytes) for side in summaries]
             rows.append(("GPU memory", memory))
-    rows.append(("calls measured", [str(each.n_calls) for each in summaries]))
+    rows.append(("calls measured", [str(side.n_calls) for side in summaries]))
     return Table(
         columns=("", *names),
         rows=tuple((Cell(title), *(Cell(value) for value in values)) for title, values in rows),
@@ -80,10 +80,10 @@ def show_distributions(sides: Mapping[str, Latencies], prefix: str = "") -> tupl
     """
     if not sides:
         return ()
-    points = {name: list(zip(each.shares, each.ns, strict=True)) for name, each in sides.items()}
+    points = {name: list(zip(side.shares, side.ns, strict=True)) for name, side in sides.items()}
     slowest = "; ".join(
-        f"{name}: {format_count(each.n_calls, 'call')}, the slowest {format_duration(each.ns[-1] if each.ns else 0)}"
-        for name, each in sides.items()
+        f"{name}: {format_count(side.n_calls, 'call')}, the slowest {format_duration(side.ns[-1] if side.ns else 0)}"
+        for name, side in sides.items()
     )
     title = "Latency of 99% of the calls"
     charts = [Chart(name=f"{prefix}latencies", title=title, spec=draw_latencies(points), note=slowest)]

@@ -60,7 +60,7 @@ def show_confirmation(record: Record, trials: Trials | None, prefix: str) -> tup
     blocks += show_distributions(dict(select_latencies(record, trials)), prefix)
     if record.evidence.occasions:
         latest = record.evidence.occasions[-MOST_OCCASIONS:]
-        verified = [Pairs(label=each.started, interval=each.speedup) for each in latest]
+        verified = [Pairs(label=occasion.started, interval=occasion.speedup) for occasion in latest]
         if record.evidence.speedup:
             verified.insert(0, Pairs(label="search", interval=record.evidence.speedup))
         blocks.append(
@@ -97,7 +97,7 @@ def draw_hosts(hosts: HostsEvidence, prefix: str) -> Chart:
     rows = [
         Pairs(label=f"mean of all hosts ({format_confidence(hosts.speedup)})", interval=hosts.speedup),
         Pairs(label=f"another host ({format_confidence(hosts.another)})", interval=hosts.another),
-        *(Pairs(label=f"{each.host}{', busy' * each.contended}", interval=each) for each in hosts.hosts),
+        *(Pairs(label=f"{speedup.host}{', busy' * speedup.contended}", interval=speedup) for speedup in hosts.hosts),
     ]
     left_out = hosts.n_hosts - len(hosts.hosts)
     more = f" {left_out} with larger speedups are not listed." if left_out else ""
@@ -114,7 +114,7 @@ def list_pairs(record: Record, trials: Trials | None) -> list[Pairs]:
     """Return the pairs of each launch of the confirmation, and their interval; for a front, those of each point."""
     evidence, name = record.evidence, record.workload.objectives[0]
     numbers = {trial.config.key: trial.number for trial in trials.trials} if trials else {}
-    rounds = [each for each in (trials.rounds if trials else ()) if each.stage in PROOF]
+    rounds = [trial_round for trial_round in (trials.rounds if trials else ()) if trial_round.stage in PROOF]
     rows = []
     if evidence.front:
         counted = find_counted(rounds, evidence.noise.regime)
@@ -130,12 +130,12 @@ def list_pairs(record: Record, trials: Trials | None) -> list[Pairs]:
         return []
     number = numbers.get(evidence.winner.config.key, -1)
     # Other candidates may have been confirmed before, in other runs.
-    rounds = [each for each in rounds if number in each.values]
+    rounds = [trial_round for trial_round in rounds if number in trial_round.values]
     counted = find_counted(rounds, evidence.noise.regime)
     ratios = find_ratios(trials, rounds, name, number)
-    for launch, each in enumerate(sorted({launch for launch, _, _ in ratios}), 1):
-        own, left_out = split_ratios([ratio for ratio in ratios if ratio[0] == each], counted)
-        label = f"launch {launch}" if own else f"launch {launch} (left out)"
+    for position, launch in enumerate(sorted({launch for launch, _, _ in ratios}), 1):
+        own, left_out = split_ratios([ratio for ratio in ratios if ratio[0] == launch], counted)
+        label = f"launch {position}" if own else f"launch {position} (left out)"
         rows.append(Pairs(label=label, ratios=own, left_out=left_out))
     label = "all that count" if any(row.left_out for row in rows) else "all launches"
     return [Pairs(label=label, interval=evidence.speedup), *rows]
@@ -157,11 +157,11 @@ def find_ratios(trials: Trials | None, rounds: Sequence[TrialRound], name: str, 
     if trials is None or name not in trials.header.figures:
         return []
     found, figure = [], trials.header.figures.index(name)
-    for place, each in enumerate(rounds):
-        values = [each.values.get(one, ())[figure : figure + 1] for one in (0, number)]
+    for place, trial_round in enumerate(rounds):
+        values = [trial_round.values.get(one, ())[figure : figure + 1] for one in (0, number)]
         if all(values) and all(value[0] > 0 for value in values):
             ratio = values[0][0] / values[1][0]
-            found.append((each.launch, place, 1 / ratio if FIGURES[name].larger_is_better else ratio))
+            found.append((trial_round.launch, place, 1 / ratio if FIGURES[name].larger_is_better else ratio))
     return found
 
 
@@ -172,7 +172,7 @@ def find_counted(rounds: Sequence[TrialRound], regime: str) -> set[int]:
         rounds: All rounds of the run.
         regime: That of the rounds on which the result rests.
     """
-    states = [(place, bool(each.contended)) for place, each in enumerate(rounds)]
+    states = [(place, bool(trial_round.contended)) for place, trial_round in enumerate(rounds)]
     kept, _ = keep_one_regime(states, lambda quiet: regime == "contended")
     return set(kept)
 
@@ -235,9 +235,9 @@ def has_failed(trial: Trial) -> bool:
 def find_first_rounds(rounds: Sequence[TrialRound]) -> dict[int, float]:
     """Return by number of the trial: when it was first measured."""
     found: dict[int, float] = {}
-    for each in rounds:
-        for number in each.values:
-            found.setdefault(number, each.at_s)
+    for trial_round in rounds:
+        for number in trial_round.values:
+            found.setdefault(number, trial_round.at_s)
     return found
 
 
@@ -321,14 +321,17 @@ def show_noise(record: Record, trials: Trials | None, prefix: str) -> tuple[Bloc
     """Return how quiet the host was, over time."""
     is_confirmed = bool(record.evidence.speedup or record.evidence.front)
     blocks: list[Block] = [describe_noise(record.evidence.noise, "confirmation" if is_confirmed else "")]
-    rounds = [each for each in (trials.rounds if trials else ()) if each.values.get(0)]
-    values = [each.values[0][0] for each in rounds]
+    rounds = [trial_round for trial_round in (trials.rounds if trials else ()) if trial_round.values.get(0)]
+    values = [trial_round.values[0][0] for trial_round in rounds]
     if len(values) < 2 or min(values) <= 0:
         return tuple(blocks)
     middle = statistics.median(values)
     objective = record.workload.objectives[0]
     per_block = f"A block has few calls for {objective}: a lower percentile is shown. " if is_pooled(objective) else ""
-    states = [(each.at_s, value / middle, 0 in each.contended) for value, each in zip(values, rounds, strict=True)]
+    states = [
+        (trial_round.at_s, value / middle, 0 in trial_round.contended)
+        for value, trial_round in zip(values, rounds, strict=True)
+    ]
     name = FIGURES[objective].title
     blocks.append(
         Chart(
@@ -339,7 +342,9 @@ def show_noise(record: Record, trials: Trials | None, prefix: str) -> tuple[Bloc
             "near 1.",
         )
     )
-    shares = [(each.at_s, each.foreign_share) for each in rounds if each.foreign_share is not None]
+    shares = [
+        (trial_round.at_s, trial_round.foreign_share) for trial_round in rounds if trial_round.foreign_share is not None
+    ]
     if len(shares) > 1:
         blocks.append(
             Chart(

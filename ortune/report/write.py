@@ -119,9 +119,9 @@ def clean(value: Any) -> Any:
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, dict):
-        return {name: clean(each) for name, each in value.items()}
+        return {name: clean(inner) for name, inner in value.items()}
     if isinstance(value, (list, tuple)):
-        return [clean(each) for each in value]
+        return [clean(element) for element in value]
     return value
 
 
@@ -205,7 +205,7 @@ OF_FILES = frozenset({"values", "domain"})
 def use_print_colors(spec: Any) -> Any:
     """Return a specification with colors instead of CSS variables. Texts from files are not changed."""
     if isinstance(spec, dict):
-        return {name: each if name in OF_FILES else use_print_colors(each) for name, each in spec.items()}
+        return {name: inner if name in OF_FILES else use_print_colors(inner) for name, inner in spec.items()}
     if isinstance(spec, list):
-        return [use_print_colors(each) for each in spec]
+        return [use_print_colors(element) for element in spec]
     return COLORS_BY_VARIABLE.get(spec, spec) if isinstance(spec, str) else spec

@@ -18,7 +18,7 @@ LONGEST_NODE = 128
 def name_node() -> str:
     """Return the name of this host."""
     name = os.environ.get(NODE_VARIABLE, "").strip() or socket.gethostname()
-    return "".join(each for each in name if each.isprintable())[:LONGEST_NODE] or "node"
+    return "".join(character for character in name if character.isprintable())[:LONGEST_NODE] or "node"
 
 
 @replaceable

@@ -134,7 +134,7 @@ class Outbox:
                 f"{path}: this file exists and is not ortune's, so it is not overwritten.",
                 "Name another file with {output=FILE}, or remove it.",
             )
-        others = [each for each in self.messages if each.study != self.study]
+        others = [message for message in self.messages if message.study != self.study]
         if others:
             raise UsageError(
                 f"{path}: holds {len(others)} results of another search, which were not sent to its storage yet.",
@@ -142,7 +142,7 @@ class Outbox:
             )
         os.ftruncate(self._descriptor, n_bytes)
         self.n_damaged = data.count(b"\n", 0, n_bytes) - len(self.messages)
-        self.doubtful = {each.measurement.id for each in self.messages if each.measurement}
+        self.doubtful = {message.measurement.id for message in self.messages if message.measurement}
 
     def add(self, message: Message) -> None:
         """Keep something to send. If the file cannot be written, it is kept in memory."""
@@ -158,17 +158,17 @@ class Outbox:
 
     def first(self) -> list[Message]:
         """Return what is sent next: an attribute, or the measurements before the next one, at most a batch."""
-        measured = itertools.takewhile(lambda each: each.measurement is not None, self.messages)
+        measured = itertools.takewhile(lambda message: message.measurement is not None, self.messages)
         return list(itertools.islice(measured, MOST_AT_ONCE)) or self.messages[:1]
 
     def doubt(self, messages: Sequence[Message]) -> None:
         """Note that measurements may have arrived, although sending them failed."""
-        self.doubtful.update(each.measurement.id for each in messages if each.measurement)
+        self.doubtful.update(message.measurement.id for message in messages if message.measurement)
 
     def remove(self, messages: Sequence[Message]) -> None:
         """Remove the first messages, which were sent. The file is emptied once nothing is left."""
         del self.messages[: len(messages)]
-        self.doubtful.difference_update(each.measurement.id for each in messages if each.measurement)
+        self.doubtful.difference_update(message.measurement.id for message in messages if message.measurement)
         if not self.messages and self._descriptor >= 0:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._descriptor, 0)

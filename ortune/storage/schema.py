@@ -105,7 +105,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         """Check that it has either rounds or a failure, and the same objectives in each round."""
         if bool(self.rounds) == bool(self.failure):
             raise ValueError("a measurement has either rounds or a failure")
-        if len({(len(each.log_ratios), len(each.excesses)) for each in self.rounds}) > 1:
+        if len({(len(measured_round.log_ratios), len(measured_round.excesses)) for measured_round in self.rounds}) > 1:
             raise ValueError("rounds have different numbers of values")
         if self.rounds and not self.rounds[0].log_ratios:
             raise ValueError("a round has no values")

@@ -197,7 +197,7 @@ def sort_nodes(states: Mapping[str, NodeState]) -> list[NodeState]:
 
 def ratio_of(measurement: Measurement, place: int) -> float:
     """Return the median cost ratio of a measurement in one objective."""
-    return math.exp(statistics.median(each.log_ratios[place] for each in measurement.rounds))
+    return math.exp(statistics.median(measured_round.log_ratios[place] for measured_round in measurement.rounds))
 
 
 def split(measurements: Sequence[Measurement]) -> Iterator[tuple[Sequence[Measurement], str]]:

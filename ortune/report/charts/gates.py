@@ -44,7 +44,7 @@ def draw_gates(marks: Sequence[GateMark], allowed: float, changes: Sequence[str]
         for mark in marks
         if all(map(math.isfinite, (mark.slowdown.low, mark.slowdown.estimate, mark.slowdown.high)))
     ]
-    decisions = [each for each in DECISION_COLORS if any(row["decision"] == each for row in rows)]
+    decisions = [decision for decision in DECISION_COLORS if any(row["decision"] == decision for row in rows)]
     times = sorted(row["time"] for row in rows)
     axis: Row = {"grid": False, "labelOverlap": "greedy", "labelSeparation": 12}
     if times and spans_days(times[0], times[-1]):
@@ -56,7 +56,7 @@ def draw_gates(marks: Sequence[GateMark], allowed: float, changes: Sequence[str]
     color = {
         "field": "decision",
         "type": "nominal",
-        "scale": {"domain": decisions, "range": [DECISION_COLORS[each] for each in decisions]},
+        "scale": {"domain": decisions, "range": [DECISION_COLORS[decision] for decision in decisions]},
         "legend": {"title": None},
     }
     y = {

@@ -61,7 +61,7 @@ def draw_distributions(
         share_title: What shares are, for tooltips.
         share_format: Format of shares in tooltips.
     """
-    known = {name: [each for each in points if is_drawable(each[1])] for name, points in sides.items()}
+    known = {name: [(share, ns) for share, ns in points if is_drawable(ns)] for name, points in sides.items()}
     factor, unit = choose_unit("ns", [ns for points in known.values() for _, ns in points])
     rows: list[Row] = [
         {"side": name, "share": share, "latency": ns / factor}

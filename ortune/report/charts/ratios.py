@@ -54,7 +54,7 @@ def draw_pairs(rows: Sequence[Pairs], title: str) -> Row:
         for label, row in zip(labels, rows, strict=True)
         if row.interval and all(map(is_drawable, (row.interval.low, row.interval.high, row.interval.estimate)))
     ]
-    ends = [each[end] for each in intervals for end in ("low", "high")]
+    ends = [interval[end] for interval in intervals for end in ("low", "high")]
     values = [*(point["ratio"] for point in points), *ends]
     y = {"field": "label", "type": "nominal", "sort": labels, "title": None, "axis": {"grid": True}}
     x = {**ratio_axis(values, title), "field": "ratio"}
@@ -95,9 +95,9 @@ def draw_effects(effects: Sequence[tuple[str, Interval]]) -> Row:
     """Return a chart of ratios with their intervals, a row each."""
     labels = number_labels([label for label, _ in effects])
     rows: list[Row] = [
-        {"label": label, "low": each.low, "ratio": each.estimate, "high": each.high}
-        for label, (_, each) in zip(labels, effects, strict=True)
-        if all(map(is_drawable, (each.low, each.estimate, each.high)))
+        {"label": label, "low": interval.low, "ratio": interval.estimate, "high": interval.high}
+        for label, (_, interval) in zip(labels, effects, strict=True)
+        if all(map(is_drawable, (interval.low, interval.estimate, interval.high)))
     ]
     values = [row[end] for row in rows for end in ("low", "high")]
     y = {"field": "label", "type": "nominal", "sort": labels, "title": None, "axis": {"grid": True}}

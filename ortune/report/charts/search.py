@@ -58,18 +58,23 @@ def draw_attempts(attempts: Sequence[Attempt], *, title: str) -> Row:
         attempts: The candidates.
         title: Title of the ratios.
     """
-    known = sorted((each for each in attempts if each.speedup and is_drawable(each.speedup)), key=lambda each: each.at)
+    known = sorted(
+        (attempt for attempt in attempts if attempt.speedup and is_drawable(attempt.speedup)),
+        key=lambda attempt: attempt.at,
+    )
     rows: list[Row] = []
     best: list[Row] = []
     so_far = 1.0
-    for each in known:
-        assert each.speedup
-        rows.append({"at": each.at, "speedup": each.speedup, "stage": each.stage, "settings": each.settings})
-        so_far = max(so_far, each.speedup)
-        best.append({"at": each.at, "speedup": so_far})
-    last = max((each.at for each in attempts), default=0.0)
+    for attempt in known:
+        assert attempt.speedup
+        rows.append(
+            {"at": attempt.at, "speedup": attempt.speedup, "stage": attempt.stage, "settings": attempt.settings}
+        )
+        so_far = max(so_far, attempt.speedup)
+        best.append({"at": attempt.at, "speedup": so_far})
+    last = max((attempt.at for attempt in attempts), default=0.0)
     best.append({"at": last, "speedup": so_far})
-    failed = [{"at": each.at, "settings": each.settings} for each in attempts if each.speedup is None]
+    failed = [{"at": attempt.at, "settings": attempt.settings} for attempt in attempts if attempt.speedup is None]
     y = {**ratio_axis([row["speedup"] for row in rows], title), "field": "speedup"}
     stages = [stage for stage in STAGE_COLORS if any(row["stage"] == stage for row in rows)]
     color = {

@@ -95,7 +95,7 @@ def layer(layers: Sequence[Row], *, height: int = HEIGHT) -> Row:
         "height": height,
         "autosize": {"type": "fit-x", "contains": "padding"},
         "config": CONFIG,
-        "layer": [each for each in layers if each["data"]["values"]],
+        "layer": [spec for spec in layers if spec["data"]["values"]],
     }
 
 
