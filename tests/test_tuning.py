@@ -29,7 +29,7 @@ from ortune.tuning.confirmation import start_run
 from ortune.tuning.job import SearchSettings, run_search
 from ortune.tuning.outcome import Outcome
 from ortune.tuning.pareto import find_front, find_knee
-from ortune.tuning.plan import SearchPlan, make_plan, reserve_confirmation, resize_confirmation, warn_of_small_budget
+from ortune.tuning.plan import SearchPlan, reserve_confirmation, resize_confirmation, split_budget, warn_of_small_budget
 from ortune.tuning.results import CandidateResult
 from ortune.worker import Block, BlockPlan, Failure
 from ortune.workload import make_goal, make_load, parse_limit
@@ -1155,7 +1155,9 @@ class TestPlan:
         pace = Pace(gap_ns=1e9 * call_s, call_ns=1e9 * call_s)
         calibration = Calibration(pace=pace, launch_s=launch_s, peak_bytes=10**9)
         left_s, advised = 60.0, [60.0]
-        while warning := warn_of_small_budget(P50, make_plan(P50, calibration, left_s=left_s, free_bytes=None), pace):
+        while warning := warn_of_small_budget(
+            P50, split_budget(P50, calibration, left_s=left_s, free_bytes=None), pace
+        ):
             found = re.search(r"(?:a budget of|needs) (\d+) s", warning)
             assert found
             left_s = float(found[1])
@@ -1165,7 +1167,7 @@ class TestPlan:
 
     def test_a_long_call_is_a_block(self) -> None:
         pace = Pace(gap_ns=1e9, call_ns=1e9)
-        plan = make_plan(P50, Calibration(pace=pace, launch_s=1.3, peak_bytes=10**9), left_s=55.0, free_bytes=None)
+        plan = split_budget(P50, Calibration(pace=pace, launch_s=1.3, peak_bytes=10**9), left_s=55.0, free_bytes=None)
         assert (plan.block.min_calls, plan.block.lead_in_ns, plan.block.duration_ns) == (1, 0, 1_000_000_000)
         assert (plan.screening_rounds, plan.racing_rounds, plan.confirmation.rounds) == (1, 1, 1)
         assert plan.can_prove
@@ -1175,7 +1177,7 @@ class TestPlan:
     ) -> SearchPlan:
         pace = Pace(gap_ns=5e6, call_ns=5e6)
         calibration = Calibration(pace=pace, launch_s=launch_s, peak_bytes=peak_bytes)
-        return make_plan(P50, calibration, left_s=left_s, free_bytes=10**10, one_at_a_time=one_at_a_time)
+        return split_budget(P50, calibration, left_s=left_s, free_bytes=10**10, one_at_a_time=one_at_a_time)
 
     def test_each_block_costs_a_launch(self) -> None:
         together, alone = (self.plan(launch_s=3.0, one_at_a_time=each) for each in (False, True))

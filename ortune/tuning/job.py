@@ -42,10 +42,11 @@ from ortune.tuning.plan import (
     LONGEST_RACING,
     RACING_SHARE,
     SearchPlan,
+    Split,
     is_simple,
-    make_plan,
     resize_confirmation,
     shortest_confirmation_s,
+    split_budget,
     spread_rounds,
     usual_budget_s,
     warn_of_small_budget,
@@ -129,7 +130,7 @@ class SearchJob:
         settings: Settings of the search.
         observe: Called with the progress, between blocks.
         seed: Random seed of proposals; None for that of the comparison.
-        is_shared: Whether several hosts search together.
+        split: Splits the time that is left between the stages; see `split_budget`.
 
     Attributes:
         board: What is searched, and the results so far.
@@ -148,11 +149,11 @@ class SearchJob:
         observe: Observe,
         *,
         seed: int | None = None,
-        is_shared: bool = False,
+        split: Split = split_budget,
     ) -> None:
         self.confirmed = Confirmed()
         self._settings = settings
-        self._is_shared = is_shared
+        self._split = split
         self._opened = opened = allow_for_providers(opened, space.base, space.providers)
         self._interrupted = ""
         self._fault: OrtuneError | None = None
@@ -166,7 +167,7 @@ class SearchJob:
         )
         self._budget_s = settings.budget_s or usual_budget_s(goal, calibration.pace, calibration.launch_s)
         end_s = opened.start_s + self._budget_s
-        plan = self.make_plan(space, end_s)
+        plan = self.plan_stages(space, end_s)
         self.board = Board(
             opened,
             space=space,
@@ -182,21 +183,16 @@ class SearchJob:
         if warning := warn_of_small_budget(goal, plan, calibration.pace):
             self.board.add_note(warning)
 
-    def make_plan(self, space: SearchSpace, end_s: float) -> SearchPlan:
+    def plan_stages(self, space: SearchSpace, end_s: float) -> SearchPlan:
         """Return how the time that is left until `end_s`, on the runner's clock, is split between the stages."""
         opened, runner = self._opened, self._opened.runner
-        goal, calibration = opened.goal, opened.calibration
-        left_s = end_s - runner.now_s()
-        # On several hosts, all of a large budget but the usual one is for screening, which they share.
-        usual_s = usual_budget_s(goal, calibration.pace, calibration.launch_s) if self._is_shared else left_s
-        plan = make_plan(
-            goal,
-            calibration,
-            left_s=min(left_s, usual_s),
+        plan = self._split(
+            opened.goal,
+            opened.calibration,
+            left_s=end_s - runner.now_s(),
             free_bytes=opened.free_bytes,
             one_at_a_time=runner.one_at_a_time,
         )
-        plan = msgspec.structs.replace(plan, screening_s=plan.screening_s + max(left_s - usual_s, 0.0))
         if any(find_provider(name).memory_unknown for name in space.providers):
             plan = msgspec.structs.replace(plan, max_live=2)  # the baseline, and one that may need this memory
         if self._settings.strategy == "exhaustive":
@@ -233,7 +229,7 @@ class SearchJob:
         if run is None:
             return True
         confirmed.fitting = run, fitting
-        board.replan(self.make_plan(board.space, board.end_s))
+        board.replan(self.plan_stages(board.space, board.end_s))
         # Launches may take longer than the first one did, above all under a quota.
         launch_s = board.stages[-1].wall_s / len(run.launches)
         goes_on = board.now_s() + launch_s <= board.end_s

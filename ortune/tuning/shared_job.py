@@ -14,6 +14,7 @@ import optuna
 
 from ortune.errors import MeasureError
 from ortune.knobs import Candidate, SearchSpace
+from ortune.measure.calibrate import Calibration
 from ortune.measure.open import OpenComparison
 from ortune.storage import SharedRace, SharedResult
 from ortune.tuning.board import Board, ScreeningResult
@@ -21,13 +22,14 @@ from ortune.tuning.fitness import check_fitness
 from ortune.tuning.job import SearchJob, SearchSettings, find_racing_s
 from ortune.tuning.merge import Merger, send_launches
 from ortune.tuning.outcome import Observe, Outcome, Progress
-from ortune.tuning.plan import LONGEST_RACING
+from ortune.tuning.plan import LONGEST_RACING, SearchPlan, split_budget, usual_budget_s
 from ortune.tuning.racing import race, race_launch
 from ortune.tuning.results import CandidateResult
 from ortune.tuning.sampler import CONFIG, CandidateSampler
 from ortune.tuning.screening import Duplicates, Proposed, Screening, ScreeningBatch, screen
 from ortune.tuning.shared import SharedExchange
 from ortune.tuning.shared_race import RaceOfSeveral
+from ortune.workload import Goal
 
 QUEUED = "queued"
 """Attribute of a trial in Optuna's queue, where other nodes may measure its candidate first."""
@@ -59,7 +61,7 @@ def run_shared_search(
     # The same command runs on every node, and each proposes other candidates.
     seed = exchange.draw_seed(opened.seed)
     opened.runner.rng = np.random.default_rng(seed)
-    job = SearchJob(space, opened, settings, observe, seed=seed, is_shared=True)
+    job = SearchJob(space, opened, settings, observe, seed=seed, split=split_shared_budget)
     board = job.board
     board.observe = functools.partial(report_shared, board, exchange, observe)
     with job.catch_end():
@@ -84,6 +86,20 @@ def run_shared_search(
             exchange.enter("confirmation")
             job.confirm_finalists()
     return job.conclude()
+
+
+def split_shared_budget(
+    goal: Goal, calibration: Calibration, *, left_s: float, free_bytes: int | None, one_at_a_time: bool = False
+) -> SearchPlan:
+    """Split the time that is left. All of a large budget but the usual one is for screening, which hosts share.
+
+    See `split_budget` for the arguments.
+    """
+    usual_s = usual_budget_s(goal, calibration.pace, calibration.launch_s)
+    plan = split_budget(
+        goal, calibration, left_s=min(left_s, usual_s), free_bytes=free_bytes, one_at_a_time=one_at_a_time
+    )
+    return msgspec.structs.replace(plan, screening_s=plan.screening_s + max(left_s - usual_s, 0.0))
 
 
 def report_shared(board: Board, exchange: SharedExchange, observe: Observe, progress: Progress) -> None:
