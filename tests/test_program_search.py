@@ -288,7 +288,7 @@ class TestFailures:
     def test_a_program_that_the_kernel_kills(
         self, n_kills: int, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """It is not started again if memory has run out."""
+        """It is not launched again if memory has run out."""
         monkeypatch.setattr("ortune.program.launcher.count_oom_kills", lambda: 3)
         run = LaunchedProgram(cast("Any", None), tmp_path, 0)
         monkeypatch.setattr("ortune.worker.exit_status.count_oom_kills", lambda: n_kills)

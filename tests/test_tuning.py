@@ -18,7 +18,7 @@ import pytest
 from ortune import BackgroundLoadError, Config, Goal, HostError, Load, MeasureError, Objective, Progress, UsageError
 from ortune.knobs import DEFAULT, SearchSpace, SpaceOptions, build_space, ids
 from ortune.measure.block_plan import Pace
-from ortune.measure.block_runner import Attempts, BlockRunner
+from ortune.measure.block_runner import BlockRunner
 from ortune.measure.calibrate import Calibration
 from ortune.measure.open import start_comparison
 from ortune.measure.paired_run import PairedRun
@@ -32,6 +32,7 @@ from ortune.tuning.pareto import find_front, find_knee
 from ortune.tuning.plan import SearchPlan, reserve_confirmation, resize_confirmation, split_budget, warn_of_small_budget
 from ortune.tuning.results import CandidateResult
 from ortune.worker import Block, BlockPlan, Failure
+from ortune.worker.attempts import Attempts
 from ortune.workload import make_goal, make_load, parse_limit
 from tests.conftest import long_params
 from tests.records import ONE_THREAD
@@ -471,19 +472,19 @@ def test_where_all_workers_end_the_default_is_not_called_best() -> None:
 def test_a_candidate_that_ends_again_and_again_is_given_up() -> None:
     """It works for one block of each launch."""
     attempts, n_launches = Attempts(), 0
-    while not n_launches or attempts.may_try_again(ONE_THREAD, SUDDEN[0]):
-        attempts.add_launch(ONE_THREAD)
-        attempts.add_block(ONE_THREAD)
+    while not n_launches or attempts.may_launch_again(SUDDEN[0]):
+        attempts.add_launch()
+        attempts.add_block()
         n_launches += 1
     assert 1 < n_launches < 10
 
 
 def test_lack_of_memory_is_sudden_only_if_a_candidate_has_worked() -> None:
     attempts, lacking = Attempts(), Failure(kind="out_of_memory", stage="load", message="bad_alloc")
-    attempts.add_launch(ONE_THREAD)
-    assert not attempts.may_try_again(ONE_THREAD, lacking)
-    attempts.add_block(ONE_THREAD)
-    assert attempts.may_try_again(ONE_THREAD, lacking)
+    attempts.add_launch()
+    assert not attempts.may_launch_again(lacking)
+    attempts.add_block()
+    assert attempts.may_launch_again(lacking)
 
 
 @pytest.mark.parametrize("block", [30, 150, 250])

@@ -375,14 +375,14 @@ def has_begun_again(live: LiveCandidate, plan: RunPlan, step: int) -> bool:
     matter.
 
     Args:
-        live: The side. That its process was replaced is forgotten here.
+        live: The side. That its process was launched again is forgotten here.
         plan: Size of the run.
         step: Number of the round in the launch, counted from 0.
     """
     if not isinstance(live, SteadyCandidate):
         return False
-    is_replaced, live.is_replaced = live.is_replaced, False
-    return is_replaced and step > 0 and plan.call_pace is not None
+    is_launched_again, live.is_launched_again = live.is_launched_again, False
+    return is_launched_again and step > 0 and plan.call_pace is not None
 
 
 def mean_foreign_share(rounds: Sequence[Round]) -> float:

@@ -225,7 +225,7 @@ class SharedScreening(Screening):
                 kept.append((trial, result))
         return kept
 
-    def rank_for_relaunch(self, leaders: list[CandidateResult]) -> list[CandidateResult]:
+    def rank_to_launch_again(self, leaders: list[CandidateResult]) -> list[CandidateResult]:
         """Return leaders in the order in which they are launched again.
 
         Those that only other nodes measured come first, which also shows whether nodes agree.
