@@ -52,7 +52,7 @@ from ortune.tuning.plan import (
     warn_of_small_budget,
     with_confirmation,
 )
-from ortune.tuning.racing import LAG_ERRORS, MIN_RACING_LAUNCHES, USUAL_LUCK_OF_LAUNCHES, race, rank_finalists
+from ortune.tuning.racing import LAG_ERRORS, MIN_RACING_LAUNCHES, USUAL_LUCK_OF_LAUNCHES, Race, race, rank_finalists
 from ortune.tuning.results import CandidateResult
 from ortune.tuning.sampler import make_sampler
 from ortune.tuning.screening import Screening, screen
@@ -116,7 +116,7 @@ def run_search(
             board.screened = screen(board, Screening(board, job.study))
             board.is_unpromising = board.screened.is_unpromising
             if job.may_race():
-                board.is_unpromising |= race(board, find_racing_s(board))
+                board.is_unpromising |= race(board, Race(board, find_racing_s(board)))
             job.confirm_finalists()
     return job.conclude()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterable, Iterator
 
@@ -89,8 +88,7 @@ def screen(board: Board, screening: Screening) -> ScreeningResult:
         while batch := screening.next_batch():
             for group in screening.list_groups(batch):
                 with board.launch(group) as live:
-                    rounds = board.runner.measure_rounds(live.lives, live.next_block)
-                    for n_rounds, measured in enumerate(itertools.islice(rounds, screening.choose_rounds()), 1):
+                    for n_rounds, measured in enumerate(live.rounds(screening.choose_rounds()), 1):
                         live.add(measured)
                         screening.report()
                         # A host that became busy makes rounds much longer than planned.

@@ -23,7 +23,7 @@ from ortune.tuning.job import SearchJob, SearchSettings, find_racing_s
 from ortune.tuning.merge import Merger, send_launches
 from ortune.tuning.outcome import Observe, Outcome, Progress
 from ortune.tuning.plan import LONGEST_RACING, SearchPlan, split_budget, usual_budget_s
-from ortune.tuning.racing import race, race_launch
+from ortune.tuning.racing import race
 from ortune.tuning.results import CandidateResult
 from ortune.tuning.sampler import CONFIG, CandidateSampler
 from ortune.tuning.screening import Duplicates, Proposed, Screening, ScreeningBatch, screen
@@ -80,9 +80,7 @@ def run_shared_search(
             board.end_s = find_end_s(board)
             if job.may_race():
                 exchange.enter("racing")
-                board.is_unpromising |= race(
-                    board, find_racing_s(board), functools.partial(RaceOfSeveral, exchange=exchange)
-                )
+                board.is_unpromising |= race(board, RaceOfSeveral(board, find_racing_s(board), exchange))
             exchange.enter("confirmation")
             job.confirm_finalists()
     return job.conclude()
@@ -321,12 +319,18 @@ def take_part(board: Board, exchange: SharedExchange, announced: SharedRace) -> 
     begin_s, launch = board.now_s(), board.n_launches + 1
     board.end_s = begin_s + board.plan.racing_s
     try:
-        working = race_launch(board, racers, exchange.beat)
+        with board.launch(racers) as live:
+            for measured in live.rounds(board.plan.racing_rounds):
+                live.add(measured)
+                exchange.beat()
+            n_working = len(live.candidates())
     except MeasureError:
         return False
+    finally:
+        board.starved.clear()
     spent_s = (board.now_s() - begin_s) / len(racers)
     send_launches(exchange, racers, launch, spent_s=spent_s, race=announced.worker)
-    return len(working) == len(racers)
+    return n_working == len(racers)
 
 
 def note_wait(board: Board, note: str) -> None:
