@@ -18,6 +18,7 @@ from ortune.measure.calibrate import Calibration
 from ortune.measure.open import OpenComparison
 from ortune.storage import SharedRace, SharedResult
 from ortune.tuning.board import Board, ScreeningResult
+from ortune.tuning.confirmation import confirm
 from ortune.tuning.fitness import check_fitness
 from ortune.tuning.job import SearchJob, SearchSettings, find_racing_s
 from ortune.tuning.merge import Merger, send_launches
@@ -73,7 +74,7 @@ def run_shared_search(
             functools.partial(note_wait, board), functools.partial(help_race, board, screening, exchange)
         )
         if result is not None:
-            job.confirm_ranked(find_result(board, exchange, result))
+            finalists = find_result(board, exchange, result)
         else:
             board.screened = screening.complete(board.screened)
             board.is_unpromising = board.screened.is_unpromising
@@ -82,7 +83,9 @@ def run_shared_search(
                 exchange.enter("racing")
                 board.is_unpromising |= race(board, RaceOfSeveral(board, find_racing_s(board), exchange))
             exchange.enter("confirmation")
-            job.confirm_finalists()
+            finalists = job.rank_finalists()
+        for confirmation in job.list_confirmations(finalists):
+            job.confirmed.comparison = confirm(board, confirmation)
     return job.conclude()
 
 
