@@ -70,7 +70,7 @@ class Unfinished(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_unfinished(request: Resumable) -> Unfinished | None:
-    """Return the search that the request resumes or restarts; None if there is none.
+    """Return the search that the request resumes or replaces; None if there is none.
 
     Raises:
         UsageError: There is an unfinished search, and the request does not say what to do with it. Or it is running,
