@@ -23,7 +23,7 @@ from ortune.measure.bench import bench
 from ortune.measure.evaluate import evaluate
 from ortune.measure.open import open_comparison, prepare_comparison
 from ortune.measure.paired_run import PairedRun, Side
-from ortune.tuning.plan import make_plan
+from ortune.tuning.plan import split_budget
 from ortune.workload import Goal, InputOptions
 
 MODELS = ("tiny_regressor", "squeezenet", "ppocrv2_cls", "minilm_l6_int8")
@@ -34,7 +34,7 @@ def compare_once(name: str, budget_s: float, seed: int) -> Row:
     setup = prepare_comparison(str(build(name)), Goal(), InputOptions(shapes=shapes_of(name)), seed=seed)
     with open_comparison(setup) as opened:
         runner = opened.runner
-        plan = make_plan(opened.goal, opened.calibration, left_s=budget_s, free_bytes=opened.free_bytes)
+        plan = split_budget(opened.goal, opened.calibration, left_s=budget_s, free_bytes=opened.free_bytes)
         run = PairedRun([Side(name=each, config=DEFAULT) for each in ("default", "copy")], opened.goal.load, seed=seed)
         run.measure(runner, plan.confirmation, end_s=runner.now_s() + 1.5 * plan.confirmation_s)
         comparison = evaluate(run.in_one_regime(), opened.goal, runner)

@@ -56,7 +56,7 @@ from ortune.planning.measured_capacity import CapacityMeasurement
 from ortune.planning.measuring import DeploymentRunner
 from ortune.planning.prepare import prepare_plan
 from ortune.planning.result import Estimate
-from ortune.planning.run import USUAL_MEASUREMENTS, make_plan
+from ortune.planning.run import USUAL_MEASUREMENTS, plan_deployment
 from ortune.queueing.rate_model import RateMeasurement, choose_near
 from ortune.requests import PlanRequest
 from ortune.worker.group import merge_services
@@ -168,7 +168,7 @@ def check_capacity(name: str, arguments: argparse.Namespace) -> Row:
 
     try:
         with mock.patch.object(planning_run, "CapacityMeasurement", watch):
-            plan = make_plan(prepare_plan(make_request(PlanRequest, options)))
+            plan = plan_deployment(prepare_plan(make_request(PlanRequest, options)))
     except OrtuneError as error:
         return {**row, "problem": str(error)}
     choice = plan.choice

@@ -36,7 +36,7 @@ from ortune.planning.capacity import predict_capacity
 from ortune.planning.deployment import Deployment
 from ortune.planning.measuring import DeploymentRunner, thin
 from ortune.planning.prepare import prepare_plan
-from ortune.planning.run import make_plan
+from ortune.planning.run import plan_deployment
 from ortune.requests import PlanRequest
 from ortune.workload import parse_limit
 
@@ -76,7 +76,7 @@ def compare(name: str, target: str, arguments: argparse.Namespace) -> Row:
     options["budget"] = arguments.budget
     if target == "p99":
         options["slo"] = f"p99<{LIMIT_FACTOR * find_median_ns(options) / 1e6:.3f}ms"
-    plan = make_plan(prepare_plan(make_request(PlanRequest, options)))
+    plan = plan_deployment(prepare_plan(make_request(PlanRequest, options)))
     prepared = prepare_plan(make_request(PlanRequest, {**options, "seed": arguments.seed + 1}))
     usual = list_usual(prepared.setup.host)
     chosen = plan.choice.deployment

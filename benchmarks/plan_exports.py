@@ -58,7 +58,7 @@ from ortune.planning.pick import PickedDeployment, pick_deployment
 from ortune.planning.prepare import PreparedPlan, prepare_plan
 from ortune.planning.rate_latency import summarize_rate
 from ortune.planning.result import Plan
-from ortune.planning.run import make_plan
+from ortune.planning.run import plan_deployment
 from ortune.program.http_load import HttpLoad, find_free_port, wait_until_up
 from ortune.requests import PlanRequest
 from ortune.worker import Block, BlockPlan, Failure
@@ -101,7 +101,7 @@ def plan_model(name: str, arguments: argparse.Namespace) -> tuple[Plan, Prepared
     if arguments.rate:
         options["rate"] = arguments.rate
     prepared = prepare_plan(make_request(PlanRequest, options))
-    return make_plan(prepared), prepared
+    return plan_deployment(prepared), prepared
 
 
 def measure_processes(prepared: PreparedPlan, picked: PickedDeployment, limit: Limit) -> Interval:

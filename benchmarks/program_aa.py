@@ -29,7 +29,7 @@ from ortune.options import make_request
 from ortune.program.prepare import PreparedProgram, prepare_program
 from ortune.program.search import open_program
 from ortune.requests import ProgramSearchRequest
-from ortune.tuning.plan import make_plan
+from ortune.tuning.plan import split_budget
 
 MODEL = Path(__file__).parent.parent / "models" / "tiny_cnn.onnx"
 PROGRAM = Path(__file__).parent / "timed_program.py"
@@ -62,7 +62,7 @@ def compare_once(way: str, sleep_ms: float, budget_s: float, seed: int) -> Row:
     assert not copy.is_default
     with open_program(prepared) as opened:
         runner = opened.runner
-        plan = make_plan(
+        plan = split_budget(
             opened.goal,
             opened.calibration,
             left_s=budget_s,

@@ -26,7 +26,7 @@ from ortune.options import make_request
 from ortune.program.prepare import prepare_program
 from ortune.program.search import open_program
 from ortune.requests import ProgramSearchRequest
-from ortune.tuning.plan import make_plan
+from ortune.tuning.plan import split_budget
 
 NO_SPINNING = {"session.intra_op.allow_spinning": "0", "session.inter_op.allow_spinning": "0"}
 
@@ -56,7 +56,7 @@ def compare(name: str, commands: Path, budget_s: float) -> list[Row]:
     sides += [Side(name=each, config=SETTINGS[each]) for each in CHOSEN[name]]
     with open_program(prepare_program(make_request(ProgramSearchRequest, values))) as opened:
         runner = opened.runner
-        plan = make_plan(
+        plan = split_budget(
             opened.goal,
             opened.calibration,
             left_s=budget_s,

@@ -205,10 +205,10 @@ def plan(
     """
     from ortune.planning.files import save_plan
     from ortune.planning.prepare import prepare_plan
-    from ortune.planning.run import make_plan
+    from ortune.planning.run import plan_deployment
 
     request = make_request(PlanRequest, {"model": model, **options})
-    found = make_plan(prepare_plan(request), progress or ignore)
+    found = plan_deployment(prepare_plan(request), progress or ignore)
     if request.output is not None and (fault := save_plan(found, request.output)):
         raise fault
     return found

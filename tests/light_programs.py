@@ -50,7 +50,7 @@ def start_uncalibrated(
     """Return a comparison without a calibration; see `ortune.measure.open.start_comparison`."""
     first.close()
     runner = BlockRunner(executor, np.random.default_rng(0), check)
-    runner.attempts.add_block(first.config)  # it works
+    runner.attempts_of(first.config).add_block()  # it works
     return OpenComparison(
         runner=runner,
         calibration=cast("Any", None),

@@ -20,7 +20,7 @@ from ortune.apply.inside import hook, providers, settings
 from ortune.apply.inside.finder import OFF, PARTS, PLAN_VARIABLE
 from ortune.apply.inside.options_log import OptionsLog
 from ortune.apply.inside.settings import combine
-from ortune.apply.plan import encode_plan, environment_of, find_foreign_settings, make_plan, plan_process
+from ortune.apply.plan import encode_plan, environment_of, find_foreign_settings, make_hook_plan, plan_process
 from ortune.gates.sides import check_python
 from ortune.knobs import DEFAULT, ThreadPool
 from ortune.knobs.config import ALIASES, CUDA_BASED
@@ -138,8 +138,8 @@ class TestPieces:
             for n, pool in enumerate(ThreadPool(intra_op_num_threads=n, inter_op_num_threads=1) for n in (1, 2))
         )
         with pytest.raises(UsageError, match=r"1\.json needs global_thread_pool=2,1, but 0\.json needs .*=1,1"):
-            make_plan([self.choice(), one, two], ProgramRequest(), "")
-        assert make_plan([one, self.choice(), one], ProgramRequest(), "")["rules"]
+            make_hook_plan([self.choice(), one, two], ProgramRequest(), "")
+        assert make_hook_plan([one, self.choice(), one], ProgramRequest(), "")["rules"]
 
     def test_options_of_the_program_for_a_global_pool(self) -> None:
         class Options:

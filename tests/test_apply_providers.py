@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from ortune import Config, Record
 from ortune.apply.inside.providers import ProviderChoice, Skip, read_requested
 from ortune.apply.inside.settings import TunedSession
-from ortune.apply.plan import make_plan, make_rule
+from ortune.apply.plan import make_hook_plan, make_rule
 from ortune.knobs.providers import PROVIDERS, chain_of
 from ortune.program_options import ProgramRequest
 from ortune.record.schema import Tried
@@ -69,7 +69,7 @@ class TestOwnProviders:
         if with_program:
             workload = msgspec.structs.replace(record.workload, program=ProgramRun(program="app.py", sha256="0" * 64))
             record = msgspec.structs.replace(record, workload=workload)
-        (rule,) = make_plan([SelectedRecord(record=record, source="r", fits=True, why="")], ProgramRequest(), "")[
+        (rule,) = make_hook_plan([SelectedRecord(record=record, source="r", fits=True, why="")], ProgramRequest(), "")[
             "rules"
         ]
         assert rule["own_providers"] == with_program

@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 import ortune
 from ortune import Config, OrtuneError, Record, RecordError, UsageError, read_record
 from ortune.apply.bench import read_sides
-from ortune.apply.plan import choose_records, encode_plan, environment_of, make_plan
+from ortune.apply.plan import choose_records, encode_plan, environment_of, make_hook_plan
 from ortune.apply.verify import prepare_verification
 from ortune.cli.search import check_default_path
 from ortune.gates.prepare import make_gate
@@ -244,7 +244,7 @@ def check_record(record: Record, path: Path) -> None:
         environment = environment_of(choices)
         assert environment.keys() <= ALLOWED
         assert set(environment.get("LD_PRELOAD", "").split()) <= set(find_allocators().values())
-        attempt(lambda: encode_plan(make_plan(choices, request, "")))
+        attempt(lambda: encode_plan(make_hook_plan(choices, request, "")))
     attempt(lambda: prepare_verification(record, VerifyRequest(config=record, model=str(TINY_CNN))))
     attempt(lambda: read_sides([path], (), str(TINY_CNN)))
     attempt(lambda: make_gate(GateRequest(base=f"{TINY_CNN}@default", head=f"{TINY_CNN}@{path}")))

@@ -253,9 +253,15 @@ def test_a_measurement_passes_at_most_five_types(end: str) -> None:
 
 
 def test_the_stack_of_a_search_is_that_of_the_documentation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the job to the executor; the first and the last row are a command and a worker process."""
-    table = re.findall(r"^\| `(\w+)` \| `(ortune/[\w/]+\.py)` \| ", ARCHITECTURE.read_text(), re.MULTILINE)
+    """From the job to the executor; the first and the last row are a command and a worker process.
+
+    The table has the stack of screening. In racing and confirmation, another step is in the place of `screen`.
+    """
+    text = ARCHITECTURE.read_text()
+    table = re.findall(r"^\| `(\w+)` \| `(ortune/[\w/]+\.py)` \| ", text, re.MULTILINE)
+    others = re.findall(r"while [^`]*`(\w+)`\s\(`(ortune/tuning/\w+\.py)`\)", text, re.IGNORECASE)
     assert len(table) == 8
+    assert [name for name, _ in others] == ["race", "confirm"]
     stacks: set[tuple[tuple[str, str], ...]] = set()
     measure = SimulatedLive.measure
 
@@ -267,7 +273,9 @@ def test_the_stack_of_a_search_is_that_of_the_documentation(tmp_path: Path, monk
     monkeypatch.setattr(SimulatedLive, "measure", note_stack)
     with simulate():
         ortune.search(str(TINY_CNN), budget=20.0, output=tmp_path / "c.json")
-    assert tuple(table[1:-1]) in stacks
+    assert table[3][0] == "screen"
+    for step in (table[3], *others):
+        assert (*table[1:3], step, *table[4:-1]) in stacks
     for name, path in (table[0], table[-1]):
         assert f"def {name}(" in (ROOT / path).read_text()
 

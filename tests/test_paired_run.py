@@ -25,12 +25,13 @@ from ortune.measure.block_plan import (
     paired_run_s,
     plan_launches,
 )
-from ortune.measure.block_runner import MAX_FIRST_FAILURES, BlockRunner, FreshCandidate, Round
+from ortune.measure.block_runner import BlockRunner, FreshCandidate, Round
 from ortune.measure.evaluate import check_limit, compute_speedup, find_side_at_two_speeds
 from ortune.measure.memory import count_fitting, count_on_gpu
 from ortune.measure.open import OpenComparison, open_comparison, prepare_comparison, start_comparison
 from ortune.measure.paired_run import Order, PairedRun, Side, alternate, shuffle
 from ortune.worker import Block, BlockPlan, Failure, Memory, protocol
+from ortune.worker.attempts import MAX_FIRST_FAILURES
 from ortune.worker.process import WorkerProcess
 from ortune.workload import InputOptions, parse_limit
 from tests.conftest import TINY_CNN

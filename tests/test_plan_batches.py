@@ -708,7 +708,7 @@ def test_deployments_are_kept_if_calls_with_several_items_fail(
     executor = SimulatedExecutor(lambda config: 5e6)
     monkeypatch.setattr(run, "open_comparison", lambda setup: contextlib.nullcontext(open_simulated(executor)))
     options = {"model": str(TINY_ENCODER), "lengths": "lognormal:29,8-256", "budget": "60s"}
-    plan = run.make_plan(prepare_plan(make_request(PlanRequest, options)))
+    plan = run.plan_deployment(prepare_plan(make_request(PlanRequest, options)))
     assert plan.lengths is None
     assert any(message in text for text in find_warnings(plan))
     assert decode_plan(encode_plan(plan)) == plan

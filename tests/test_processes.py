@@ -390,7 +390,7 @@ class TestWorkers:
             assert isinstance(live.measure(PLAN), Block)
             os.kill(require_group(live._live).workers[0].pid, signal.SIGKILL)
             assert isinstance(live.measure(PLAN), Block)
-            assert runner.attempts.n_failures == 1
+            assert runner.n_launched_again == 1
         finally:
             live.close()
 

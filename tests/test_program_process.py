@@ -133,7 +133,7 @@ class TestRunning:
             start(process, tmp_path, "pass")
         assert capfd.readouterr().err == ""
 
-    def test_it_can_be_started_again(self, process: ProgramProcess, tmp_path: Path) -> None:
+    def test_it_can_be_launched_again(self, process: ProgramProcess, tmp_path: Path) -> None:
         for status in (1, 2):
             start(process, tmp_path, f"raise SystemExit({status})")
             ended = process.wait(30)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import re
@@ -39,6 +40,8 @@ from ortune.program.server import Server
 from ortune.program.task import ProgramTask
 from ortune.record.files import read_records
 from ortune.requests import ProgramSearchRequest
+from ortune.tuning.open import open_search
+from ortune.tuning.resume import make_begin
 from ortune.worker import Block, BlockPlan, Failure, Runtime
 from tests.budgets import scale_budget
 from tests.conftest import TINY_CNN, TINY_ENCODER, long_params, run_ortune
@@ -202,8 +205,9 @@ class TestBudget:
         with simulate(Scenario(is_here=True)):
             prepared = prepare("run", "3")
             assert prepared.spent_s > 0
-            with open_program(prepared, spent_s=1000.0) as opened:
-                assert opened.runner.now_s() - opened.start_s > 1000
+            begin = make_begin({}, free_bytes=None, spent_s=1000.0)
+            with open_search(prepared.request, begin, functools.partial(open_program, prepared)) as running:
+                assert running.opened.runner.now_s() - running.opened.start_s > 1000
 
 
 class TestFailures:
@@ -288,7 +292,7 @@ class TestFailures:
     def test_a_program_that_the_kernel_kills(
         self, n_kills: int, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """It is not started again if memory has run out."""
+        """It is not launched again if memory has run out."""
         monkeypatch.setattr("ortune.program.launcher.count_oom_kills", lambda: 3)
         run = LaunchedProgram(cast("Any", None), tmp_path, 0)
         monkeypatch.setattr("ortune.worker.exit_status.count_oom_kills", lambda: n_kills)

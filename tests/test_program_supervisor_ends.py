@@ -184,7 +184,7 @@ def test_a_search_goes_on(opened: OpenComparison) -> None:
     for each in find_supervisors():
         each.kill()
     assert isinstance(live.measure(PLAN), Block)
-    assert opened.runner.attempts.n_failures == 1
+    assert opened.runner.n_launched_again == 1
 
 
 def test_a_block_whose_program_was_lost_is_no_block(calls: OpenComparison) -> None:

@@ -79,7 +79,7 @@ class TestTuning:
         assert [vars(module)["SHORT_BLOCK_NS"] for module in (block_plan, plan)] == [123, 123]
 
     @pytest.mark.parametrize(
-        "text", ["tuning.plan.NONE=1", "tuning.plan.SCREENING_BATCH='8'", "tuning.plan.make_plan=1"]
+        "text", ["tuning.plan.NONE=1", "tuning.plan.SCREENING_BATCH='8'", "tuning.plan.split_budget=1"]
     )
     def test_unknown_constants_are_refused(self, text: str) -> None:
         with pytest.raises(ValueError, match=text.partition("=")[0]):

@@ -44,7 +44,7 @@ from ortune.requests import SearchRequest
 from ortune.tuning.job import SearchSettings, run_search
 from ortune.tuning.outcome import Outcome
 from ortune.tuning.prepare import prepare
-from ortune.tuning.resume import check_identity, describe_identity, find_unfinished, open_journal
+from ortune.tuning.resume import check_identity, describe_identity, find_unfinished, make_begin, open_journal
 from ortune.tuning.study import open_storage, open_study
 from ortune.worker import Block, BlockPlan, Failure, Memory, SessionInfo
 from ortune.workload import InputOptions, make_feed
@@ -611,7 +611,7 @@ class TestRequest:
         """There is nothing to keep, and its model may have been another one."""
         path = tmp_path / "a.unfinished.jsonl"
         path.write_bytes(b"".join(LINES[:2]))
-        journal = open_journal(self.request(tmp_path, resume=True), {"model": "new"}, free_bytes=None)
+        journal = open_journal(self.request(tmp_path, resume=True), make_begin({"model": "new"}, free_bytes=None))
         assert journal
         with journal:
             assert journal.n_resumes == 0

@@ -344,7 +344,9 @@ class TestSearch:
             raise Stop
 
         opened = open_simulated(SimulatedExecutor(lambda config: 5e6))
-        monkeypatch.setattr("ortune.tuning.search.open_comparison", lambda setup: contextlib.nullcontext(opened))
+        monkeypatch.setattr(
+            "ortune.tuning.search.open_comparison", lambda setup, **options: contextlib.nullcontext(opened)
+        )
         monkeypatch.setattr("ortune.tuning.search.run_search", stop)
         with pytest.raises(Stop):
             run_whole_search(prepared)

@@ -18,7 +18,7 @@ import pytest
 from ortune import BackgroundLoadError, Config, Goal, HostError, Load, MeasureError, Objective, Progress, UsageError
 from ortune.knobs import DEFAULT, SearchSpace, SpaceOptions, build_space, ids
 from ortune.measure.block_plan import Pace
-from ortune.measure.block_runner import Attempts, BlockRunner
+from ortune.measure.block_runner import BlockRunner
 from ortune.measure.calibrate import Calibration
 from ortune.measure.open import start_comparison
 from ortune.measure.paired_run import PairedRun
@@ -29,9 +29,10 @@ from ortune.tuning.confirmation import start_run
 from ortune.tuning.job import SearchSettings, run_search
 from ortune.tuning.outcome import Outcome
 from ortune.tuning.pareto import find_front, find_knee
-from ortune.tuning.plan import SearchPlan, make_plan, reserve_confirmation, resize_confirmation, warn_of_small_budget
+from ortune.tuning.plan import SearchPlan, reserve_confirmation, resize_confirmation, split_budget, warn_of_small_budget
 from ortune.tuning.results import CandidateResult
 from ortune.worker import Block, BlockPlan, Failure
+from ortune.worker.attempts import Attempts
 from ortune.workload import make_goal, make_load, parse_limit
 from tests.conftest import long_params
 from tests.records import ONE_THREAD
@@ -471,19 +472,19 @@ def test_where_all_workers_end_the_default_is_not_called_best() -> None:
 def test_a_candidate_that_ends_again_and_again_is_given_up() -> None:
     """It works for one block of each launch."""
     attempts, n_launches = Attempts(), 0
-    while not n_launches or attempts.may_try_again(ONE_THREAD, SUDDEN[0]):
-        attempts.add_launch(ONE_THREAD)
-        attempts.add_block(ONE_THREAD)
+    while not n_launches or attempts.may_launch_again(SUDDEN[0]):
+        attempts.add_launch()
+        attempts.add_block()
         n_launches += 1
     assert 1 < n_launches < 10
 
 
 def test_lack_of_memory_is_sudden_only_if_a_candidate_has_worked() -> None:
     attempts, lacking = Attempts(), Failure(kind="out_of_memory", stage="load", message="bad_alloc")
-    attempts.add_launch(ONE_THREAD)
-    assert not attempts.may_try_again(ONE_THREAD, lacking)
-    attempts.add_block(ONE_THREAD)
-    assert attempts.may_try_again(ONE_THREAD, lacking)
+    attempts.add_launch()
+    assert not attempts.may_launch_again(lacking)
+    attempts.add_block()
+    assert attempts.may_launch_again(lacking)
 
 
 @pytest.mark.parametrize("block", [30, 150, 250])
@@ -1155,7 +1156,9 @@ class TestPlan:
         pace = Pace(gap_ns=1e9 * call_s, call_ns=1e9 * call_s)
         calibration = Calibration(pace=pace, launch_s=launch_s, peak_bytes=10**9)
         left_s, advised = 60.0, [60.0]
-        while warning := warn_of_small_budget(P50, make_plan(P50, calibration, left_s=left_s, free_bytes=None), pace):
+        while warning := warn_of_small_budget(
+            P50, split_budget(P50, calibration, left_s=left_s, free_bytes=None), pace
+        ):
             found = re.search(r"(?:a budget of|needs) (\d+) s", warning)
             assert found
             left_s = float(found[1])
@@ -1165,7 +1168,7 @@ class TestPlan:
 
     def test_a_long_call_is_a_block(self) -> None:
         pace = Pace(gap_ns=1e9, call_ns=1e9)
-        plan = make_plan(P50, Calibration(pace=pace, launch_s=1.3, peak_bytes=10**9), left_s=55.0, free_bytes=None)
+        plan = split_budget(P50, Calibration(pace=pace, launch_s=1.3, peak_bytes=10**9), left_s=55.0, free_bytes=None)
         assert (plan.block.min_calls, plan.block.lead_in_ns, plan.block.duration_ns) == (1, 0, 1_000_000_000)
         assert (plan.screening_rounds, plan.racing_rounds, plan.confirmation.rounds) == (1, 1, 1)
         assert plan.can_prove
@@ -1175,7 +1178,7 @@ class TestPlan:
     ) -> SearchPlan:
         pace = Pace(gap_ns=5e6, call_ns=5e6)
         calibration = Calibration(pace=pace, launch_s=launch_s, peak_bytes=peak_bytes)
-        return make_plan(P50, calibration, left_s=left_s, free_bytes=10**10, one_at_a_time=one_at_a_time)
+        return split_budget(P50, calibration, left_s=left_s, free_bytes=10**10, one_at_a_time=one_at_a_time)
 
     def test_each_block_costs_a_launch(self) -> None:
         together, alone = (self.plan(launch_s=3.0, one_at_a_time=each) for each in (False, True))

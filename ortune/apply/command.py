@@ -22,7 +22,7 @@ from ortune.apply.plan import (
     environment_of,
     find_doubts,
     find_foreign_settings,
-    make_plan,
+    make_hook_plan,
     missing_allocators,
     read_for,
 )
@@ -53,7 +53,7 @@ def launch(arguments: list[str]) -> NoReturn:
     workers = find_workers(choices)
     has_place = find_own_workers(command) > 0
     command = fill_command(command, workers=workers)
-    plan = encode_plan(make_plan(choices, request, "--explain shows why", canary))
+    plan = encode_plan(make_hook_plan(choices, request, "--explain shows why", canary))
     environment = make_environment(plan, environment_of(choices), os.environ)
     if not request.quiet:
         lines = [*notes(choices, keep_explicit=request.keep_explicit), *describe_canary(canary)]

@@ -26,7 +26,7 @@ def start() -> None:
     if os.environ.get(finder.PLAN_VARIABLE):
         finder.start()
     elif read_config_variable():
-        finder.activate(_make_plan, environment=True)
+        finder.activate(_plan_this_process, environment=True)
 
 
 def read_config_variable() -> list[str]:
@@ -50,7 +50,7 @@ def check_config_variable() -> None:
             raise UsageError(f"{CONFIG_VARIABLE}: {path} is not a file.")
 
 
-def _make_plan() -> dict[str, Any]:
+def _plan_this_process() -> dict[str, Any]:
     from ortune.apply.inside.explain import write_stderr
     from ortune.apply.plan import plan_process
     from ortune.options import make_request

@@ -70,7 +70,7 @@ def choose_for(records: Sequence[Sourced], options: ProgramRequest) -> tuple[Sel
     return tuple(use_cache_dir(choice, folder) for choice in choices)
 
 
-def make_plan(
+def make_hook_plan(
     choices: Sequence[SelectedRecord], options: ProgramRequest, hint: str, canary: dict[str, Any] | None = None
 ) -> dict[str, Any]:
     """Return the plan as JSON types: see `ortune.apply.inside.finder.Plan`.
@@ -326,4 +326,4 @@ def plan_process(paths: Sequence[str | Path], options: ProgramRequest, warn: Cal
     for text in texts:
         if text:
             warn(text)
-    return make_plan(choices, options, f"{PACKAGE}.install(..., explain=True) shows why", canary)
+    return make_hook_plan(choices, options, f"{PACKAGE}.install(..., explain=True) shows why", canary)

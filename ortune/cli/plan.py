@@ -23,7 +23,7 @@ def plan(values: Values, console_options: ConsoleOptions) -> None:
     from ortune.console.widgets import make_console
     from ortune.limited import STANDARD_STREAM
     from ortune.planning.prepare import prepare_plan
-    from ortune.planning.run import make_plan
+    from ortune.planning.run import plan_deployment
 
     request = make_request(PlanRequest, values, "cli")
     prepared = prepare_plan(request)
@@ -32,7 +32,7 @@ def plan(values: Values, console_options: ConsoleOptions) -> None:
     if not console_options.quiet:
         show_plan_header(console, prepared)
     with PlanProgress(console, quiet=console_options.quiet) as progress:
-        found = make_plan(prepared, progress)
+        found = plan_deployment(prepared, progress)
     fault = write_found(found, request.output, to_stdout=to_stdout)
     if not console_options.quiet:
         show_plan(console, found, None if fault else request.output)

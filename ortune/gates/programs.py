@@ -133,7 +133,7 @@ def check_tuned(text: str, config: Config, runner: BlockRunner, executor: Progra
         if executor.keeps_alive:
             failure = executor.check_finalist(config, check_s)
         else:
-            result = executor.run_again(config, executor.run_deadline_s)
+            result = executor.run_steadily(config, executor.run_deadline_s)
             failure = result if isinstance(result, Failure) else None
     if failure is None:
         return

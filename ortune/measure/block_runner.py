@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
@@ -19,16 +19,9 @@ from ortune.measure.comparison import Noise
 from ortune.measure.figures import compute_block_figure
 from ortune.steps import enter_measuring, enter_step
 from ortune.worker import Block, BlockPlan, Executor, Failure, LiveCandidate, SessionInfo
+from ortune.worker.attempts import Attempts
 from ortune.worker.memory_plan import MemoryPlan
 from ortune.workload import Load, Objective
-
-MAX_FIRST_FAILURES = 3
-MAX_FAILURES_IN_A_ROW = 8
-MAX_FIRST_TIMEOUTS = 2
-MAX_TIMEOUTS_IN_A_ROW = 4
-MAX_FAILING_SHARE = 0.35
-"""A candidate is given up after this many sudden ends of its process without a block in between: at first, and once it
-has been measured. Waiting for one that hangs takes long. In total, about a third of its launches may end suddenly."""
 
 MAX_LOST_SHARE = 0.5
 """Share of the time that may be lost to processes that end suddenly or hang, without a loss for what is planned."""
@@ -83,54 +76,6 @@ class Round(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return self._figures[key]
 
 
-class Attempts:
-    """Decides whether a candidate whose process ended suddenly is launched again.
-
-    Anything on a host may end a process, so a single end says nothing about the candidate. One that ends again and
-    again is not worth having, even if it is measured in between.
-    """
-
-    def __init__(self) -> None:
-        self._n_blocks: Counter[str] = Counter()
-        self._n_launches: Counter[str] = Counter()
-        self._n_failures: Counter[str] = Counter()
-        self._in_a_row: Counter[str] = Counter()
-        self._timeouts_in_a_row: Counter[str] = Counter()
-
-    @property
-    def n_failures(self) -> int:
-        """Number of failures after which a candidate was launched again."""
-        return self._n_failures.total()
-
-    def add_launch(self, config: Config) -> None:
-        """Count a launch that is about to be made."""
-        self._n_launches[config.key] += 1
-
-    def add_block(self, config: Config) -> None:
-        """Count a block that was measured."""
-        self._n_blocks[config.key] += 1
-        self._in_a_row[config.key] = self._timeouts_in_a_row[config.key] = 0
-
-    def may_try_again(self, config: Config, failure: Failure) -> bool:
-        """Return whether a candidate that failed is launched again, and count the failure if so."""
-        key = config.key
-        has_worked = self._n_blocks[key] > 0
-        if not failure.is_sudden and not (failure.kind == "out_of_memory" and has_worked):
-            return False
-        most = MAX_FAILURES_IN_A_ROW if has_worked else MAX_FIRST_FAILURES
-        if self._in_a_row[key] + 1 >= most:
-            return False
-        most = MAX_TIMEOUTS_IN_A_ROW if has_worked else MAX_FIRST_TIMEOUTS
-        if failure.kind == "timeout" and self._timeouts_in_a_row[key] + 1 >= most:
-            return False
-        if self._n_failures[key] + 1 > MAX_FIRST_FAILURES + MAX_FAILING_SHARE * self._n_launches[key]:
-            return False
-        self._in_a_row[key] += 1
-        self._timeouts_in_a_row[key] += failure.kind == "timeout"
-        self._n_failures[key] += 1
-        return True
-
-
 class BlockRunner:
     """Measures blocks and rounds, and tracks noise and time.
 
@@ -145,7 +90,6 @@ class BlockRunner:
         one_at_a_time: Whether only one candidate may be live at a time, because two do not fit into memory.
         memory: The memory that candidates share. It limits what each of them may take.
         patient_until_s: Time on the runner's clock after which no block is repeated because of noise.
-        attempts: Decides which candidates of this executor are launched again after a failure.
         sessions: Facts about each session that was created, in order.
     """
 
@@ -158,8 +102,7 @@ class BlockRunner:
         self.one_at_a_time = False
         self.memory = MemoryPlan(None)
         self.patient_until_s = math.inf
-        self.attempts = Attempts()
-        self._attempts_of_others: dict[Executor, Attempts] = {}
+        self._attempts: defaultdict[tuple[Executor, str], Attempts] = defaultdict(Attempts)
         self._start_s = executor.now_s()
         self._lost_s = 0.0
         self.sessions: list[SessionInfo] = []
@@ -179,12 +122,17 @@ class BlockRunner:
         at_s = self.executor.now_s()
         return at_s - min(self._lost_s, MAX_LOST_SHARE * (at_s - self._start_s))
 
-    def attempts_of(self, executor: Executor) -> Attempts:
-        """Return what decides which candidates of an executor are launched again.
+    def attempts_of(self, config: Config, executor: Executor | None = None) -> Attempts:
+        """Return what decides whether a candidate is launched again, by another executor if one is given.
 
         Executors run different programs: that a config works in one of them says nothing about another.
         """
-        return self.attempts if executor is self.executor else self._attempts_of_others.setdefault(executor, Attempts())
+        return self._attempts[executor or self.executor, config.key]
+
+    @property
+    def n_launched_again(self) -> int:
+        """Number of failures after which a candidate was launched again."""
+        return sum(attempts.n_failures for attempts in self._attempts.values())
 
     def launch(self, configs: Sequence[Config], executor: Executor | None = None) -> list[SteadyCandidate | Failure]:
         """Launch candidates, by another executor if one is given. Those whose process ends are launched again.
@@ -193,12 +141,12 @@ class BlockRunner:
             HostError: Processes cannot be started.
         """
         executor = executor or self.executor
-        attempts = self.attempts_of(executor)
+        attempts = [self.attempts_of(config, executor) for config in configs]
         answers: list[SteadyCandidate | Failure] = [UNTRIED] * len(configs)
         left = list(range(len(configs)))
         while left:
             for position in left:
-                attempts.add_launch(configs[position])
+                attempts[position].add_launch()
             # Side by side, each may take as long as all of them one after the other.
             deadline_s = self.load_deadline_s * len(left)
             enter_step(f"loading {len(left)} {'config' if len(left) == 1 else 'configs'}")
@@ -217,7 +165,7 @@ class BlockRunner:
                     answers[position] = self.keep_alive(answer, executor)
                     continue
                 answers[position] = answer
-                if attempts.may_try_again(configs[position], answer):
+                if attempts[position].may_launch_again(answer):
                     again.append(position)
                 elif answer.stage == "start":
                     raise HostError(
@@ -340,14 +288,14 @@ class BlockRunner:
             regime=regime if known else "unknown",
             drift=drift,
             n_throttled=self._n_throttled,
-            n_relaunched=sum(each.n_failures for each in (self.attempts, *self._attempts_of_others.values())),
+            n_relaunched=self.n_launched_again,
             n_jumps=self._n_jumps,
             one_at_a_time=self.one_at_a_time,
         )
 
 
 class SteadyCandidate:
-    """A live candidate whose process is replaced if it ends suddenly.
+    """A live candidate whose process is launched again if it ends suddenly.
 
     What was measured before stays. Rounds of one launch may then come from two processes of a side, which makes the
     mean of the launch vary less, not more. Where calls are counted, a paired run ends the launch instead.
@@ -358,12 +306,12 @@ class SteadyCandidate:
         executor: What launched it; None if it is not launched again.
 
     Attributes:
-        is_replaced: Whether its process was replaced. Who reads it may reset it.
+        is_launched_again: Whether its process was launched again. Who reads it may reset it.
     """
 
     def __init__(self, runner: BlockRunner, live: LiveCandidate, executor: Executor | None) -> None:
         self.config = live.config
-        self.is_replaced = False
+        self.is_launched_again = False
         self._runner = runner
         self._live = live
         self._executor = executor
@@ -374,7 +322,7 @@ class SteadyCandidate:
         return self._live.session_info
 
     def measure(self, plan: BlockPlan, *, counts: bool = True) -> Block | Failure:
-        """Measure a block: again if the host slept or is busy, and in a new process if its own ends.
+        """Measure a block. It is repeated if the host slept or is busy, and in a new process if its own ends.
 
         Args:
             plan: How the block is measured.
@@ -396,7 +344,7 @@ class SteadyCandidate:
                     return failure
                 continue
             if self._executor:
-                runner.attempts_of(self._executor).add_block(self.config)
+                runner.attempts_of(self.config, self._executor).add_block()
             if answer.clock_jump_s:
                 n_jumps += 1
                 runner.count_jump(n_jumps, answer.clock_jump_s)
@@ -411,7 +359,7 @@ class SteadyCandidate:
             runner.count_repeat()
 
     def _launch_again(self, failure: Failure, start_s: float, lost_s: float) -> Failure | None:
-        """Replace its process after a failure.
+        """Launch its process again after a failure.
 
         Args:
             failure: The failure.
@@ -419,17 +367,17 @@ class SteadyCandidate:
             lost_s: Time that was lost before.
 
         Returns:
-            The failure that counts if the process cannot be replaced.
+            The failure that counts if it is not launched again, or does not work.
         """
         runner = self._runner
         self._live.close()
-        if not self._executor or not runner.attempts_of(self._executor).may_try_again(self.config, failure):
+        if not self._executor or not runner.attempts_of(self.config, self._executor).may_launch_again(failure):
             return failure
         (again,) = runner.launch([self.config], self._executor)
         runner._lost_s = lost_s + runner.executor.now_s() - start_s
         if isinstance(again, Failure):
             return again
-        self._live, self.is_replaced = again._live, True
+        self._live, self.is_launched_again = again._live, True
         return None
 
     def close(self) -> None:

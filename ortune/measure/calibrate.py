@@ -72,7 +72,7 @@ def calibrate(
         MeasureError: The baseline fails.
     """
     # Its calls were made before, for the reference outputs: that it fails now has another cause.
-    runner.attempts.add_block(first.config)
+    runner.attempts_of(first.config).add_block()
     load = goal.load
     first_block_s = min(8 * load.processes / (load.rate_per_s or 1e9), LONGEST_FIRST_BLOCK_S)
     plan = BlockPlan(

@@ -282,11 +282,12 @@ def allow_tf32(tolerance: Tolerance, chains: Iterable[Sequence[Provider]]) -> To
     )
 
 
-Launch = Callable[[], LiveCandidate]
-"""Launches the baseline for the first time."""
+Launch = Callable[[Executor, Callable[[], None]], LiveCandidate]
+"""Launches the baseline by an executor for the first time. It also gets what is called before each attempt."""
 
-Wrap = Callable[[Executor, Launch], Executor]
-"""Returns an executor that uses the given one. It also gets what launches the baseline by the given one."""
+Wrap = Callable[[Executor, Callable[[], Runtime]], Executor]
+"""Returns an executor that uses the given one. It also gets what launches the baseline by the given one, and returns
+the software of its worker."""
 
 
 @contextlib.contextmanager
@@ -308,6 +309,45 @@ def begin_measuring(beside: str | None) -> Iterator[BackgroundLoad | None]:
             return
         with BackgroundLoad(beside) as background_load:
             yield background_load
+
+
+class FirstLaunch(msgspec.Struct, frozen=True, kw_only=True):
+    """The first launch of the baseline.
+
+    Attributes:
+        executor: What launched it, and launches candidates.
+        live: The baseline.
+        start_s: When its last attempt began, on the executor's clock.
+        launch_s: How long that attempt took, in seconds.
+    """
+
+    executor: Executor
+    live: LiveCandidate
+    start_s: float
+    launch_s: float
+
+
+def launch_baseline(own: Executor, launch: Launch, wrap: Wrap | None) -> FirstLaunch:
+    """Launch the baseline for the first time.
+
+    Args:
+        own: Launches its processes.
+        launch: Launches it by an executor.
+        wrap: Returns the executor that launches candidates, given this one; None for this one.
+    """
+    start_s = 0.0
+
+    def begin() -> None:
+        nonlocal start_s
+        start_s = executor.now_s()
+
+    def launch_unwrapped() -> Runtime:
+        launch(own, lambda: None).close()
+        return own.runtime
+
+    executor = wrap(own, launch_unwrapped) if wrap else own
+    live = launch(executor, begin)
+    return FirstLaunch(executor=executor, live=live, start_s=start_s, launch_s=executor.now_s() - start_s)
 
 
 @contextlib.contextmanager
@@ -373,32 +413,24 @@ def open_comparison(
                 executors[shape] = open_executor(setup.program, own, load, cpus)
             return executors[shape]
 
-        start_s = 0.0
-
-        def launch_first(by: Executor, on_attempt: Callable[[], None] = lambda: None) -> LiveCandidate:
+        def launch(by: Executor, on_attempt: Callable[[], None]) -> LiveCandidate:
             enter_step(f"loading {Path(setup.program.path).name}")
             return launch_reference(by, setup.model, setup.feed, setup.base, setup.load_deadline_s, on_attempt)
 
-        def begin() -> None:
-            nonlocal start_s
-            start_s = executor.now_s()
-
-        executor = wrap(own, lambda: launch_first(own)) if wrap else own
-        executors[load.processes, load.sessions, find_cpus(setup.host, load)] = executor
-        first = launch_first(executor, begin)
-        first_launch_s = executor.now_s() - start_s
+        first = launch_baseline(own, launch, wrap)
+        executor = executors[load.processes, load.sessions, find_cpus(setup.host, load)] = first.executor
         other = open_executor(setup.other, own) if setup.other else None
         opened = start_comparison(
             executor,
-            first,
+            first.live,
             setup.goal,
-            first_launch_s=first_launch_s,
+            first_launch_s=first.launch_s,
             seed=setup.seed,
             n_cases=setup.feed.n_cases,
             quota=setup.host.limits.throttled,
             n_sides=setup.n_sides,
             free_bytes=free_bytes,
-            start_s=start_s,
+            start_s=first.start_s,
             check=background_load.check if background_load else lambda: None,
             executors=(executor, other) if other else (executor,),
             open_executor=find_executor,

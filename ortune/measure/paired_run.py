@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -61,6 +61,10 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     config: Config
     load: Load | None = None
     is_required: bool = False
+
+
+Launch = contextlib.AbstractContextManager[Iterator[bool]]
+"""One launch of a run: it gives what measures a round at each step, and whether that was not the last planned one."""
 
 
 class PairedRun:
@@ -116,8 +120,37 @@ class PairedRun:
     ) -> None:
         """Launch all sides repeatedly, and measure rounds in each launch. Another call adds launches to the run.
 
-        The run ends after the planned launches, at `end_s`, when `is_done` returns True, or when only the baseline is
-        left. If not all sides fit into memory at the same time, they are launched and measured one after the other.
+        `is_done` is called after each launch, to report progress or to stop. `on_round` is called after each round but
+        the last of a launch, or after each block of sides that are measured one after the other. See `list_launches`
+        for the other arguments.
+
+        Raises:
+            MeasureError: The baseline fails, or another side that is required.
+        """
+        for launch in self.list_launches(
+            runner, plan, end_s=end_s, latest_s=latest_s, order=order, stop_within_launch=stop_within_launch
+        ):
+            with launch as rounds:
+                for goes_on in rounds:
+                    if goes_on:
+                        on_round()
+            if is_done():
+                break
+
+    def list_launches(
+        self,
+        runner: BlockRunner,
+        plan: RunPlan,
+        *,
+        end_s: float,
+        latest_s: float = math.inf,
+        order: Order = shuffle,
+        stop_within_launch: bool = False,
+    ) -> Iterator[Launch]:
+        """Yield the launches that are to be measured. Who takes one measures it before the next one is asked for.
+
+        They end after the planned number, at `end_s`, or when only the baseline is left. If not all sides fit into
+        memory at the same time, they are launched and measured one after the other.
 
         Args:
             runner: Measures blocks.
@@ -128,39 +161,28 @@ class PairedRun:
             order: Decides the order of every second round. The round after it has the reverse order.
             stop_within_launch: Whether no round begins after `end_s` either. If sides are measured one after the other,
                 no launch begins that would end after `end_s`.
-            is_done: Called after each launch, to report progress or to stop.
-            on_round: Called after each round but the last of a launch, or after each block of sides that are measured
-                one after the other.
-
-        Raises:
-            MeasureError: The baseline fails, or another side that is required.
         """
         first = number = len(self.launches)
         while plan.launches is None or number < first + plan.launches:
             start_s, last_start_s = runner.now_s(), end_s
             if runner.one_at_a_time or sum(is_memory_unknown(side.config) for side in self.sides) > 1:
-                self._measure_in_turn(runner, plan, number, order=order, on_round=on_round)
+                yield contextlib.closing(self._measure_in_turn(runner, plan, number, order=order))
                 if stop_within_launch:
                     last_start_s -= runner.now_s() - start_s
             else:
                 first_round_s, next_round_s = (end_s, end_s) if stop_within_launch else (math.inf, latest_s)
-                self._measure_launch(
-                    runner,
-                    plan,
-                    number,
-                    order=order,
-                    first_round_s=first_round_s,
-                    next_round_s=next_round_s,
-                    on_round=on_round,
+                yield self._open_launch(
+                    runner, plan, number, order=order, first_round_s=first_round_s, next_round_s=next_round_s
                 )
             number += 1
             n_left = len(self.sides) - len(self.failures)
-            if is_done() or self._is_alone(n_left) or runner.now_s() >= last_start_s:
+            if self._is_alone(n_left) or runner.now_s() >= last_start_s:
                 break
             if len(self.launches) >= FEWEST_LAUNCHES and 2 * runner.now_s() - start_s > latest_s:
                 break
 
-    def _measure_launch(
+    @contextlib.contextmanager
+    def _open_launch(
         self,
         runner: BlockRunner,
         plan: RunPlan,
@@ -169,8 +191,7 @@ class PairedRun:
         order: Order,
         first_round_s: float,
         next_round_s: float,
-        on_round: Callable[[], None],
-    ) -> None:
+    ) -> Iterator[Iterator[bool]]:
         """Launch all sides, measure the rounds of one launch, and end all sides.
 
         Args:
@@ -180,7 +201,6 @@ class PairedRun:
             order: Decides the order of every second round.
             first_round_s: Time on the runner's clock after which the first round does not begin.
             next_round_s: Time after which the other rounds do not begin.
-            on_round: Called after each round, to report progress.
         """
         rounds: list[Round] = []
         self.launches.append(rounds)
@@ -188,11 +208,11 @@ class PairedRun:
         step = 0
         positions: list[int] = []
         gap_ns: float | None = None
-        block, latest_s = plan.block, first_round_s
+        block, latest_s, is_over = plan.block, first_round_s, False
 
         def next_block() -> BlockPlan | None:
             nonlocal block
-            if step == plan.rounds or runner.now_s() >= latest_s:
+            if is_over or step == plan.rounds or runner.now_s() >= latest_s:
                 return None
             block = plan.next_block(gap_ns)
             return block
@@ -203,23 +223,25 @@ class PairedRun:
             positions = sorted(left, key=before.index, reverse=True) if step % 2 else order(runner.rng, number, left)
             return positions
 
+        def add(measured: Round) -> bool:
+            """Add a round. Return whether it was not the last that is planned."""
+            nonlocal step, gap_ns, latest_s, is_over
+            is_out_of_step = any(has_begun_again(live, plan, step) for live in lives.values())
+            if not is_out_of_step:
+                rounds.append(measured)
+                latest_s = next_round_s
+            if last := measured.blocks.get(BASELINE_POSITION):
+                gap_ns = plan.find_gap_ns(block, last)
+            step += 1
+            for position, failure in measured.failures.items():
+                self._fail(position, failure)
+                lives.pop(position).close()
+            is_over = self._is_alone(len(lives)) or is_out_of_step
+            return step < plan.rounds
+
         try:
             with self._launch(runner, number, one_by_one=plan.block.creations_ns > 0) as lives:
-                for measured in runner.measure_rounds(lives, next_block, next_order=next_order, loads=loads):
-                    is_out_of_step = any(has_begun_again(live, plan, step) for live in lives.values())
-                    if not is_out_of_step:
-                        rounds.append(measured)
-                        latest_s = next_round_s
-                    if last := measured.blocks.get(BASELINE_POSITION):
-                        gap_ns = plan.find_gap_ns(block, last)
-                    step += 1
-                    if step < plan.rounds:
-                        on_round()
-                    for position, failure in measured.failures.items():
-                        self._fail(position, failure)
-                        lives.pop(position).close()
-                    if self._is_alone(len(lives)) or is_out_of_step:
-                        break
+                yield map(add, runner.measure_rounds(lives, next_block, next_order=next_order, loads=loads))
         finally:
             if not rounds:
                 self.launches.pop()
@@ -254,11 +276,12 @@ class PairedRun:
         return [[position] for position in left] if one_by_one or self._executors else [left]
 
     def _measure_in_turn(
-        self, runner: BlockRunner, plan: RunPlan, number: int, *, order: Order, on_round: Callable[[], None]
-    ) -> None:
+        self, runner: BlockRunner, plan: RunPlan, number: int, *, order: Order
+    ) -> Generator[bool, None, None]:
         """Launch one side after the other, and measure its blocks of one launch before the next one is launched.
 
-        Every second launch has the reverse order of the one before, so that drift of the host cancels.
+        Every second launch has the reverse order of the one before, so that drift of the host cancels. Blocks are
+        measured while this is iterated over.
         """
         if number % 2 == 0 or not self._turns:
             self._turns = order(runner.rng, number, list(range(len(self.sides))))
@@ -289,7 +312,7 @@ class PairedRun:
                         break
                     answers[step][position] = answer
                     gaps_ns.append(plan.find_gap_ns(blocks[step], answer))
-                    on_round()
+                    yield True
             finally:
                 live.close()
             if position == BASELINE_POSITION:
@@ -375,14 +398,14 @@ def has_begun_again(live: LiveCandidate, plan: RunPlan, step: int) -> bool:
     matter.
 
     Args:
-        live: The side. That its process was replaced is forgotten here.
+        live: The side. That its process was launched again is forgotten here.
         plan: Size of the run.
         step: Number of the round in the launch, counted from 0.
     """
     if not isinstance(live, SteadyCandidate):
         return False
-    is_replaced, live.is_replaced = live.is_replaced, False
-    return is_replaced and step > 0 and plan.call_pace is not None
+    is_launched_again, live.is_launched_again = live.is_launched_again, False
+    return is_launched_again and step > 0 and plan.call_pace is not None
 
 
 def mean_foreign_share(rounds: Sequence[Round]) -> float:

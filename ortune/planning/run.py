@@ -109,7 +109,7 @@ class PlanOutcome(msgspec.Struct, frozen=True, kw_only=True):
     problem: str = ""
 
 
-def make_plan(prepared: PreparedPlan, observe: Observe = lambda stage, done, total: None) -> Plan:
+def plan_deployment(prepared: PreparedPlan, observe: Observe = lambda stage, done, total: None) -> Plan:
     """Measure deployments, and return the plan.
 
     Raises:

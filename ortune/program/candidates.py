@@ -49,8 +49,8 @@ SHARE_OF_LEFT = 0.5
 """When its calls are counted: after this part of its planned duration, and then after this part of the time that the
 other calls are expected to take."""
 
-MAX_RESTARTS = 3
-"""Times that a program may end in a block before a call was measured."""
+MAX_ENDS_BEFORE_A_CALL = 3
+"""Times that a program may end in a block before a call was measured. It ends because its work is done."""
 
 
 def count_lead_in(plan: BlockPlan) -> int:
@@ -112,7 +112,7 @@ class RunCandidate:
 
 
 class CallCandidate:
-    """A live program whose function is timed. It is started again when it has ended.
+    """A live program whose function is timed. It is launched again when it has ended.
 
     Args:
         runner: What launches it.
@@ -178,14 +178,14 @@ class CallCandidate:
         return None
 
     def measure(self, plan: BlockPlan) -> Block | Failure:
-        """Let the program run until enough calls were measured. Start it again if it ends before."""
-        answer = self._measure_or_restart(plan)
+        """Let the program run until enough calls were measured. Launch it again if it ends before."""
+        answer = self._measure_or_launch_again(plan)
         if isinstance(answer, Failure):
             self.check_files()
         return answer
 
-    def _measure_or_restart(self, plan: BlockPlan) -> Block | Failure:
-        for _ in range(MAX_RESTARTS):
+    def _measure_or_launch_again(self, plan: BlockPlan) -> Block | Failure:
+        for _ in range(MAX_ENDS_BEFORE_A_CALL):
             if self._run is None or self._process.ended is not None:
                 failure = self._finish_run() or self.start(self._start_deadline_s)
                 if failure:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ortune.apply.exec import find_program, make_environment
-from ortune.apply.plan import encode_plan, make_plan
+from ortune.apply.plan import encode_plan, make_hook_plan
 from ortune.program.observation import Observation, SavedInputs, group_sessions, name_models, read_processes, sum_models
 from ortune.program.run import EndedRun, run_to_end
 from ortune.program.samples import MOST_SAVED_BYTES, merge_samples, prepare_folder, remove_unsorted
@@ -52,7 +52,7 @@ def make_observing_plan(observed: Path, unsorted: Path | None, max_samples: int)
         unsorted: Folder for inputs, or None.
         max_samples: Number of inputs that are saved for each session.
     """
-    plan = {**make_plan((), ProgramRequest(quiet=True), ""), "observe": os.fspath(observed.absolute())}
+    plan = {**make_hook_plan((), ProgramRequest(quiet=True), ""), "observe": os.fspath(observed.absolute())}
     if unsorted is not None:
         plan["save_inputs"] = {
             "folder": os.fspath(unsorted),

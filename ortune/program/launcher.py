@@ -13,7 +13,7 @@ import msgspec
 
 from ortune.apply import exec as program_exec
 from ortune.apply.placeholders import fill_command
-from ortune.apply.plan import make_plan, make_rule
+from ortune.apply.plan import make_hook_plan, make_rule
 from ortune.knobs import CPU, Config
 from ortune.knobs.environment import variables_of
 from ortune.model.info import ModelFile
@@ -146,7 +146,7 @@ class Launcher:
         folder.mkdir()
         run = LaunchedProgram(process, folder, port)
         run.gate = GateControl(folder) if gate else None
-        plan = self.make_plan(config, folder, gate=gate, observe=observe)
+        plan = self.write_hook_plan(config, folder, gate=gate, observe=observe)
         own = make_environment(self._inherited)
         environment = program_exec.make_environment(plan, variables_of(config, own), own)
         command = fill_command(self._task.command, workers=config.workers, port=port)
@@ -158,9 +158,9 @@ class Launcher:
             return Failure(kind="exit", stage="start", message=message)
         return run
 
-    def make_plan(self, config: Config, folder: Path, *, gate: bool, observe: bool = False) -> str:
+    def write_hook_plan(self, config: Config, folder: Path, *, gate: bool, observe: bool = False) -> str:
         """Return the plan that the hook follows inside the program, as text."""
-        plan = make_plan((), ProgramRequest(quiet=True), "")
+        plan = make_hook_plan((), ProgramRequest(quiet=True), "")
         if self.changes_sessions(config):
             plan["rules"] = [self._make_rule(model, config) for model in self._models]
         plan |= {

@@ -65,6 +65,7 @@ from ortune.steps import enter_step
 from ortune.times import read_clock_s
 from ortune.tuning.resume import find_unfinished
 from ortune.worker import Failure, Runtime
+from ortune.worker.attempts import MAX_FIRST_FAILURES
 from ortune.worker.graphs import merge_same_programs
 from ortune.worker.installed import find_installed_version
 from ortune.worker.owned_folder import OwnedFolder
@@ -76,10 +77,8 @@ HEADER_NAME = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 
 Source: `token` in RFC 9110, section 5.6.2."""
 
-OBSERVE_ATTEMPTS = 3
 LOST_WAIT_S = 1.0
-"""Times that a program is observed, at most, if its supervisor is ended meanwhile, and how long a program that fails
-may take to end for that reason."""
+"""How long a program that fails may take to end because its supervisor was ended."""
 
 OBSERVE_POLL_S = 0.05
 
@@ -475,7 +474,9 @@ class ObservedRun(msgspec.Struct, frozen=True, kw_only=True):
 
 @replaceable
 def observe_program(task: ProgramTask, server: Server | None, observe_s: float) -> ObservedRun:
-    """Run the program once as it is. A server gets requests for some time, and is then ended.
+    """Run the program once as it is, and launch it again if its supervisor ends.
+
+    A server gets requests for some time, and is then ended.
 
     Args:
         task: The program.
@@ -487,7 +488,7 @@ def observe_program(task: ProgramTask, server: Server | None, observe_s: float) 
         HostError: Its supervisor is ended again and again.
         ProgramError: The program fails, or does not do what is to be measured.
     """
-    for _ in range(OBSERVE_ATTEMPTS):
+    for _ in range(MAX_FIRST_FAILURES):
         with OwnedFolder() as folder, closing(ProgramProcess()) as process:
             try:
                 return _observe(process, folder, task, server, observe_s)
@@ -497,7 +498,7 @@ def observe_program(task: ProgramTask, server: Server | None, observe_s: float) 
                 if not (ended and ended.is_lost):
                     raise
     raise HostError(
-        f"The program cannot be observed: {SUPERVISOR_ENDED}, {OBSERVE_ATTEMPTS} times.",
+        f"The program cannot be observed: {SUPERVISOR_ENDED}, {MAX_FIRST_FAILURES} times.",
         "Check what ends processes on this host.",
     )
 

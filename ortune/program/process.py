@@ -56,7 +56,7 @@ class _Answer(msgspec.Struct, frozen=True):
 
 
 class ProgramProcess:
-    """A program under a supervisor of its own. It can be started again after it has ended.
+    """A program under a supervisor of its own. It can be launched again after it has ended.
 
     All processes of the program end with this object, and also if this process is killed. If the supervisor is killed,
     the program ends with it, and its next start has a new supervisor.

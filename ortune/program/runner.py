@@ -24,6 +24,7 @@ from ortune.program.server import LoadGenerator, Server
 from ortune.program.task import ProgramTask
 from ortune.worker import Failure, Runtime, SessionInfo
 from ortune.worker import cpu as worker_cpu
+from ortune.worker.attempts import Attempts
 from ortune.worker.clocks import Clocks
 from ortune.worker.cpu import CpuTimes
 from ortune.worker.owned_folder import OwnedFolder, remove_abandoned_folders
@@ -297,20 +298,16 @@ class ProgramRunner:
         for number in range(n_missing):
             # Times that it prints then differ, so that they are not compared.
             pause_after_s = None if number else PAUSE_SHARE * self._run_s
-            if isinstance(self.run_again(self._base, deadline_s, pause_after_s), Failure):
+            if isinstance(self.run_steadily(self._base, deadline_s, pause_after_s), Failure):
                 return None  # it ended otherwise than when it was observed, so nothing can be compared with it
-        result = self.run_again(config, deadline_s)
+        result = self.run_steadily(config, deadline_s)
         return result if isinstance(result, Failure) else None
 
-    def run_again(self, config: Config, deadline_s: float, pause_after_s: float | None = None) -> RunResult | Failure:
-        """Run the program, a second time if it ends suddenly: anything on the host may end a process.
-
-        See `run` for the arguments.
-        """
-        result = self.run(config, deadline_s, pause_after_s=pause_after_s)
-        if isinstance(result, Failure) and result.is_sudden:
-            result = self.run(config, deadline_s, pause_after_s=pause_after_s)
-        return result
+    def run_steadily(
+        self, config: Config, deadline_s: float, pause_after_s: float | None = None
+    ) -> RunResult | Failure:
+        """Run the program to completion. It is launched again if it ends suddenly; see `run` for the arguments."""
+        return Attempts().launch(lambda: self.run(config, deadline_s, pause_after_s=pause_after_s))
 
     def is_baseline(self, config: Config) -> bool:
         """Return whether a candidate is the baseline: the program as it is, with what the user fixed."""

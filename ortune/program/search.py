@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -12,7 +12,7 @@ import msgspec
 from ortune.errors import ProgramError, UsageError
 from ortune.host import HostClass
 from ortune.knobs import Config
-from ortune.measure.open import OpenComparison, begin_measuring, fit_objective, start_comparison
+from ortune.measure.open import OpenComparison, Wrap, begin_measuring, launch_baseline, start_comparison
 from ortune.program.executor import open_program_executor
 from ortune.program.identity import describe_program_identity
 from ortune.program.launcher import TunedModel
@@ -22,21 +22,18 @@ from ortune.program.runner import FIRST_RUN_DEADLINE_S, Cpus
 from ortune.program.space import ProgramModel, resolve
 from ortune.program.task import ProgramTask
 from ortune.record.files import list_records
-from ortune.record.journal import Journal
 from ortune.record.rounding import round_record
 from ortune.record.schema import RECORD_SCHEMA, Bundle, Record, Search, Tried
 from ortune.record.trials import summarize_trials
 from ortune.steps import enter_step
-from ortune.times import stamp
+from ortune.tuning.open import open_search
 from ortune.tuning.outcome import Observe, Outcome
-from ortune.tuning.record_outcome import make_trials, save_outcome
-from ortune.tuning.resume import JournaledExecutor, open_journal, raise_fault
-from ortune.worker import Executor, Failure, LiveCandidate, Runtime
+from ortune.tuning.record_outcome import make_trials
+from ortune.tuning.resume import JournaledExecutor, make_begin
+from ortune.worker import Executor, Failure, LiveCandidate
+from ortune.worker.attempts import Attempts
 from ortune.workload import Tolerance, Workload
 from ortune.workload.workload import BackgroundProgram, InputData
-
-FIRST_ATTEMPTS = 3
-"""How many times the program is started at first if it ends suddenly."""
 
 LARGEST_FIRST_RUN_SHARE = 0.5
 """Part of the budget that running the program once, to see its sessions, counts as at most."""
@@ -79,39 +76,30 @@ def search_program(prepared: PreparedProgram, observe: Observe = lambda progress
             still written.
     """
     request = prepared.request
-    begun = stamp()
-    with contextlib.ExitStack() as stack:
-        spent_s = count_spent(prepared)
-        if journal := open_journal(
-            request,
-            describe_program_identity(prepared),
-            free_bytes=prepared.host.limits.memory_bytes,
-            shares=prepared.shares,
-            spent_s=spent_s,
-        ):
-            stack.enter_context(journal)
-            spent_s = journal.begin.spent_s  # that of the process that began the search
-        others: set[str] = set()
-        opened = stack.enter_context(open_program(prepared, journal=journal, others=others, spent_s=spent_s))
-        opened = fit_objective(opened)
-        prepared = msgspec.structs.replace(prepared, goal=opened.goal)
+    begin = make_begin(
+        describe_program_identity(prepared),
+        free_bytes=prepared.host.limits.memory_bytes,
+        shares=prepared.shares,
+        spent_s=count_spent(prepared),
+    )
+    others: set[str] = set()
+    with open_search(request, begin, functools.partial(open_program, prepared, others=others)) as running:
+        prepared = msgspec.structs.replace(prepared, goal=running.opened.goal)
         # It imports Optuna, which gates and verifications of programs do not need.
         from ortune.tuning.job import SearchSettings, run_search
 
         settings = SearchSettings(budget_s=request.budget, n_trials=request.trials)
-        outcome = run_search(prepared.space, opened, settings, observe)
-        started = journal.begin.started if journal else begun
-        records = make_records(prepared, outcome, started, n_resumes=journal.n_resumes if journal else 0)
+        outcome = run_search(prepared.space, running.opened, settings, observe)
+        records = make_records(prepared, outcome, running.begin.started, n_resumes=running.n_resumes)
         document = records[0] if len(records) == 1 else Bundle(schema=RECORD_SCHEMA, records=records)
-        trials = make_trials(records[0], outcome, prepared.goal, prepared.host)
-        saved = save_outcome(document, trials, request.output, journal, is_complete=not outcome.interrupted)
-    raise_fault(outcome.fault, journal, saved.fault)
+        saved = running.save(document, make_trials(records[0], outcome, prepared.goal, prepared.host), outcome)
+    unfinished = running.end(outcome, saved)
     return ProgramResult(
         document=saved.record,
         outcome=outcome,
         kept=saved.kept,
         others=tuple(sorted(others)),
-        unfinished=journal.path if journal and journal.is_there else None,
+        unfinished=unfinished,
         fault=saved.fault,
     )
 
@@ -127,18 +115,18 @@ def open_program(
     prepared: PreparedProgram,
     *,
     n_sides: int = 2,
-    journal: Journal | None = None,
     others: set[str] | None = None,
-    spent_s: float = 0.0,
+    wrap: Wrap | None = None,
+    free_bytes: int | None = None,
 ) -> Iterator[OpenComparison]:
     """Start the background load, and measure the program as it is for the first time.
 
     Args:
         prepared: The program.
         n_sides: Candidates that are live at the same time, at least, unless they do not fit into memory.
-        journal: Where all blocks are kept, and what is kept already; None to keep nothing.
         others: Gets the names of models whose sessions have no settings, as they were not called before.
-        spent_s: Time in seconds that counts as spent when it starts.
+        wrap: Wraps the executor, or None.
+        free_bytes: Free memory to plan with, or None for that of the host.
 
     Raises:
         ProgramError: The program does not work.
@@ -166,30 +154,25 @@ def open_program(
         )
         stack.callback(inner.close)
 
-        def launch(by: Executor) -> LiveCandidate:
+        def launch(by: Executor, on_attempt: Callable[[], None]) -> LiveCandidate:
             enter_step(f"{'starting' if inner.keeps_alive else 'first run of'} {Path(prepared.task.command[0]).name}")
-            return launch_first(by, prepared.task, prepared.space.base)
+            return launch_first(by, prepared.task, prepared.space.base, on_attempt)
 
-        def launch_reference() -> Runtime:
-            launch(inner).close()
-            return inner.runtime
-
-        executor = JournaledExecutor(inner, journal, launch_reference) if journal else inner
-        start_s = executor.now_s()
-        first = launch(executor)
+        first = launch_baseline(inner, launch, wrap)
+        executor = first.executor
         opened = start_comparison(
             executor,
-            first,
+            first.live,
             prepared.goal,
             # A program that is run to completion has no launch apart from its runs.
-            first_launch_s=executor.now_s() - start_s if inner.keeps_alive else 0.0,
+            first_launch_s=first.launch_s if inner.keeps_alive else 0.0,
             seed=request.seed,
             quota=host.limits.throttled,
             # A quota lets a program run at full speed until the share of a period is used up, so that time matters.
             counts_calls=prepared.keeps_running and not host.limits.throttled,
             n_sides=n_sides,
-            free_bytes=journal.begin.free_bytes if journal else host.limits.memory_bytes,
-            start_s=start_s - spent_s,
+            free_bytes=host.limits.memory_bytes if free_bytes is None else free_bytes,
+            start_s=first.start_s,
             check=load.check if load else lambda: None,
         )
         # Also of a program that does not seem to end: it may have ended when the search that is resumed began.
@@ -203,20 +186,30 @@ def open_program(
         yield opened
 
 
-def launch_first(executor: Executor, task: ProgramTask, base: Config) -> LiveCandidate:
+def launch_first(
+    executor: Executor, task: ProgramTask, base: Config, on_attempt: Callable[[], None] = lambda: None
+) -> LiveCandidate:
     """Launch the program as it is, with what the user fixed, again if it ends suddenly.
+
+    Args:
+        executor: What launches it.
+        task: The program.
+        base: What the user fixed.
+        on_attempt: Called before each attempt.
 
     Raises:
         ProgramError: It does not work, or hangs.
     """
-    for attempt in range(FIRST_ATTEMPTS):
-        (first,) = executor.launch([base], deadline_s=FIRST_RUN_DEADLINE_S)
-        if not isinstance(first, Failure):
-            return first
-        # Waiting for what does not end takes long enough once.
-        if not first.is_sudden or first.kind == "timeout" or attempt == FIRST_ATTEMPTS - 1:
-            break
-    assert isinstance(first, Failure)
+
+    def launch() -> LiveCandidate | Failure:
+        on_attempt()
+        (answer,) = executor.launch([base], deadline_s=FIRST_RUN_DEADLINE_S)
+        return answer
+
+    # Waiting for what does not end takes long enough once.
+    first = Attempts(max_first_timeouts=1).launch(launch)
+    if not isinstance(first, Failure):
+        return first
     name = Path(task.command[0]).name
     if is_unjudged(task, first):
         raise make_check_error(name, first)

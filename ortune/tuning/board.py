@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
@@ -282,6 +283,10 @@ class LiveRound:
     def next_block(self) -> BlockPlan | None:
         """Return how the blocks of the next round are measured; None if no candidate is left."""
         return self._board.plan.block if len(self.lives) > 1 else None
+
+    def rounds(self, most: int) -> Iterator[Round]:
+        """Return an iterator that measures rounds, until no candidate is left."""
+        return itertools.islice(self._board.runner.measure_rounds(self.lives, self.next_block), most)
 
     def add(self, measured: Round) -> None:
         """Add a round to the results.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
@@ -12,7 +13,7 @@ from ortune.measure.comparison import Comparison, Speedup, Stage
 from ortune.measure.evaluate import compute_speedup, evaluate
 from ortune.measure.interval import DEFAULT_CONFIDENCE
 from ortune.measure.limits import kept_all
-from ortune.measure.paired_run import FEWEST_LAUNCHES, PairedRun, Side
+from ortune.measure.paired_run import FEWEST_LAUNCHES, Launch, PairedRun, Side
 from ortune.tuning.board import Board
 from ortune.tuning.results import CandidateResult
 from ortune.tuning.verdict import NEGLIGIBLE_GAIN, judge_gain
@@ -35,14 +36,19 @@ Source: J. L. Haybittle, "Repeated assessment of results in clinical trials of c
 Radiology 44 (1971): strict interim analyses hardly weaken the final one."""
 
 
-def confirm(
-    board: Board,
-    finalist: CandidateResult,
-    run: PairedRun | None = None,
-    *,
-    speedup_confidence: float = DEFAULT_CONFIDENCE,
-) -> Comparison:
-    """Compare one candidate with the baseline.
+def confirm(board: Board, confirmation: Confirmation) -> Comparison:
+    """Measure the launches of a confirmation, and return what they show."""
+    with board.time_stage("confirmation"), keep_earlier(confirmation.finalists):
+        for launch in confirmation.list_launches():
+            with launch as rounds:
+                for goes_on in rounds:
+                    if goes_on:
+                        confirmation.report()
+        return confirmation.judge()
+
+
+class Confirmation:
+    """Compares one candidate with the baseline, and decides when it is enough.
 
     While it is uncertain whether a candidate that seems better stays within the limits, the rest of the budget is used.
     Without limits, the confirmation ends early if it excludes a relevant gain. It never ends early because it shows
@@ -53,86 +59,106 @@ def confirm(
         finalist: The candidate.
         run: Launches of the candidate and the baseline that count, too; None without any.
         speedup_confidence: Confidence of the interval of its speedup.
+
+    Attributes:
+        finalists: The candidate.
     """
-    goal, plan = board.goal, board.plan.confirmation
-    if run is None:
-        run = start_run(board, [finalist])
-    else:
-        finalist.enter("confirmation")
-    n_before = len(run.launches)
-    reports = RoundReports(board, run, plan, finalist, can_end_early=not goal.limits)
 
-    is_excluded = False
+    def __init__(
+        self,
+        board: Board,
+        finalist: CandidateResult,
+        run: PairedRun | None = None,
+        *,
+        speedup_confidence: float = DEFAULT_CONFIDENCE,
+    ) -> None:
+        self.finalists = (finalist,)
+        if run is None:
+            run = start_run(board, self.finalists)
+        else:
+            finalist.enter("confirmation")
+        self._board = board
+        self._run = run
+        self._speedup_confidence = speedup_confidence
+        self._limit_confidence = DEFAULT_CONFIDENCE
+        self._is_excluded = False
+        self._decided: Comparison | None = None
+        self._reports = RoundReports(board, run, board.plan.confirmation, finalist, can_end_early=not board.goal.limits)
 
-    def is_done(run: PairedRun) -> bool:
-        nonlocal is_excluded
-        selected = run.in_one_regime()
-        reports.speedup = compute_speedup(selected, FINALIST_POSITION, goal.objective)
-        reports.finish_launch()
-        is_excluded = not goal.limits and len(run.launches) >= MIN_LAUNCHES and excludes_gain(selected, goal)
-        return is_excluded
+    def report(self) -> None:
+        """Report progress, between rounds."""
+        self._reports.report()
 
-    def judge(limit_confidence: float) -> Comparison:
-        # A confirmation that ends when it excludes a gain ends with what is low by chance: its interval is the one by
-        # which it ended.
-        confidence = max(speedup_confidence, INTERIM_CONFIDENCE) if is_excluded else speedup_confidence
-        selected = run.in_one_regime()
-        return evaluate(selected, goal, board.runner, confidence=confidence, limit_confidence=limit_confidence)
-
-    start_s = board.now_s()
-    rest = msgspec.structs.replace(plan, launches=None)
-    with board.time_stage("confirmation"):
-        reports.report()
-        measure_launches(board, run, [finalist], plan, is_done, reports.report)
+    def list_launches(self) -> Iterator[Launch]:
+        """Yield the launches to measure: those that are planned, and more while it is uncertain what they show."""
+        board, run, plan = self._board, self._run, self._board.plan.confirmation
+        n_before, start_s = len(run.launches), board.now_s()
+        self.report()
+        yield from self._list(plan)
         if not plan.rounds:  # there is no time for any
-            return judge(DEFAULT_CONFIDENCE)
+            return
         launch_s = (board.now_s() - start_s) / max(len(run.launches) - n_before, 1)
-        if not is_excluded:
-            add_counted_launches(board, run, finalist, rest, is_done, reports.report, launch_s)
-        if not goal.limits:
+        rest = msgspec.structs.replace(plan, launches=None)
+        if not self._is_excluded:
+            yield from self._list_counted(rest, launch_s)
+        if not board.goal.limits:
             end_s = min(start_s + board.longest_confirmation_s, board.end_s) - launch_s
-            is_open = board.is_unpromising and not excludes_gain(run.in_one_regime(), goal)
+            is_open = board.is_unpromising and not excludes_gain(run.in_one_regime(), board.goal)
             if is_open and board.now_s() < end_s:
-                reports.end_s = end_s + launch_s
-                measure_launches(board, run, [finalist], rest, is_done, reports.report, end_s=end_s)
-            return judge(DEFAULT_CONFIDENCE)
+                self._reports.end_s = end_s + launch_s
+                yield from self._list(rest, end_s)
+            return
         end_s = board.end_s - launch_s
         if board.now_s() > end_s:
-            return judge(DEFAULT_CONFIDENCE)
-        comparison = judge(INTERIM_CONFIDENCE)
-        if not is_undecided(comparison):
-            return comparison
-        reports.end_s = end_s + launch_s
-        measure_launches(board, run, [finalist], rest, is_done, reports.report, end_s=end_s)
-        return judge(FINAL_CONFIDENCE)
+            return
+        self._limit_confidence = INTERIM_CONFIDENCE
+        self._decided = self.judge()
+        if is_undecided(self._decided):
+            self._reports.end_s = end_s + launch_s
+            yield from self._list(rest, end_s)
+            self._decided, self._limit_confidence = None, FINAL_CONFIDENCE
 
+    def judge(self) -> Comparison:
+        """Return what the launches so far show."""
+        if self._decided:
+            return self._decided
+        # A confirmation that ends when it excludes a gain ends with what is low by chance: its interval is the one by
+        # which it ended.
+        least = INTERIM_CONFIDENCE if self._is_excluded else 0.0
+        return evaluate(
+            self._run.in_one_regime(),
+            self._board.goal,
+            self._board.runner,
+            confidence=max(self._speedup_confidence, least),
+            limit_confidence=self._limit_confidence,
+        )
 
-def add_counted_launches(
-    board: Board,
-    run: PairedRun,
-    finalist: CandidateResult,
-    plan: RunPlan,
-    is_done: Callable[[PairedRun], bool],
-    on_round: Callable[[], None],
-    launch_s: float,
-) -> None:
-    """Measure more launches while fewer count than a proof needs, as the host was busy in some, and there is time.
+    def _list(self, plan: RunPlan, end_s: float | None = None) -> Iterator[Launch]:
+        return list_launches(self._board, self._run, self.finalists, plan, self._finish_launch, end_s=end_s)
 
-    Args:
-        board: The search.
-        run: The run.
-        finalist: Its candidate.
-        plan: Size of a launch.
-        is_done: Called after each launch. The run ends when it returns True.
-        on_round: Called between rounds, to report progress.
-        launch_s: Time of a launch with its rounds.
-    """
-    while (n_missing := MIN_LAUNCHES - len(run.in_one_regime().launches)) > 0 and not finalist.failure:
-        n_fitting = int((find_latest_s(board, run) - board.now_s()) / launch_s)
-        if n_fitting < 1 or len(run.launches) >= MOST_LAUNCHES:
-            break
-        more = msgspec.structs.replace(plan, launches=min(n_missing, n_fitting))
-        measure_launches(board, run, [finalist], more, is_done, on_round)
+    def _list_counted(self, plan: RunPlan, launch_s: float) -> Iterator[Launch]:
+        """Yield more launches while fewer count than a proof needs, as the host was busy in some, and there is time.
+
+        Args:
+            plan: Size of a launch.
+            launch_s: Time of a launch with its rounds.
+        """
+        board, run = self._board, self._run
+        (finalist,) = self.finalists
+        while (n_missing := MIN_LAUNCHES - len(run.in_one_regime().launches)) > 0 and not finalist.failure:
+            n_fitting = int((find_latest_s(board, run) - board.now_s()) / launch_s)
+            if n_fitting < 1 or len(run.launches) >= MOST_LAUNCHES:
+                break
+            yield from self._list(msgspec.structs.replace(plan, launches=min(n_missing, n_fitting)))
+
+    def _finish_launch(self, run: PairedRun) -> bool:
+        """Report what the launches so far show. Return whether they exclude a relevant gain."""
+        goal, selected = self._board.goal, run.in_one_regime()
+        self._reports.speedup = compute_speedup(selected, FINALIST_POSITION, goal.objective)
+        self._reports.finish_launch()
+        has_enough = not goal.limits and len(run.launches) >= MIN_LAUNCHES
+        self._is_excluded = has_enough and excludes_gain(selected, goal)
+        return self._is_excluded
 
 
 class RoundReports:
@@ -258,6 +284,17 @@ def find_latest_s(board: Board, run: PairedRun) -> float:
     return board.end_s if has_proof else board.end_s + LONGEST_OVERRUN * board.plan.left_s
 
 
+@contextlib.contextmanager
+def keep_earlier(finalists: Sequence[CandidateResult]) -> Iterator[None]:
+    """Keep what racing measured of finalists, if their first launch is interrupted."""
+    try:
+        yield
+    except BaseException:
+        for result in finalists:
+            result.return_if_empty()
+        raise
+
+
 def measure_launches(
     board: Board,
     run: PairedRun,
@@ -269,41 +306,50 @@ def measure_launches(
     end_s: float | None = None,
     stage: Stage = "confirmation",
 ) -> None:
-    """Measure launches of a paired run, and add their rounds to the results of its candidates.
+    """Measure launches of a paired run. `on_round` is called between rounds; see `list_launches` for the others."""
+    with keep_earlier(finalists):
+        for launch in list_launches(board, run, finalists, plan, is_done, end_s=end_s, stage=stage):
+            with launch as rounds:
+                for goes_on in rounds:
+                    if goes_on:
+                        on_round()
+
+
+def list_launches(
+    board: Board,
+    run: PairedRun,
+    finalists: Sequence[CandidateResult],
+    plan: RunPlan,
+    is_done: Callable[[PairedRun], bool],
+    *,
+    end_s: float | None = None,
+    stage: Stage = "confirmation",
+) -> Iterator[Launch]:
+    """Yield launches of a paired run, and add their rounds to the results of its candidates.
 
     Args:
         board: The search.
         run: The run.
         finalists: Its candidates.
         plan: How many launches, and of what size.
-        is_done: Called after each launch. The run ends when it returns True.
-        on_round: Called between rounds, to report progress.
+        is_done: Called after each launch. It was the last one if it returns True.
         end_s: Time on the runner's clock after which no launch begins; None for the planned time with a reserve.
         stage: The stage that the rounds belong to.
     """
     if end_s is None:
         end_s = max(board.now_s() + LONGEST_CONFIRMATION * board.plan.confirmation_s, board.end_s)
-
+    latest_s = find_latest_s(board, run)
+    if not board.plan.can_prove:
+        end_s = min(end_s, latest_s)
     n_added = len(run.launches)
-
-    def add_rounds() -> bool:
-        nonlocal n_added
+    for launch in run.list_launches(board.runner, plan, end_s=end_s, latest_s=latest_s):
+        yield launch
         board.n_launches += 1
         for rounds in run.launches[n_added:]:  # none if the launch has no round that counts
             for measured in rounds:
                 board.results.add_round([board.baseline, *finalists], measured, stage, launch=board.n_launches)
         n_added = len(run.launches)
-        return is_done(run)
-
-    latest_s = find_latest_s(board, run)
-    if not board.plan.can_prove:
-        end_s = min(end_s, latest_s)
-    try:
-        run.measure(board.runner, plan, end_s=end_s, latest_s=latest_s, is_done=add_rounds, on_round=on_round)
-    except BaseException:
-        # What racing measured stays where the first launch was interrupted.
-        for result in finalists:
-            result.return_if_empty()
-        raise
+        if is_done(run):
+            break
     for position, failure in run.failures.items():
         board.reject(finalists[position - 1], failure)

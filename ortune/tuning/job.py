@@ -27,7 +27,7 @@ from ortune.measure.providers import allow_for_providers
 from ortune.requests import StrategyName
 from ortune.tuning.board import Board
 from ortune.tuning.conclude import Confirmed, conclude, find_compared
-from ortune.tuning.confirmation import confirm
+from ortune.tuning.confirmation import Confirmation, confirm
 from ortune.tuning.fitting import (
     compare_fitting,
     find_better_fitting,
@@ -42,16 +42,17 @@ from ortune.tuning.plan import (
     LONGEST_RACING,
     RACING_SHARE,
     SearchPlan,
+    Split,
     is_simple,
-    make_plan,
     resize_confirmation,
     shortest_confirmation_s,
+    split_budget,
     spread_rounds,
     usual_budget_s,
     warn_of_small_budget,
     with_confirmation,
 )
-from ortune.tuning.racing import LAG_ERRORS, MIN_RACING_LAUNCHES, USUAL_LUCK_OF_LAUNCHES, race, rank_finalists
+from ortune.tuning.racing import LAG_ERRORS, MIN_RACING_LAUNCHES, USUAL_LUCK_OF_LAUNCHES, Race, race, rank_finalists
 from ortune.tuning.results import CandidateResult
 from ortune.tuning.sampler import make_sampler
 from ortune.tuning.screening import Screening, screen
@@ -111,12 +112,15 @@ def run_search(
     job = SearchJob(space, opened, settings, observe)
     board = job.board
     with job.catch_end():
-        if job.begin_with_fitting():
+        only = job.begin_with_fitting()
+        if only is None:
             board.screened = screen(board, Screening(board, job.study))
             board.is_unpromising = board.screened.is_unpromising
             if job.may_race():
-                board.is_unpromising |= race(board, find_racing_s(board))
-            job.confirm_finalists()
+                board.is_unpromising |= race(board, Race(board, find_racing_s(board)))
+        for confirmation in job.list_confirmations([only] if only else job.rank_finalists()):
+            job.confirmed.comparison = confirm(board, confirmation)
+        job.choose_fitting()
     return job.conclude()
 
 
@@ -129,7 +133,7 @@ class SearchJob:
         settings: Settings of the search.
         observe: Called with the progress, between blocks.
         seed: Random seed of proposals; None for that of the comparison.
-        is_shared: Whether several hosts search together.
+        split: Splits the time that is left between the stages; see `split_budget`.
 
     Attributes:
         board: What is searched, and the results so far.
@@ -148,11 +152,11 @@ class SearchJob:
         observe: Observe,
         *,
         seed: int | None = None,
-        is_shared: bool = False,
+        split: Split = split_budget,
     ) -> None:
         self.confirmed = Confirmed()
         self._settings = settings
-        self._is_shared = is_shared
+        self._split = split
         self._opened = opened = allow_for_providers(opened, space.base, space.providers)
         self._interrupted = ""
         self._fault: OrtuneError | None = None
@@ -166,7 +170,7 @@ class SearchJob:
         )
         self._budget_s = settings.budget_s or usual_budget_s(goal, calibration.pace, calibration.launch_s)
         end_s = opened.start_s + self._budget_s
-        plan = self.make_plan(space, end_s)
+        plan = self.plan_stages(space, end_s)
         self.board = Board(
             opened,
             space=space,
@@ -182,21 +186,16 @@ class SearchJob:
         if warning := warn_of_small_budget(goal, plan, calibration.pace):
             self.board.add_note(warning)
 
-    def make_plan(self, space: SearchSpace, end_s: float) -> SearchPlan:
+    def plan_stages(self, space: SearchSpace, end_s: float) -> SearchPlan:
         """Return how the time that is left until `end_s`, on the runner's clock, is split between the stages."""
         opened, runner = self._opened, self._opened.runner
-        goal, calibration = opened.goal, opened.calibration
-        left_s = end_s - runner.now_s()
-        # On several hosts, all of a large budget but the usual one is for screening, which they share.
-        usual_s = usual_budget_s(goal, calibration.pace, calibration.launch_s) if self._is_shared else left_s
-        plan = make_plan(
-            goal,
-            calibration,
-            left_s=min(left_s, usual_s),
+        plan = self._split(
+            opened.goal,
+            opened.calibration,
+            left_s=end_s - runner.now_s(),
             free_bytes=opened.free_bytes,
             one_at_a_time=runner.one_at_a_time,
         )
-        plan = msgspec.structs.replace(plan, screening_s=plan.screening_s + max(left_s - usual_s, 0.0))
         if any(find_provider(name).memory_unknown for name in space.providers):
             plan = msgspec.structs.replace(plan, max_live=2)  # the baseline, and one that may need this memory
         if self._settings.strategy == "exhaustive":
@@ -219,46 +218,53 @@ class SearchJob:
         except OrtuneError as error:
             self._interrupted, self._fault = error.message, error
 
-    def begin_with_fitting(self) -> bool:
-        """Compare a thread pool that fits the host, if the default pool does not. Return whether the search goes on."""
+    def begin_with_fitting(self) -> CandidateResult | None:
+        """Compare a thread pool that fits the host, if the default pool does not.
+
+        Returns:
+            The pool if there is no time for other candidates; else None.
+        """
         board, confirmed = self.board, self.confirmed
         fitting = find_fitting(board)
         if fitting is None:
-            return True
+            return None
         if leaves_no_time(board):
             board.replan(with_confirmation(board.plan, board.goal, board.pace, board.plan.left_s))
-            self.confirm_ranked([fitting])
-            return False
+            return fitting
         run = compare_fitting(board, fitting)
         if run is None:
-            return True
+            return None
         confirmed.fitting = run, fitting
-        board.replan(self.make_plan(board.space, board.end_s))
+        board.replan(self.plan_stages(board.space, board.end_s))
         # Launches may take longer than the first one did, above all under a quota.
         launch_s = board.stages[-1].wall_s / len(run.launches)
         goes_on = board.now_s() + launch_s <= board.end_s
         board.replan(report_fitting(board, run, fitting, others_follow=goes_on))
-        if not goes_on:
-            self.confirm_ranked([fitting])
-        return goes_on
+        return None if goes_on else fitting
 
     def may_race(self) -> bool:
         """Return whether there are candidates that are worth a race."""
         return len(self.board.results.rank()) > 1 and not self.board.is_unpromising
 
-    def confirm_finalists(self) -> None:
-        """Confirm the best candidates, or the thread pool that fits the host if it is as good."""
+    def rank_finalists(self) -> list[CandidateResult]:
+        """Return the candidates in the order in which they are confirmed."""
+        ranked, fitting = rank_finalists(self.board), self.confirmed.fitting
+        return put_first(ranked, *fitting) if fitting else ranked
+
+    def choose_fitting(self) -> None:
+        """Take the thread pool that fits the host for the answer if it is as good as the confirmed candidate."""
         board, confirmed = self.board, self.confirmed
-        ranked = rank_finalists(board)
-        self.confirm_ranked(put_first(ranked, *confirmed.fitting) if confirmed.fitting else ranked)
         if confirmed.fitting and confirmed.fitting[1] not in confirmed.finalists:
             proven = find_better_fitting(board, *confirmed.fitting, confirmed.comparison)
             if proven:
                 confirmed.comparison, confirmed.drift = proven, None
                 confirmed.finalists.append(confirmed.fitting[1])
 
-    def confirm_ranked(self, ranked: list[CandidateResult]) -> None:
-        """Confirm the best candidate, and the next one if it is rejected, or if racing was wrong about it.
+    def list_confirmations(self, ranked: list[CandidateResult]) -> Iterator[Confirmation]:
+        """Yield the confirmation of the best candidate, and of the next one if it is rejected, or if racing was wrong.
+
+        Who takes one measures it before the next one is asked for. With several objectives, all of them are confirmed
+        together, here.
 
         Args:
             ranked: The candidates, in the order in which they are confirmed.
@@ -285,9 +291,10 @@ class SearchJob:
             )
             racing_log_ratio = finalist.log_ratio if finalist.stage == "racing" else None
             measured = confirmed.fitting[0] if confirmed.fitting and confirmed.fitting[1] is finalist else None
-            comparison = confirm(board, finalist, measured, speedup_confidence=confidence)
-            confirmed.comparison = comparison
+            yield Confirmation(board, finalist, measured, speedup_confidence=confidence)
             confirmed.finalists.append(finalist)
+            comparison = confirmed.comparison
+            assert comparison
             row = comparison.rows[1]
             # Racing sees a lower percentile than confirmation, so the two cannot be compared.
             if row.speedup and racing_log_ratio is not None and not is_pooled(board.goal.objective):

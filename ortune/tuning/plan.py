@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import msgspec
 
@@ -117,7 +118,7 @@ class SearchPlan(msgspec.Struct, frozen=True, kw_only=True):
         return (self.confirmation.launches or 0) >= MIN_LAUNCHES
 
 
-def make_plan(
+def split_budget(
     goal: Goal, calibration: Calibration, *, left_s: float, free_bytes: int | None, one_at_a_time: bool = False
 ) -> SearchPlan:
     """Split the time that is left of the budget.
@@ -168,6 +169,10 @@ def make_plan(
         launch_s=launch_s,
         one_at_a_time=one_at_a_time,
     )
+
+
+Split = Callable[..., SearchPlan]
+"""Splits the time that is left of a budget; see `split_budget`."""
 
 
 def reserve_confirmation(

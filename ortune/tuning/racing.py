@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ortune.measure.block_plan import SHORTEST_WARM_UP_NS, block_wall_s, expect_warm_up_ns, launch_sides_s
 from ortune.measure.figures import is_pooled
-from ortune.tuning.board import Board
+from ortune.tuning.board import Board, LiveRound
 from ortune.tuning.outliers import limit_rounds
 from ortune.tuning.results import CandidateResult
 from ortune.tuning.verdict import NEGLIGIBLE_GAIN
@@ -45,72 +46,107 @@ CLEARANCE = 0.03
 """Minimum distance below a limit, as a log-ratio, at which a candidate clearly stays within it."""
 
 
-def race(board: Board, racing_s: float, make_race: MakeRace | None = None) -> bool:
-    """Race the best candidates of screening for a time, if there is time for two launches of two candidates.
+def race(board: Board, racing: Race) -> bool:
+    """Launch candidates again and again, and drop those that are slower.
 
     Args:
         board: The search.
-        racing_s: The time, in seconds.
-        make_race: Makes the race; None for one of this host alone.
+        racing: The race. There is none if it has fewer than two candidates.
 
     Returns:
         Whether it showed that no candidate is better than the baseline by more than is negligible.
     """
-    most = count_affordable(board, racing_s)
-    racing = choose_candidates(board, most) if most >= MIN_CANDIDATES else []
-    if len(racing) < MIN_CANDIDATES:
+    if len(racing.left) < MIN_CANDIDATES:
         return False
-    with board.time_stage("racing"):
-        return (make_race or Race)(board, racing, racing_s).run()
+    with board.time_stage("racing"), contextlib.closing(racing):
+        racing.begin()
+        while (n_missing := racing.count_missing()) > 0:
+            if not racing.was_launched_elsewhere(n_missing):
+                with racing.launch() as live:
+                    for measured in live.rounds(board.plan.racing_rounds):
+                        live.add(measured)
+                        racing.report()
+            if is_hopeless(board, racing.left):
+                return True
+            racing.finish_launch()
+    return False
 
 
 class Race:
-    """Launches candidates again and again, until one is left, or the time or the number of launches is used up.
+    """A race of the best candidates of screening: as many as there is time to launch twice.
+
+    It is over when one candidate is left, or the time or the number of launches is used up.
 
     Args:
         board: The search.
-        racing: The candidates.
         racing_s: The time of all launches, in seconds.
 
     Attributes:
-        racing: The candidates that are left.
+        left: The candidates that are left.
         best: The best of them, or None.
     """
 
-    def __init__(self, board: Board, racing: list[CandidateResult], racing_s: float) -> None:
-        self.racing = racing
+    def __init__(self, board: Board, racing_s: float) -> None:
+        most = count_affordable(board, racing_s)
+        self.left = choose_candidates(board, most) if most >= MIN_CANDIDATES else []
         self.best: CandidateResult | None = None
         self._board = board
-        self._racers = racing
+        self._racers = self.left
         self._start_s = board.now_s()
         self._end_s = self._start_s + racing_s
         self._n_own = 0
         self._side_s = 0.0
+
+    # What a search on several hosts does in another way; see `ortune.tuning.shared_race`.
 
     @property
     def n_launches(self) -> int:
         """Launches so far."""
         return self._n_own
 
+    def was_launched_elsewhere(self, n_missing: int) -> bool:
+        """Return whether the next of so many launches took place elsewhere."""
+        return False
+
+    def close(self) -> None:
+        """Let others know that the race is over."""
+
+    # The steps of a launch.
+
     @property
     def launch_s(self) -> float:
         """Duration of the next launch, in seconds."""
-        return max(self._side_s, SHORTEST_SIDE_S) * (1 + len(self.racing))
+        return max(self._side_s, SHORTEST_SIDE_S) * (1 + len(self.left))
 
-    def run(self) -> bool:
-        """Race, and return whether no candidate is better than the baseline by more than is negligible."""
+    def begin(self) -> None:
+        """Begin with the results of screening."""
         for result in self._racers:
             result.enter("racing")
         self.best = self._find_best()
-        self._report()
-        while self.racing and (n_missing := self.count_missing()) > 0:
-            self.advance(n_missing)
-            if is_hopeless(self._board, self.racing):
-                return True
-            self.racing = self._keep_affordable(drop_slower(self._board, self.racing))
-            self.best = self._find_best()
-            self._report()
-        return False
+        self.report()
+
+    @contextlib.contextmanager
+    def launch(self) -> Iterator[LiveRound]:
+        """Launch the candidates. Those that work are left."""
+        board, begin_s, n_begin = self._board, self._board.now_s(), len(self.left)
+        try:
+            with board.launch(self.left) as live:
+                yield live
+                self.left = [result for _, result in live.candidates()]
+        finally:
+            # In a race, there is no time to measure them alone.
+            board.starved.clear()
+            # What screening measured stays where racing was interrupted, or where memory was lacking.
+            for result in self._racers:
+                result.return_if_empty()
+        self._n_own += 1
+        self._side_s = (board.now_s() - begin_s) / (1 + n_begin)
+
+    def finish_launch(self) -> None:
+        """Drop the candidates that are slower, and those that there is no time for."""
+        self.left = self._keep_affordable(drop_slower(self._board, self.left))
+        self.best = self._find_best()
+        self.report()
 
     def count_left_s(self) -> float:
         """Return how much time is left, in seconds."""
@@ -118,9 +154,11 @@ class Race:
 
     def count_missing(self) -> int:
         """Return how many more launches there is time for, and at least those that are needed to compare."""
+        if not self.left:
+            return 0
         if not self._n_own:
             return MIN_RACING_LAUNCHES
-        if self.n_launches >= MIN_RACING_LAUNCHES and len(self.racing) == 1:
+        if self.n_launches >= MIN_RACING_LAUNCHES and len(self.left) == 1:
             return 0
         affordable = int(self.count_left_s() / self.launch_s)
         return min(max(affordable, MIN_RACING_LAUNCHES - self.n_launches), MAX_RACING_LAUNCHES - self.n_launches)
@@ -137,52 +175,17 @@ class Race:
         best = ranked[: max(n_sides - 1, MIN_CANDIDATES)]
         return [result for result in racing if result in best]
 
-    def advance(self, n_missing: int) -> None:
-        """Launch the candidates, of which so many launches are missing."""
-        begin_s, n_begin = self._board.now_s(), len(self.racing)
-        try:
-            self.racing = race_launch(self._board, self.racing, self._report)
-        finally:
-            # What screening measured stays where racing was interrupted, or where memory was lacking.
-            for result in self._racers:
-                result.return_if_empty()
-        self._n_own += 1
-        self._side_s = (self._board.now_s() - begin_s) / (1 + n_begin)
-
     def _find_best(self) -> CandidateResult | None:
-        return next((result for result in self._board.results.rank() if result in self.racing), None)
+        return next((result for result in self._board.results.rank() if result in self.left), None)
 
-    def _report(self) -> None:
+    def report(self) -> None:
+        """Report progress, between rounds."""
         board = self._board
         # It ends before a launch that would take longer than planned, and when one candidate is left.
         latest_s = self._start_s + MAX_RACING_LAUNCHES * self.launch_s if self._n_own else self._end_s
-        ends_s = min(self._end_s, latest_s) if len(self.racing) > 1 else board.now_s()
+        ends_s = min(self._end_s, latest_s) if len(self.left) > 1 else board.now_s()
         then_s = min(max(board.end_s - ends_s, 0.0), board.plan.confirmation_s)
         board.report("racing", self.n_launches, None, self.best, end_s=ends_s, then_s=then_s)
-
-
-MakeRace = Callable[[Board, list[CandidateResult], float], Race]
-"""Makes the race of some candidates for a time in seconds."""
-
-
-def race_launch(board: Board, racing: list[CandidateResult], on_round: Callable[[], None]) -> list[CandidateResult]:
-    """Launch the candidates, measure their rounds, and return those that work.
-
-    Args:
-        board: The search.
-        racing: The candidates.
-        on_round: Called after each round, to report progress.
-    """
-    try:
-        with board.launch(racing) as live:
-            rounds = board.runner.measure_rounds(live.lives, live.next_block)
-            for measured in itertools.islice(rounds, board.plan.racing_rounds):
-                live.add(measured)
-                on_round()
-            return [result for _, result in live.candidates()]
-    finally:
-        # In a race, there is no time to measure them alone.
-        board.starved.clear()
 
 
 def count_affordable(board: Board, racing_s: float) -> int:

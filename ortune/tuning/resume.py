@@ -70,7 +70,7 @@ class Unfinished(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_unfinished(request: Resumable) -> Unfinished | None:
-    """Return the search that the request resumes or restarts; None if there is none.
+    """Return the search that the request resumes or replaces; None if there is none.
 
     Raises:
         UsageError: There is an unfinished search, and the request does not say what to do with it. Or it is running,
@@ -105,8 +105,7 @@ def check_choice(request: Resumable, path: Path, found: Content) -> None:
     )
 
 
-def open_journal(
-    request: Resumable,
+def make_begin(
     identity: Mapping[str, str],
     *,
     free_bytes: int | None,
@@ -114,30 +113,21 @@ def open_journal(
     suggested: Sequence[Config] = (),
     shares: Mapping[str, float] | None = None,
     spent_s: float = 0.0,
-) -> Journal | None:
-    """Open the journal of a search; None if its record does not go to a file.
+) -> Begin:
+    """Return what a search begins with.
 
     Args:
-        request: The options of the search.
         identity: What must be the same to go on.
         free_bytes: Memory that is free.
         hints: The best configs of earlier searches.
         suggested: The config that `ortune suggest` suggests.
         shares: Of a program: the share of the time of each model, by its digest.
         spent_s: Part of the budget that was spent so far, in seconds.
-
-    Raises:
-        UsageError: Another search writes it, it cannot be written, or what it is for differs.
     """
-    path = path_of_journal(request.output) if request.output is not None else None
-    if path is None:
-        find_unfinished(request)
-        return None
-    started = stamp()
-    begin = Begin(
+    return Begin(
         id=uuid.uuid4().hex,
         pid=os.getpid(),
-        started=started,
+        started=stamp(),
         identity=dict(identity),
         hints=tuple(hints),
         suggested=tuple(suggested),
@@ -146,12 +136,28 @@ def open_journal(
         spent_s=spent_s,
     )
 
+
+def open_journal(request: Resumable, begin: Begin) -> Journal | None:
+    """Open the journal of a search; None if its record does not go to a file.
+
+    Args:
+        request: The options of the search.
+        begin: What it begins with, if it is not resumed.
+
+    Raises:
+        UsageError: Another search writes it, it cannot be written, or what it is for differs.
+    """
+    path = path_of_journal(request.output) if request.output is not None else None
+    if path is None:
+        find_unfinished(request)
+        return None
+
     def check(found: Content) -> None:
         check_choice(request, path, found)
         if request.resume and found.begin and found.n_blocks:
-            check_identity(path, found.begin.identity, identity)
+            check_identity(path, found.begin.identity, begin.identity)
 
-    resume = Resume(pid=os.getpid(), started=started) if request.resume else None
+    resume = Resume(pid=begin.pid, started=begin.started) if request.resume else None
     return Journal(path, begin, resume, check)
 
 
@@ -255,12 +261,12 @@ def check_identity(path: Path, then: Mapping[str, str], now: Mapping[str, str]) 
         )
 
 
-def raise_fault(cause: OrtuneError | None, journal: Journal | None, unwritten: UsageError | None) -> None:
+def raise_fault(cause: OrtuneError | None, unfinished: Path | None, unwritten: UsageError | None) -> None:
     """Raise the error that ended a search, if one did, with how to go on.
 
     Args:
         cause: The error, or None.
-        journal: What was measured, if it is kept.
+        unfinished: Path of the journal, if what was measured is kept; else None.
         unwritten: Why the record could not be written either, and where it is instead; None if it was written.
 
     Raises:
@@ -270,8 +276,8 @@ def raise_fault(cause: OrtuneError | None, journal: Journal | None, unwritten: U
         return
     if unwritten:
         cause.details = (*cause.details, unwritten.message, unwritten.hint, *unwritten.details)
-    if journal and journal.is_there:
-        cause.details = (*cause.details, f"What was measured is kept in {journal.path}.")
+    if unfinished:
+        cause.details = (*cause.details, f"What was measured is kept in {unfinished}.")
         cause.hint = f"{cause.hint} To go on, repeat the command with {{resume}}.".strip()
     raise cause
 
@@ -284,9 +290,9 @@ class JournaledExecutor:
 
     Args:
         inner: Launches candidates.
-        journal: The journal. Events that it holds are answered first.
         launch_reference: Launches the baseline by `inner` for the first time, and returns the software of its worker.
             Called before anything else is launched, if the journal holds the first launch already.
+        journal: The journal. Events that it holds are answered first.
 
     Attributes:
         runtime: The software of the workers.
@@ -294,7 +300,7 @@ class JournaledExecutor:
 
     runtime: Runtime
 
-    def __init__(self, inner: Executor, journal: Journal, launch_reference: Callable[[], Runtime]) -> None:
+    def __init__(self, inner: Executor, launch_reference: Callable[[], Runtime], journal: Journal) -> None:
         self._inner = inner
         self._journal = journal
         self._launch_reference = launch_reference

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterable, Iterator
 
@@ -55,7 +54,7 @@ ALL_PAIRS_TRIED = "no setting and no pair of settings is expected to gain 1%"
 N_LEADERS = 3
 """The best measured candidates, whose neighbors are tried, and which are launched again."""
 
-RELAUNCH_EVERY = 2
+LAUNCH_AGAIN_EVERY = 2
 """Of so many batches, one launches a leader again, so that luck of its launch does not decide."""
 
 PROMISING_ERRORS = 1.0
@@ -89,8 +88,7 @@ def screen(board: Board, screening: Screening) -> ScreeningResult:
         while batch := screening.next_batch():
             for group in screening.list_groups(batch):
                 with board.launch(group) as live:
-                    rounds = board.runner.measure_rounds(live.lives, live.next_block)
-                    for n_rounds, measured in enumerate(itertools.islice(rounds, screening.choose_rounds()), 1):
+                    for n_rounds, measured in enumerate(live.rounds(screening.choose_rounds()), 1):
                         live.add(measured)
                         screening.report()
                         # A host that became busy makes rounds much longer than planned.
@@ -214,7 +212,7 @@ class Screening:
         """Return the candidates that are measured here."""
         return proposed
 
-    def rank_for_relaunch(self, leaders: list[CandidateResult]) -> list[CandidateResult]:
+    def rank_to_launch_again(self, leaders: list[CandidateResult]) -> list[CandidateResult]:
         """Return leaders in the order in which they are launched again."""
         return sorted(leaders, key=lambda result: result.n_launches)
 
@@ -242,7 +240,7 @@ class Screening:
                 for candidate in self.first.take_waiting(self.find_known, self.n_screened):
                     self.enqueue(candidate)
             n = min(board.plan.batch, board.plan.max_live - 1)
-            again = self.choose_relaunched() if n > 1 else []
+            again = self.choose_to_launch_again() if n > 1 else []
             proposed, duplicates = self.propose(min(n - len(again), left))
             if not proposed and not again:
                 return None
@@ -495,7 +493,7 @@ class Screening:
             return False
         return self.best_gain < PROMISING and self.sampler.bound_gain(self.study) < negligible
 
-    def choose_relaunched(self) -> list[CandidateResult]:
+    def choose_to_launch_again(self) -> list[CandidateResult]:
         """Return a leader to launch again in the next batch, or none."""
         if not self.sampler or self.n_screened < self.first.n:
             return []
@@ -505,9 +503,9 @@ class Screening:
             better = [result for result in leaders if -(result.log_ratio or 0.0) > HOPELESS_GAIN]
             unsure = [result for result in better if result.n_launches < DOUBTFUL_LAUNCHES]
             return unsure[: min(self.board.plan.batch, self.board.plan.max_live - 1)] or better[:N_DOUBTFUL]
-        if self.n_batches % RELAUNCH_EVERY:
+        if self.n_batches % LAUNCH_AGAIN_EVERY:
             return []
-        return self.rank_for_relaunch(leaders[:N_LEADERS])[:1]
+        return self.rank_to_launch_again(leaders[:N_LEADERS])[:1]
 
     def list_labels(self) -> dict[str, list[str]]:
         """Return the choices of each dimension for Optuna."""

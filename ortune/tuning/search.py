@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,21 +13,19 @@ from ortune.errors import UsageError
 from ortune.host import HostClass
 from ortune.knobs import Config
 from ortune.measure.limits import is_overloaded
-from ortune.measure.open import Launch, OpenComparison, fit_objective, open_comparison
+from ortune.measure.open import open_comparison
 from ortune.record.files import encode_record
-from ortune.record.journal import Journal
 from ortune.record.schema import Record
-from ortune.times import stamp
 from ortune.tuning.hints import PastSearch, describe_search, name_shapes, remember
 from ortune.tuning.job import SearchSettings, run_search
+from ortune.tuning.open import open_search
 from ortune.tuning.outcome import Observe, Outcome
 from ortune.tuning.plan import USUAL_SEARCH_BUDGET_S
 from ortune.tuning.prepare import PreparedSearch, find_history
-from ortune.tuning.record_outcome import make_record, make_trials, save_outcome
-from ortune.tuning.resume import JournaledExecutor, describe_identity, find_unfinished, open_journal, raise_fault
+from ortune.tuning.record_outcome import make_record, make_trials
+from ortune.tuning.resume import describe_identity, find_unfinished, make_begin
 from ortune.tuning.share_outcome import open_exchange, share_outcome
 from ortune.tuning.shared_job import run_shared_search
-from ortune.worker import Executor, Runtime
 from ortune.worker.session_log import SessionWarning, collect_warnings
 
 LARGEST_PREPARATION_SHARE = 0.25
@@ -68,76 +67,61 @@ def search(prepared: PreparedSearch, observe: Observe = lambda progress: None) -
             written.
     """
     request = prepared.request
-    begun = stamp()
-    with contextlib.ExitStack() as stack:
-        identity = describe_identity(
+    begin = make_begin(
+        describe_identity(
             request,
             model=prepared.program.describe().digest,
             host=HostClass.of(prepared.host),
             workload=prepared.describe_workload(),
             feed=prepared.feed,
             space=prepared.space,
-        )
-        exchange = open_exchange(prepared, identity) if prepared.location else None
+        ),
+        free_bytes=prepared.host.limits.memory_bytes,
+        hints=prepared.hints,
+        suggested=prepared.suggested,
+        spent_s=count_spent(prepared),
+    )
+    abandoned = None if prepared.location else find_unfinished(request)
+    with contextlib.ExitStack() as stack:
+        exchange = open_exchange(prepared, begin.identity) if prepared.location else None
         is_complete = False
         if exchange:
             stack.callback(lambda: exchange.close(completed=is_complete))
-        abandoned = None if exchange else find_unfinished(request)
-        journal = (
-            None
-            if exchange
-            else open_journal(
-                request,
-                identity,
-                hints=prepared.hints,
-                suggested=prepared.suggested,
-                free_bytes=prepared.host.limits.memory_bytes,
-                spent_s=count_spent(prepared),
-            )
+        running = stack.enter_context(
+            open_search(request, begin, functools.partial(open_comparison, prepared), is_shared=exchange is not None)
         )
-        if journal:
-            stack.enter_context(journal)
-            # Other searches may have ended since it began, and other memory may be free.
-            prepared = msgspec.structs.replace(prepared, hints=journal.begin.hints, suggested=journal.begin.suggested)
-        opened = stack.enter_context(open_search(prepared, journal))
-        if exchange is None:  # hosts that share a search have the same objective
-            opened = fit_objective(opened)
-        prepared = msgspec.structs.replace(prepared, goal=opened.goal)
-        spent_s = journal.begin.spent_s if journal else count_spent(prepared)
-        opened = msgspec.structs.replace(opened, start_s=opened.start_s - spent_s)
+        begin, opened = running.begin, running.opened
+        # Other searches may have ended since it began.
+        prepared = msgspec.structs.replace(prepared, goal=opened.goal, hints=begin.hints, suggested=begin.suggested)
         settings = SearchSettings(
             budget_s=request.budget,
             n_trials=request.trials,
             strategy=request.strategy,
             hints=(*prepared.hints, *prepared.suggested),
             study_path=request.study,
-            study_id=journal.begin.id if journal else "",
+            study_id=begin.id if running.journal else "",
             replaced_study_id=abandoned.id if abandoned else "",
         )
         if exchange:
             outcome = run_shared_search(prepared.space, opened, settings, exchange, observe)
         else:
             outcome = run_search(prepared.space, opened, settings, observe)
-        started = journal.begin.started if journal else begun
-        n_resumes = journal.n_resumes if journal else 0
-        record = make_record(prepared, outcome, opened, started, n_resumes=n_resumes)
-        trials = make_trials(record, outcome, prepared.goal, prepared.host)
-        saved = save_outcome(record, trials, request.output, journal, is_complete=not outcome.interrupted)
+        record = make_record(prepared, outcome, opened, begin.started, n_resumes=running.n_resumes)
+        saved = running.save(record, make_trials(record, outcome, prepared.goal, prepared.host), outcome)
         # Only after the record was written: the storage may not answer.
         if exchange and not outcome.interrupted:
             share_outcome(
                 exchange,
                 outcome,
                 record=encode_record(record),
-                started=started,
+                started=begin.started,
                 host_class=record.host,
                 onnxruntime=record.runtime.onnxruntime,
             )
             is_complete = True
         if (history := find_history(request)) and (best := best_configs(outcome, prepared.base)):
             remember(history, describe_result(prepared, outcome, best))
-    raise_fault(outcome.fault, journal, saved.fault)
-    unfinished = journal.path if journal and journal.is_there else None
+    unfinished = running.end(outcome, saved)
     sessions = opened.runner.sessions
     return Result(
         record=saved.record,
@@ -154,21 +138,6 @@ def search(prepared: PreparedSearch, observe: Observe = lambda progress: None) -
 def count_spent(prepared: PreparedSearch) -> float:
     """Return the part of the budget that was spent before the search starts, in seconds."""
     return min(prepared.spent_s, LARGEST_PREPARATION_SHARE * (prepared.request.budget or USUAL_SEARCH_BUDGET_S))
-
-
-def open_search(prepared: PreparedSearch, journal: Journal | None) -> contextlib.AbstractContextManager[OpenComparison]:
-    """Open the comparison of a search, with the journal if it has one."""
-    if journal is None:
-        return open_comparison(prepared)
-
-    def wrap(inner: Executor, launch_first: Launch) -> Executor:
-        def launch_reference() -> Runtime:
-            launch_first().close()
-            return inner.runtime
-
-        return JournaledExecutor(inner, journal, launch_reference)
-
-    return open_comparison(prepared, wrap=wrap, free_bytes=journal.begin.free_bytes)
 
 
 def describe_result(prepared: PreparedSearch, outcome: Outcome, best: Sequence[Config]) -> PastSearch:

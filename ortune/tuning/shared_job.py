@@ -14,20 +14,23 @@ import optuna
 
 from ortune.errors import MeasureError
 from ortune.knobs import Candidate, SearchSpace
+from ortune.measure.calibrate import Calibration
 from ortune.measure.open import OpenComparison
 from ortune.storage import SharedRace, SharedResult
 from ortune.tuning.board import Board, ScreeningResult
+from ortune.tuning.confirmation import confirm
 from ortune.tuning.fitness import check_fitness
 from ortune.tuning.job import SearchJob, SearchSettings, find_racing_s
 from ortune.tuning.merge import Merger, send_launches
 from ortune.tuning.outcome import Observe, Outcome, Progress
-from ortune.tuning.plan import LONGEST_RACING
-from ortune.tuning.racing import race, race_launch
+from ortune.tuning.plan import LONGEST_RACING, SearchPlan, split_budget, usual_budget_s
+from ortune.tuning.racing import race
 from ortune.tuning.results import CandidateResult
 from ortune.tuning.sampler import CONFIG, CandidateSampler
 from ortune.tuning.screening import Duplicates, Proposed, Screening, ScreeningBatch, screen
 from ortune.tuning.shared import SharedExchange
 from ortune.tuning.shared_race import RaceOfSeveral
+from ortune.workload import Goal
 
 QUEUED = "queued"
 """Attribute of a trial in Optuna's queue, where other nodes may measure its candidate first."""
@@ -59,7 +62,7 @@ def run_shared_search(
     # The same command runs on every node, and each proposes other candidates.
     seed = exchange.draw_seed(opened.seed)
     opened.runner.rng = np.random.default_rng(seed)
-    job = SearchJob(space, opened, settings, observe, seed=seed, is_shared=True)
+    job = SearchJob(space, opened, settings, observe, seed=seed, split=split_shared_budget)
     board = job.board
     board.observe = functools.partial(report_shared, board, exchange, observe)
     with job.catch_end():
@@ -71,19 +74,33 @@ def run_shared_search(
             functools.partial(note_wait, board), functools.partial(help_race, board, screening, exchange)
         )
         if result is not None:
-            job.confirm_ranked(find_result(board, exchange, result))
+            finalists = find_result(board, exchange, result)
         else:
             board.screened = screening.complete(board.screened)
             board.is_unpromising = board.screened.is_unpromising
             board.end_s = find_end_s(board)
             if job.may_race():
                 exchange.enter("racing")
-                board.is_unpromising |= race(
-                    board, find_racing_s(board), functools.partial(RaceOfSeveral, exchange=exchange)
-                )
+                board.is_unpromising |= race(board, RaceOfSeveral(board, find_racing_s(board), exchange))
             exchange.enter("confirmation")
-            job.confirm_finalists()
+            finalists = job.rank_finalists()
+        for confirmation in job.list_confirmations(finalists):
+            job.confirmed.comparison = confirm(board, confirmation)
     return job.conclude()
+
+
+def split_shared_budget(
+    goal: Goal, calibration: Calibration, *, left_s: float, free_bytes: int | None, one_at_a_time: bool = False
+) -> SearchPlan:
+    """Split the time that is left. All of a large budget but the usual one is for screening, which hosts share.
+
+    See `split_budget` for the arguments.
+    """
+    usual_s = usual_budget_s(goal, calibration.pace, calibration.launch_s)
+    plan = split_budget(
+        goal, calibration, left_s=min(left_s, usual_s), free_bytes=free_bytes, one_at_a_time=one_at_a_time
+    )
+    return msgspec.structs.replace(plan, screening_s=plan.screening_s + max(left_s - usual_s, 0.0))
 
 
 def report_shared(board: Board, exchange: SharedExchange, observe: Observe, progress: Progress) -> None:
@@ -209,7 +226,7 @@ class SharedScreening(Screening):
                 kept.append((trial, result))
         return kept
 
-    def rank_for_relaunch(self, leaders: list[CandidateResult]) -> list[CandidateResult]:
+    def rank_to_launch_again(self, leaders: list[CandidateResult]) -> list[CandidateResult]:
         """Return leaders in the order in which they are launched again.
 
         Those that only other nodes measured come first, which also shows whether nodes agree.
@@ -305,12 +322,18 @@ def take_part(board: Board, exchange: SharedExchange, announced: SharedRace) -> 
     begin_s, launch = board.now_s(), board.n_launches + 1
     board.end_s = begin_s + board.plan.racing_s
     try:
-        working = race_launch(board, racers, exchange.beat)
+        with board.launch(racers) as live:
+            for measured in live.rounds(board.plan.racing_rounds):
+                live.add(measured)
+                exchange.beat()
+            n_working = len(live.candidates())
     except MeasureError:
         return False
+    finally:
+        board.starved.clear()
     spent_s = (board.now_s() - begin_s) / len(racers)
     send_launches(exchange, racers, launch, spent_s=spent_s, race=announced.worker)
-    return len(working) == len(racers)
+    return n_working == len(racers)
 
 
 def note_wait(board: Board, note: str) -> None:

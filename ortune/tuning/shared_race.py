@@ -6,11 +6,12 @@ another node counts like one on this node: candidates are compared within launch
 
 from __future__ import annotations
 
+import contextlib
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from ortune.storage import Measurement
-from ortune.tuning.board import Board
+from ortune.tuning.board import Board, LiveRound
 from ortune.tuning.merge import fits, make_scores
 from ortune.tuning.racing import Race
 from ortune.tuning.results import FIRST_SHARED, CandidateResult
@@ -99,15 +100,12 @@ class RaceOfSeveral(Race):
 
     Args:
         board: The search.
-        racing: The candidates.
         racing_s: The time of all launches, in seconds.
         exchange: Exchanges measurements with other nodes.
     """
 
-    def __init__(
-        self, board: Board, racing: list[CandidateResult], racing_s: float, *, exchange: SharedExchange
-    ) -> None:
-        super().__init__(board, racing, racing_s)
+    def __init__(self, board: Board, racing_s: float, exchange: SharedExchange) -> None:
+        super().__init__(board, racing_s)
         self._others = RaceElsewhere(board.goal, exchange)
 
     @property
@@ -119,21 +117,23 @@ class RaceOfSeveral(Race):
         """Return how much time is left, in seconds."""
         return super().count_left_s() - self._others.spent_s
 
-    def run(self) -> bool:
-        """Race, and return whether no candidate is better than the baseline by more than is negligible."""
-        try:
-            return super().run()
-        finally:
-            self._others.announce(())
-
-    def advance(self, n_missing: int) -> None:
-        """Wait for launches of other nodes that complete the race, or launch the candidates here."""
+    def was_launched_elsewhere(self, n_missing: int) -> bool:
+        """Wait for launches of other nodes that complete the race. Return whether there were new ones."""
         others = self._others
-        others.announce(self.racing)
-        if super().n_launches:
-            n_elsewhere = others.n_launches
-            others.wait(self.racing, n_missing, self.launch_s)
-            if others.n_launches != n_elsewhere or self.count_missing() <= 0:
-                return
-        super().advance(n_missing)
-        others.collect(self.racing)
+        others.announce(self.left)
+        if not super().n_launches:
+            return False
+        n_elsewhere = others.n_launches
+        others.wait(self.left, n_missing, self.launch_s)
+        return others.n_launches != n_elsewhere or self.count_missing() <= 0
+
+    @contextlib.contextmanager
+    def launch(self) -> Iterator[LiveRound]:
+        """Launch the candidates, and put the launches of other nodes beside."""
+        with super().launch() as live:
+            yield live
+        self._others.collect(self.left)
+
+    def close(self) -> None:
+        """Let others know that the race is over."""
+        self._others.announce(())

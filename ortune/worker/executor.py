@@ -21,6 +21,7 @@ from ortune.replaceable import replaceable
 from ortune.steps import enter_step
 from ortune.worker import protocol
 from ortune.worker.activity import LOOK_S
+from ortune.worker.attempts import Attempts
 from ortune.worker.compiled_models import CompiledModels
 from ortune.worker.failure import Failure
 from ortune.worker.group import WorkerGroup, name_group
@@ -36,8 +37,7 @@ from ortune.workload import Feed, Tolerance
 WORKER_COMMAND = (*PYTHON, "-m", "ortune.worker.main")
 
 REFERENCE_ATTEMPTS = 6
-REFERENCE_TIMEOUTS = 2
-"""How many times the baseline is launched at first if its process ends suddenly, and how many times it may hang."""
+"""How many times the baseline is launched at first if its process ends suddenly."""
 
 BASELINE_LOAD_DEADLINE_S = 900.0
 """Maximum time for the baseline to load, and the same to run once. Nothing is known about the model at that point."""
@@ -430,17 +430,15 @@ def launch_reference(
         InputsError: The model does not run on these inputs.
         UsageError: The settings that the user fixed for all candidates do not work.
     """
-    failed: list[Failure] = []
-    while True:
+
+    def launch() -> LiveCandidate | Failure:
         on_attempt()
-        (first,) = executor.launch([base], deadline_s=deadline_s)
-        if not isinstance(first, Failure):
-            return first
-        failed.append(first)
-        n_timeouts = sum(1 for failure in failed if failure.kind == "timeout")
-        is_worth_it = first.is_sudden or first.kind == "out_of_memory"
-        if not is_worth_it or len(failed) == REFERENCE_ATTEMPTS or n_timeouts == REFERENCE_TIMEOUTS:
-            break
+        (answer,) = executor.launch([base], deadline_s=deadline_s)
+        return answer
+
+    first = Attempts(max_first_failures=REFERENCE_ATTEMPTS, should_work=True).launch(launch)
+    if not isinstance(first, Failure):
+        return first
     kind = first.title
     if first.stage == "start":
         raise HostError(f"{first.message[0].upper()}{first.message[1:]}.", "Check the limits of processes and memory.")

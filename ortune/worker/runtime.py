@@ -103,7 +103,7 @@ def require_installed_runtime() -> Runtime:
 
 @replaceable
 def ask_for_runtime() -> Runtime | str:
-    """Return the result of `read_runtime` in a child process, or why there is none. Processes that die are repeated."""
+    """Return the result of `read_runtime` in a child process, or why there is none. It is launched again if it dies."""
     command = [*PYTHON, "-c", READ_RUNTIME]
     fault = ""
     for _ in range(READ_RUNTIME_ATTEMPTS):

@@ -97,7 +97,7 @@ def run_record(data: bytes) -> None:
 
 
 def use_bundle(path: Path, *, trust: bool) -> None:
-    from ortune.apply.plan import choose_records, encode_plan, environment_of, make_plan
+    from ortune.apply.plan import choose_records, encode_plan, environment_of, make_hook_plan
     from ortune.program_options import ProgramRequest
     from ortune.record.select import Wanted, merge, read_sourced, select_record
     from ortune.workload import Load
@@ -105,7 +105,7 @@ def use_bundle(path: Path, *, trust: bool) -> None:
     request = ProgramRequest(any_host=True, trust=trust)
     if choices := attempt(choose_records, [path], request):
         attempt(environment_of, choices)
-        attempt(lambda: encode_plan(make_plan(choices, request, "")))
+        attempt(lambda: encode_plan(make_hook_plan(choices, request, "")))
     if sourced := attempt(read_sourced, [path], trust=trust):
         attempt(merge, sourced)
         attempt(select_record, sourced, Wanted(load=Load(scenario="server", rate_per_s=50.0), any_host=True))

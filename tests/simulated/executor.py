@@ -296,7 +296,7 @@ def open_with_journal(executor: SimulatedExecutor, journal: Journal, *, seed: in
         live.close()
         return executor.runtime
 
-    wrapped = JournaledExecutor(executor, journal, launch_reference)
+    wrapped = JournaledExecutor(executor, launch_reference, journal)
     (first,) = wrapped.launch([DEFAULT], deadline_s=9)
     if isinstance(first, Failure):
         return first

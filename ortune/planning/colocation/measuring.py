@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -19,6 +20,7 @@ from ortune.planning.deployment import Deployment
 from ortune.planning.measuring import DeploymentRunner
 from ortune.planning.rate_latency import bound_utilization, find_moments, summarize_rate
 from ortune.worker import BlockPlan, Failure, LiveCandidate
+from ortune.worker.attempts import Attempts
 from ortune.worker.colocated import ColocatedBlock, open_colocated
 from ortune.workload import Load
 
@@ -34,9 +36,6 @@ LONGEST_COLOCATED_WARM_UP_S = 3.0
 FEWEST_COLOCATED_ROUNDS, MOST_COLOCATED_ROUNDS = 4, 100
 LAUNCHES = 2
 """Rounds of each launch, and launches of each sharing."""
-
-MOST_ATTEMPTS = 3
-"""Times that a sharing is launched if a process ends suddenly."""
 
 
 class SharedHost(Protocol):
@@ -107,13 +106,13 @@ class Together(msgspec.Struct, kw_only=True):
         sharing: The sharing.
         streams: The blocks of each launch.
         failure: Why it failed, or None.
-        n_attempts: How often it was launched without a block in between.
+        attempts: Decides whether it is launched again.
     """
 
     sharing: Sharing
     streams: list[list[ColocatedBlock]] = []
     failure: Failure | None = None
-    n_attempts: int = 0
+    attempts: Attempts = msgspec.field(default_factory=Attempts)
 
     @property
     def n_blocks(self) -> int:
@@ -242,28 +241,24 @@ def measure_one(
     """Measure one block of a sharing, which is launched if it is not live. A process that ends is launched again."""
     while not target.failure:
         if place not in lives:
-            target.n_attempts += 1
-            live = host.launch(target.sharing, target.sharing.loads_at(demands, scale))
+            loads = target.sharing.loads_at(demands, scale)
+            live = target.attempts.launch(functools.partial(host.launch, target.sharing, loads))
             if isinstance(live, Failure):
-                target.failure = keep_trying(live, target.n_attempts)
-                continue
+                target.failure = live
+                return
             lives[place] = live
             target.streams.append([])
         with host.runner.without_repeats():
             block = lives[place].measure(plan)
         if isinstance(block, Failure):
             lives.pop(place).close()
-            target.failure = keep_trying(block, target.n_attempts)
+            if not target.attempts.may_launch_again(block):
+                target.failure = block
             continue
         assert isinstance(block, ColocatedBlock)
-        target.n_attempts = 0
+        target.attempts.add_block()
         target.streams[-1].append(block)
         return
-
-
-def keep_trying(failure: Failure, n_attempts: int) -> Failure | None:
-    """Return None if another attempt is worthwhile, else the failure."""
-    return None if failure.is_sudden and n_attempts < MOST_ATTEMPTS else failure
 
 
 def is_contended(streams: Sequence[Sequence[ColocatedBlock]]) -> bool:
