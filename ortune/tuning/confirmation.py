@@ -11,11 +11,12 @@ from ortune.measure.block_runner import BASELINE_NAME
 from ortune.measure.comparison import Comparison, Speedup, Stage
 from ortune.measure.evaluate import compute_speedup, evaluate
 from ortune.measure.interval import DEFAULT_CONFIDENCE
+from ortune.measure.judge import NEGLIGIBLE_GAIN, is_negligible
 from ortune.measure.limits import kept_all
 from ortune.measure.paired_run import FEWEST_LAUNCHES, PairedRun, Side
 from ortune.tuning.board import Board
 from ortune.tuning.results import CandidateResult
-from ortune.tuning.verdict import NEGLIGIBLE_GAIN, judge_gain
+from ortune.tuning.verdict import judge_gain
 from ortune.workload import Goal
 
 FINALIST_POSITION = 1
@@ -217,7 +218,7 @@ class RoundReports:
 def excludes_gain(run: PairedRun, goal: Goal) -> bool:
     """Return whether the candidate is unlikely to be better by more than is negligible."""
     speedup = compute_speedup(run, FINALIST_POSITION, goal.objective, confidence=INTERIM_CONFIDENCE)
-    return speedup is not None and speedup.high < 1 + NEGLIGIBLE_GAIN
+    return speedup is not None and is_negligible(speedup)
 
 
 def is_undecided(comparison: Comparison) -> bool:
