@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from ortune.measure.block_plan import MIN_LAUNCHES, MOST_LAUNCHES, RunPlan, paired_run_s
+from ortune.measure.block_plan import MIN_LAUNCHES, MOST_LAUNCHES_BY_NOISE, RunPlan, paired_run_s
 from ortune.measure.block_runner import BASELINE_NAME
 from ortune.measure.comparison import Comparison, Speedup, Stage
 from ortune.measure.evaluate import compute_speedup, evaluate
@@ -130,7 +130,7 @@ def add_counted_launches(
     """
     while (n_missing := MIN_LAUNCHES - len(run.in_one_regime().launches)) > 0 and not finalist.failure:
         n_fitting = int((find_latest_s(board, run) - board.now_s()) / launch_s)
-        if n_fitting < 1 or len(run.launches) >= MOST_LAUNCHES:
+        if n_fitting < 1 or len(run.launches) >= MOST_LAUNCHES_BY_NOISE:
             break
         more = msgspec.structs.replace(plan, launches=min(n_missing, n_fitting))
         measure_launches(board, run, [finalist], more, is_done, on_round)
