@@ -24,6 +24,7 @@ _HOMES = {
     "ortune.apply.verify": ("Verification",),
     "ortune.measure.bench": ("BenchResult",),
     "ortune.measure.comparison": ("Speedup", "Summary"),
+    "ortune.measure.judge": ("Verdict",),
     "ortune.errors": (
         "BackgroundLoadError",
         "HostError",
@@ -46,7 +47,7 @@ _HOMES = {
     "ortune.planning.result": ("Plan",),
     "ortune.program.observation": ("Observation",),
     "ortune.record.files": ("read_record",),
-    "ortune.record.schema": ("Evidence", "Record", "Verdict"),
+    "ortune.record.schema": ("Evidence", "Record"),
     "ortune.tuning.outcome": ("Progress",),
     "ortune.workload.goal": ("Goal", "Limit"),
     "ortune.workload.load": ("Load",),

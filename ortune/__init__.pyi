@@ -26,6 +26,7 @@ from ortune.knobs.knob import Value as Value
 from ortune.measure.bench import BenchResult as BenchResult
 from ortune.measure.comparison import Speedup as Speedup
 from ortune.measure.comparison import Summary as Summary
+from ortune.measure.judge import Verdict as Verdict
 from ortune.planning.colocation.files import read_host_plan as read_host_plan
 from ortune.planning.colocation.result import HostPlan as HostPlan
 from ortune.planning.deployment import Deployment as Deployment
@@ -35,7 +36,6 @@ from ortune.program.observation import Observation as Observation
 from ortune.record.files import read_record as read_record
 from ortune.record.schema import Evidence as Evidence
 from ortune.record.schema import Record as Record
-from ortune.record.schema import Verdict as Verdict
 from ortune.tuning.outcome import Progress as Progress
 from ortune.workload.goal import Goal as Goal
 from ortune.workload.goal import Limit as Limit

@@ -7,10 +7,11 @@ from typing import Any
 import msgspec
 
 from ortune import Config, GateResult
-from ortune.gates.results import Blocks, Decision, Finding, GateError, SideResult
+from ortune.gates.results import Blocks, Finding, GateError, SideResult
 from ortune.host import HostClass, read_host
 from ortune.measure.comparison import Noise
 from ortune.measure.interval import Interval
+from ortune.measure.judge import Decision
 from tests.conftest import TINY_CNN
 from tests.records import ONE_THREAD, installed, make_record
 

@@ -39,6 +39,7 @@ from ortune.host.placement import pack_processes
 from ortune.knobs import DEFAULT
 from ortune.measure.block_runner import BlockRunner
 from ortune.measure.interval import Interval
+from ortune.measure.judge import TargetVerdict
 from ortune.model import InputInfo
 from ortune.model.identity import ModelIdentity
 from ortune.options import make_request
@@ -60,7 +61,6 @@ from ortune.planning.colocation.result import (
     PlannedModel,
     PlannedSharing,
     RejectedSharing,
-    TargetVerdict,
 )
 from ortune.planning.colocation.run import ColocationOutcome, judge, run_stages
 from ortune.planning.colocation.scale_models import find_core_queue, make_scale_models

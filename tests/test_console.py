@@ -15,7 +15,6 @@ import pytest
 
 from ortune import BenchResult, Config, Goal, InterimResult, Progress, Record, Speedup, Verification, read_record
 from ortune.apply.fit import Mismatch
-from ortune.apply.verify import Answer
 from ortune.console.apply import show_config
 from ortune.console.bench import show_changed_objective, show_comparison
 from ortune.console.explain import explain_search
@@ -38,6 +37,7 @@ from ortune.fleet.verify import SharedVerification
 from ortune.knobs import CPU, DEFAULT, Candidate, ThreadPool
 from ortune.measure.comparison import FewCalls, Row, Stage, TwoSpeeds
 from ortune.measure.interval import Interval
+from ortune.measure.judge import Answer
 from ortune.numbers import format_digits, format_interval, format_ratio
 from ortune.record.schema import FrontPoint
 from ortune.steps import enter_measuring, enter_step, observe_steps

@@ -31,7 +31,7 @@ from ortune.gates.decision import (
     launch_means,
 )
 from ortune.gates.reporters.messages import describe_finding, describe_undecided
-from ortune.gates.results import LARGEST_ALLOWED_SLOWDOWN, Decision, Finding, Observe
+from ortune.gates.results import LARGEST_ALLOWED_SLOWDOWN, Finding, Observe
 from ortune.gates.sequential_test import (
     SequentialTest,
     compute_log_ratios,
@@ -45,6 +45,7 @@ from ortune.measure.block_plan import RunPlan
 from ortune.measure.block_runner import BlockRunner
 from ortune.measure.comparison import LimitCheck
 from ortune.measure.interval import Interval
+from ortune.measure.judge import Decision
 from ortune.measure.paired_run import PairedRun, Side
 from ortune.worker import BlockPlan
 from ortune.workload import make_goal, make_load

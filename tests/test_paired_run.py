@@ -16,9 +16,9 @@ from ortune import Config, Goal, Load, MeasureError, Objective
 from ortune.knobs import DEFAULT
 from ortune.measure.bench import compare
 from ortune.measure.block_plan import (
-    MAX_LAUNCHES,
     MIN_LAUNCHES,
-    MOST_LAUNCHES,
+    MOST_LAUNCHES_BY_NOISE,
+    MOST_USUAL_LAUNCHES,
     Pace,
     RunPlan,
     measure_pace,
@@ -524,7 +524,7 @@ def test_the_more_launches_differ_the_more_are_planned() -> None:
     pace = Pace(gap_ns=5e6, call_ns=5e6)
     plans = [plan_launches(60.0, pace, 0.4, launch_sigma=sigma, round_sigma=0.03) for sigma in (0.0, 0.01, 0.3)]
     assert [plan.launches for plan in plans] == sorted(plan.launches or 0 for plan in plans)
-    assert plans[-1].launches == MOST_LAUNCHES
+    assert plans[-1].launches == MOST_LAUNCHES_BY_NOISE
     assert all(paired_run_s(plan, pace, 0.4, 2) <= 60.5 for plan in plans)
     # There are 60 pairs if the time allows for them.
     assert plan_launches(20.0, pace, 0.4, launch_sigma=0.3, round_sigma=0.03).n_rounds >= 60
@@ -532,5 +532,5 @@ def test_the_more_launches_differ_the_more_are_planned() -> None:
     assert short.n_rounds < 60
     assert (short.launches or 0) >= MIN_LAUNCHES
     # Launches that take long are few.
-    assert (plan_launches(20.0, pace, 2.0, launch_sigma=0.3, round_sigma=0.03).launches or 0) < MAX_LAUNCHES
+    assert (plan_launches(20.0, pace, 2.0, launch_sigma=0.3, round_sigma=0.03).launches or 0) < MOST_USUAL_LAUNCHES
     assert plan_launches(1.0, pace, 2.0, launch_sigma=0.3, round_sigma=0.03).launches == 0

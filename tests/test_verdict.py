@@ -9,6 +9,8 @@ import pytest
 
 from ortune import Config, Speedup, Summary, Verdict
 from ortune.knobs import DEFAULT
+from ortune.measure import judge as rules
+from ortune.measure import limits
 from ortune.measure.comparison import Comparison, FewCalls, LimitCheck, Noise, Row
 from ortune.tuning.verdict import (
     LAST_CONFIRMED_ONE,
@@ -423,3 +425,56 @@ def test_a_candidate_that_is_overloaded_does_not_make_a_baseline_best_that_excee
     assert found == verdict
     assert "can serve only" in reason
     assert ("p99<1ms" in reason) == (baseline_kept != "yes")
+
+
+def make_ends(low: float, high: float) -> Speedup:
+    return Speedup(estimate=low, low=low, high=high, confidence=0.95, n_pairs=4, n_launches=2)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "place"),
+    [
+        (1.1, 1.2, "above"),
+        (0.8, 0.9, "below"),
+        (0.9, 1.1, "unclear"),
+        (1.0, 1.1, "unclear"),
+        (0.9, 1.0, "unclear"),
+        (1.1, math.inf, "above"),
+    ],
+)
+def test_where_an_interval_lies(low: float, high: float, place: rules.Place) -> None:
+    assert rules.compare(make_ends(low, high), 1) == place
+
+
+def test_a_negligible_gain() -> None:
+    assert rules.is_negligible(make_ends(1.001, 1.019))
+    assert not rules.is_negligible(make_ends(1.001, 1.03))
+
+
+@pytest.mark.parametrize(
+    ("limit", "low", "high", "kept"),
+    [
+        ("p99<20ms", 10, 20, "yes"),
+        ("p99<20ms", 20, 21, "unsure"),
+        ("p99<20ms", 21, math.inf, "no"),
+        ("throughput>100/s", 100, 120, "yes"),
+        ("throughput>100/s", 90, 120, "unsure"),
+        ("throughput>100/s", 80, 90, "no"),
+    ],
+)
+def test_a_figure_may_be_at_its_limit(limit: str, low: float, high: float, kept: rules.Kept) -> None:
+    scale = 1e6 if limit.startswith("p99") else 1
+    assert limits.judge_limit(parse_limit(limit), make_ends(scale * low, scale * high)) == kept
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "served"), [(0.5, 0.9, "yes"), (0.9, 1.0, "unsure"), (1.0, 1.2, "no"), (0.5, math.inf, "unsure")]
+)
+def test_whether_requests_are_served(low: float, high: float, served: rules.Kept) -> None:
+    assert rules.judge_utilization(low, high) == served
+
+
+def test_what_decides_for_all() -> None:
+    assert rules.find_deciding(["yes", "no", "unsure"], rules.KEPT) == "no"
+    assert rules.find_deciding(["pass", "inconclusive"], rules.DECISIONS) == "inconclusive"
+    assert rules.find_deciding([], rules.KEPT) == "yes"

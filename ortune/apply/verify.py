@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
 
 import msgspec
 
@@ -13,6 +12,7 @@ from ortune.measure.bench import BenchResult, Observe, bench
 from ortune.measure.comparison import Comparison, Row, Speedup, describe_lack
 from ortune.measure.hosts import can_pool
 from ortune.measure.interval import Interval
+from ortune.measure.judge import Answer, compare
 from ortune.measure.limits import kept_all, may_be_overloaded, name_limits
 from ortune.measure.open import ComparisonSetup, prepare_comparison
 from ortune.measure.paired_run import Side
@@ -25,8 +25,6 @@ from ortune.times import stamp
 from ortune.workload import Goal, InputOptions
 from ortune.workload.batching import with_batches
 from ortune.workload.workload import list_cases
-
-Answer = Literal["holds", "does_not_hold", "inconclusive", "nothing_to_verify"]
 
 FEWEST_OCCASIONS = 3
 """Occasions that are pooled at least. How much two differ says almost nothing about how much others will."""
@@ -248,14 +246,15 @@ def judge_gain(row: Row, comparison: Comparison, recorded: Speedup | None) -> tu
 def judge_speedup(here: Speedup, recorded: Speedup | None) -> tuple[Answer, str]:
     """Return whether the speedup on this host confirms the recorded one."""
     needed = math.exp(HELD_SHARE * math.log(recorded.estimate)) if recorded and recorded.estimate > 1 else 1.0
-    if here.low > needed:
+    place, of_gain = compare(here, needed), compare(here, 1)
+    if place == "above":
         if needed == 1:
             return "holds", "the whole confidence interval lies above 1"
         return "holds", "at least half of the recorded gain is left"
-    if here.high < needed:
-        if here.low > 1:
+    if place == "below":
+        if of_gain == "above":
             return "does_not_hold", "the config is better than the baseline, but by less than half of the recorded gain"
-        if here.high < 1:
+        if of_gain == "below":
             return "does_not_hold", "the config is worse than the baseline on this host"
         return "does_not_hold", "less than half of the recorded gain is left, if any"
     threshold = "1" if needed == 1 else f"{needed:.3g}x, half of the recorded gain"

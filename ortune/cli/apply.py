@@ -18,8 +18,8 @@ from ortune.requests import ApplyRequest, VerifyRequest
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ortune.apply.verify import Answer
     from ortune.fleet.proofs import OpenClaim
+    from ortune.measure.judge import Answer
     from ortune.record.schema import Record
     from ortune.record.select import Sourced, Wanted
 

@@ -15,9 +15,9 @@ from ortune.measure.bench import BenchResult
 from ortune.measure.comparison import Noise, Speedup
 from ortune.measure.host_speedup import HostsEvidence
 from ortune.measure.interval import DEFAULT_CONFIDENCE, Interval
+from ortune.measure.judge import NEGLIGIBLE_GAIN, compare, is_negligible
 from ortune.numbers import format_digits, format_interval, format_ratio
 from ortune.record.schema import Record
-from ortune.tuning.verdict import NEGLIGIBLE_GAIN
 from ortune.workload import FIGURES, is_figure
 
 Explanation = tuple[str, str]
@@ -207,11 +207,12 @@ def explain_speedup(
         if is_figure(name) and FIGURES[name].larger_is_better
         else f"The default's {title} is {ratio} the other config's, which is {share}. Above 1 is better."
     )
-    if speedup.low > 1 and speedup.high < 1 + NEGLIGIBLE_GAIN:
+    place = compare(speedup, 1)
+    if place == "above" and is_negligible(speedup):
         proven = f"The whole interval is above 1: there is a gain, but one below {NEGLIGIBLE_GAIN:.0%}."
-    elif speedup.low > 1:
+    elif place == "above":
         proven = "The whole interval is above 1: the gain is proven."
-    elif speedup.high < 1:
+    elif place == "below":
         proven = "The whole interval is below 1: the default is better."
     else:
         proven = "It contains 1: neither a gain nor a loss is proven."

@@ -15,7 +15,10 @@ from ortune.fleet.shared_metrics import Sent
 from ortune.fleet.status import NodeStatus, StudyStatus
 from ortune.knobs import describe
 from ortune.measure.interval import Interval, format_speedup
+from ortune.measure.judge import Place, compare
 from ortune.numbers import format_ratio
+
+STYLES: dict[Place, str] = {"above": "green", "below": "red", "unclear": "yellow"}
 
 
 def show_sent(console: Console, sent: Sent, title: str, *, quiet: bool) -> None:
@@ -98,13 +101,7 @@ def format_node_speedup(node: NodeStatus) -> Text | str:
         return node.verdict.replace("_", " ")
     found = node.speedup
     interval = Interval(estimate=found.estimate, low=found.low, high=found.high, confidence=found.confidence)
-    if found.low > 1:
-        style = "green"
-    elif found.high < 1:
-        style = "red"
-    else:
-        style = "yellow"
-    return Text(format_speedup(interval), style)
+    return Text(format_speedup(interval), STYLES[compare(found, 1)])
 
 
 def show_unread(console: Console, unread: Sequence[Unread]) -> None:

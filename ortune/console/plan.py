@@ -36,6 +36,7 @@ from ortune.errors import spell_as_flag
 from ortune.host import HostClass
 from ortune.knobs import describe
 from ortune.measure.interval import DEFAULT_CONFIDENCE
+from ortune.measure.limits import judge_limit
 from ortune.numbers import format_interval, format_ratio
 from ortune.planning.prepare import PreparedPlan
 from ortune.planning.result import AtRate, Estimate, Plan, PlannedDeployment
@@ -370,7 +371,7 @@ def find_warnings(plan: Plan) -> list[str]:
 def exceeds(slo: Limit, found: AtRate) -> bool:
     """Return whether a latency that was measured at a rate is certainly above a target."""
     is_known = found.target is not None or slo.figure == "p99"
-    return found.source == "measured" and is_known and find_latency(found).low > slo.bound
+    return found.source == "measured" and is_known and judge_limit(slo, find_latency(found)) == "no"
 
 
 class PlanProgress(LiveBar):

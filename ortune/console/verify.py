@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ortune.apply.fit import find_load_mismatch
-from ortune.apply.verify import Answer, Verification
+from ortune.apply.verify import Verification
 from ortune.console.bench import show_comparison
 from ortune.console.header import add_subject, show_header
 from ortune.console.hosts import add_hosts, describe_hosts
@@ -17,8 +17,8 @@ from ortune.console.warnings import (
 )
 from ortune.console.widgets import add_note, format_count, format_reason, make_grid, show_note, show_warning
 from ortune.fleet.verify import SharedVerification
-from ortune.measure.host_speedup import HostsVerdict
 from ortune.measure.interval import format_speedup
+from ortune.measure.judge import Answer, HostsVerdict
 from ortune.measure.open import ComparisonSetup
 from ortune.record.schema import Record
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Literal
 
 import msgspec
 
@@ -18,9 +17,8 @@ from ortune.errors import UsageError
 from ortune.fleet.canary_metrics import Metrics, ModelMetrics, ProcessMetrics, add_buckets, find_quantile
 from ortune.fleet.mixed_model import Unit, estimate_effect
 from ortune.measure.interval import DEFAULT_CONFIDENCE, Interval
+from ortune.measure.judge import RolloutVerdict, compare
 from ortune.workload import FIGURES, Objective, list_figures
-
-RolloutVerdict = Literal["better", "not_worse", "worse", "inconclusive"]
 
 FEWEST_CALLS_OF_PROCESS = 20
 """Calls that a process must have made for its figure to count, unless it is a percentile."""
@@ -222,10 +220,9 @@ def judge(speedup: Interval | None, max_slowdown: float) -> RolloutVerdict:
     """Return whether the canary is better."""
     if speedup is None:
         return "inconclusive"
-    if speedup.low > 1:
-        return "better"
-    if speedup.high < 1:
-        return "worse"
+    place = compare(speedup, 1)
+    if place != "unclear":
+        return "better" if place == "above" else "worse"
     return "not_worse" if speedup.low >= 1 / (1 + max_slowdown) else "inconclusive"
 
 

@@ -3,7 +3,8 @@
 The value of a process is that of its host, plus the effect of the config if it has it, plus the luck of the process:
 the layout of its memory, the cores that it runs on. The effect may differ between hosts. These three spreads are
 normally distributed (a linear mixed model). Only processes of the same host are free of the differences between
-hosts, so a host with both arms counts the most; hosts with one arm are compared as a whole.
+hosts, so a host with both arms counts the most; hosts with one arm are compared as a whole. They have no difference of
+their own with an error, which `ortune.measure.stats.estimate_random_effects` would need of each host.
 
 From a few hosts, the spreads between hosts cannot be estimated well, and an interval that takes the estimates for
 true is too narrow. The interval is therefore a mixture over all plausible spreads, relative to that of processes:

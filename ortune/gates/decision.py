@@ -16,9 +16,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from ortune.gates.results import Decision, Finding
+from ortune.gates.results import Finding
 from ortune.measure.figures import is_total
 from ortune.measure.interval import Interval
+from ortune.measure.judge import DECISIONS, Decision, compare, find_deciding
 from ortune.measure.quantiles import include_all_calls
 from ortune.measure.stats import TRIM, t_interval, t_p_value, trimmed_mean
 from ortune.workload import Objective
@@ -98,9 +99,9 @@ def judge_objective(
         strict = include_all_calls(strict, of_calls)
         p_value = max(p_value, p_value_of(of_calls, limit))
     decision: Decision = "inconclusive"
-    if strict.low > limit:
+    if compare(strict, limit) == "above":
         decision = "fail"
-    elif usual.high < limit:
+    elif compare(usual, limit) == "below":
         decision = "pass"
     return Finding(
         objective=objective,
@@ -156,16 +157,12 @@ def compare_copies(objective: Objective, clusters: Clusters, *, check: int = 0) 
 
 def is_biased(self_check: Interval, allowed: float) -> bool:
     """Return whether two copies of base differ significantly, and by too much for this allowed slowdown."""
-    off = max(math.log(self_check.low), -math.log(self_check.high))  # distance of the whole interval from 1
-    return off > 0 and abs(math.log(self_check.estimate)) > SAME * abs(math.log(allowed))
+    return compare(self_check, 1) != "unclear" and abs(math.log(self_check.estimate)) > SAME * abs(math.log(allowed))
 
 
 def combine_decisions(findings: Sequence[Finding]) -> Decision:
     """Return the decision on all objectives: one failure fails the gate, and all must pass for it to pass."""
-    decisions = {finding.decision for finding in findings}
-    if "fail" in decisions:
-        return "fail"
-    return "inconclusive" if "inconclusive" in decisions else "pass"
+    return find_deciding((finding.decision for finding in findings), DECISIONS)
 
 
 def holm(p_values: Mapping[Claim, float], alpha: float = ALPHA) -> frozenset[Claim]:

@@ -11,11 +11,10 @@ from ortune.host import HostClass
 from ortune.knobs import Config
 from ortune.measure.comparison import LimitCheck, Noise, Summary
 from ortune.measure.interval import Interval
+from ortune.measure.judge import Decision, compare
 from ortune.model.identity import ModelIdentity
 from ortune.worker import Runtime
 from ortune.workload import Goal, InputOptions, Objective, Tolerance, Workload
-
-Decision = Literal["pass", "fail", "inconclusive"]
 
 USUAL_SLOWDOWN = 0.03
 
@@ -107,7 +106,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_above(self) -> bool:
         """Whether the whole interval is above what is allowed. Among several claims, a failure needs a wider one."""
-        return self.slowdown.low > self.allowed
+        return compare(self.slowdown, self.allowed) == "above"
 
 
 class InterimResult(msgspec.Struct, frozen=True, kw_only=True):

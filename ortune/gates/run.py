@@ -13,12 +13,13 @@ from ortune.gates.decision import holm
 from ortune.gates.prepare import N_SIDES, make_gate, prepare_gate
 from ortune.gates.programs import open_programs
 from ortune.gates.reporters.messages import describe_failures
-from ortune.gates.results import Decision, Gate, GateError, GateResult, Observe, SideResult
+from ortune.gates.results import Gate, GateError, GateResult, Observe, SideResult
 from ortune.gates.sequential_test import BASE, HEAD, SequentialTest, collect_blocks, count_pairs, run_test
 from ortune.gates.sides import open_models
 from ortune.host import HostClass
 from ortune.measure.block_plan import RunPlan, limit_warm_up_ns, plan_block
 from ortune.measure.evaluate import summarize
+from ortune.measure.judge import find_deciding
 from ortune.measure.open import ComparisonSetup
 from ortune.measure.providers import allow_for_providers
 from ortune.program.tuned import TunedProgram
@@ -192,7 +193,6 @@ def _fail_with_others(result: GateResult, failing: Container[tuple[str, str]]) -
     return msgspec.structs.replace(result, decision="fail", reason=reason, findings=findings)
 
 
-def exit_decision(results: Sequence[GateResult | GateError]) -> Decision | str:
-    """Return the overall result of all gates: "error", "fail", "inconclusive" or "pass"."""
-    found = {"error" if isinstance(result, GateError) else result.decision for result in results}
-    return next(decision for decision in ("fail", "error", "inconclusive", "pass") if decision in found)
+def exit_decision(results: Sequence[GateResult | GateError]) -> str:
+    """Return the overall result of all gates: "fail", "error", "inconclusive" or "pass"."""
+    return find_deciding((result.decision for result in results), ("fail", "error", "inconclusive", "pass"))

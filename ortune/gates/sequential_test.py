@@ -18,7 +18,7 @@ from ortune.gates.decision import (
     judge_objective,
 )
 from ortune.gates.reporters.messages import describe_failures, describe_undecided, percent
-from ortune.gates.results import LARGEST_ALLOWED_SLOWDOWN, Blocks, Decision, InterimResult, Observe
+from ortune.gates.results import LARGEST_ALLOWED_SLOWDOWN, Blocks, InterimResult, Observe
 from ortune.knobs import Config
 from ortune.measure.block_plan import RunPlan
 from ortune.measure.block_runner import BlockRunner
@@ -31,6 +31,7 @@ from ortune.measure.evaluate import (
     has_enough_calls,
 )
 from ortune.measure.figures import is_pooled, required_calls, to_cost
+from ortune.measure.judge import Decision, Kept, judge_utilization
 from ortune.measure.limits import kept_all, name_limits
 from ortune.measure.paired_run import PairedRun, Side, alternate
 from ortune.worker import Executor
@@ -270,7 +271,7 @@ def decide(interim: InterimResult, test: SequentialTest) -> tuple[Decision, str]
     if _is_overloaded(interim):
         # Latency then depends on how long requests have been arriving, and hardly on the side that is measured.
         return "inconclusive", "requests arrive faster than base can serve them: use a lower request rate"
-    if interim.utilization and interim.utilization[0].high < 1 <= interim.utilization[1].low:
+    if _served_all(interim) == ("yes", "no"):
         return "fail", "requests arrive faster than head can serve them, but not faster than base can"
     decision = combine_decisions(interim.findings)
     deciding = [finding for finding in interim.findings if finding.decision == decision]
@@ -319,9 +320,17 @@ def explain_indecision(interim: InterimResult, test: SequentialTest, *, time_is_
     return f"{describe_undecided(undecided, test.n_claims)}: {more}a larger allowed slowdown or a quieter host"
 
 
+def _served_all(interim: InterimResult) -> tuple[Kept, Kept]:
+    """Return whether base, and whether head, serves requests as fast as they arrive."""
+    if interim.utilization is None:
+        return "yes", "yes"
+    base, head = (judge_utilization(share.low, share.high) for share in interim.utilization)
+    return base, head
+
+
 def _is_overloaded(interim: InterimResult) -> bool:
     """Return whether requests certainly arrive faster than base can serve them."""
-    return interim.utilization is not None and interim.utilization[0].low >= 1
+    return _served_all(interim)[0] == "no"
 
 
 def _is_near_overload(interim: InterimResult) -> bool:

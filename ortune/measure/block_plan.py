@@ -64,16 +64,16 @@ shorter than several periods would see only that burst, and not the throttling t
 LONG_LAUNCH_S = 1.0
 """Launches that take longer are planned as if they were made one after the other."""
 
-MAX_LAUNCHES = 8
+MOST_USUAL_LAUNCHES = 8
 MIN_LAUNCHES = 5
 MOST_ROUNDS_PER_LAUNCH = 32
 MIN_ROUNDS_PER_LAUNCH = 2
 ENOUGH_ROUNDS = 60
-"""Size of a paired run: at least 60 rounds over at least 5 launches where time allows. More launches narrow the
-interval more than more rounds do, because the memory layout of a launch affects all of its blocks."""
+"""Size of a paired run: at least 60 rounds over 5 to 8 launches where time allows. More launches narrow the interval
+more than more rounds do, because the memory layout of a launch affects all of its blocks."""
 
-MOST_LAUNCHES = 24
-"""Maximum number of launches where it is known how much launches and rounds differ."""
+MOST_LAUNCHES_BY_NOISE = 24
+"""Launches at most where their number follows from how much launches and rounds differ."""
 
 MIN_ROUNDS = 20
 RESERVE = 1.1
@@ -308,7 +308,7 @@ def plan_paired_run(time_s: float, goal: Goal, pace: Pace, launch_s: float, n_si
     for shortest_ns in PAIRED_BLOCKS_NS:
         block = plan_block(pace, shortest_ns, longest_ns, largest_lead_in_share=PAIRED_LEAD_IN_SHARE)
         round_s = n_sides * block_wall_s(block, pace)
-        for launches in range(MAX_LAUNCHES, MIN_LAUNCHES - 1, -1):
+        for launches in range(MOST_USUAL_LAUNCHES, MIN_LAUNCHES - 1, -1):
             rounds = int((time_s / launches - launch_sides_s(launch_s, n_sides)) / round_s + ROUNDING) // 2 * 2
             if rounds * launches >= ENOUGH_ROUNDS:
                 # More rounds are useless unless a percentile needs them.
@@ -343,7 +343,7 @@ def plan_launches(time_s: float, pace: Pace, launch_s: float, *, launch_sigma: f
     for shortest_ns, enough in (*((each, ENOUGH_ROUNDS) for each in PAIRED_BLOCKS_NS), (SHORTEST_BLOCK_NS, 0)):
         block = plan_block(pace, shortest_ns, largest_lead_in_share=PAIRED_LEAD_IN_SHARE if enough else LEAD_IN_SHARE)
         round_s, step = 2 * block_wall_s(block, pace), fewest_rounds(block)
-        for launches in range(MIN_LAUNCHES, MOST_LAUNCHES + 1):
+        for launches in range(MIN_LAUNCHES, MOST_LAUNCHES_BY_NOISE + 1):
             rounds = int((time_s / launches - launch_sides_s(launch_s, 2)) / round_s + ROUNDING) // step * step
             rounds = min(rounds, MOST_ROUNDS_PER_LAUNCH)
             if rounds < step or rounds * launches < enough:
@@ -362,7 +362,7 @@ def fit_launches(time_s: float, block: BlockPlan, pace: Pace, launch_s: float, n
     """Return as many launches as fit into `time_s`, each with as many rounds as possible."""
     step = fewest_rounds(block)
     round_s = n_sides * block_wall_s(block, pace)
-    for launches in range(MAX_LAUNCHES, 0, -1):
+    for launches in range(MOST_USUAL_LAUNCHES, 0, -1):
         rounds = int((time_s / launches - launch_sides_s(launch_s, n_sides)) / round_s + ROUNDING) // step * step
         if rounds >= step:
             return RunPlan(block=block, launches=launches, rounds=rounds, call_pace=pace.call_pace)
@@ -392,7 +392,7 @@ def required_run_s(goal: Goal, pace: Pace, launch_s: float, n_sides: int) -> flo
     # A block under a quota is long, because it holds several periods.
     least = MIN_LAUNCHES * fewest_rounds(block) if is_long(pace) or pace.quota else MIN_ROUNDS
     n_rounds = max(least, math.ceil(required_rounds(goal, pace, block)))
-    n_launches = MIN_LAUNCHES if n_rounds < 2 * MAX_LAUNCHES else MAX_LAUNCHES
+    n_launches = MIN_LAUNCHES if n_rounds < 2 * MOST_USUAL_LAUNCHES else MOST_USUAL_LAUNCHES
     # Each launch has an even number of rounds, or any number of the long ones under a quota.
     step = fewest_rounds(block) if pace.quota else 2
     rounds = math.ceil(n_rounds / (step * n_launches)) * step

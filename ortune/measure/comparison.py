@@ -8,6 +8,7 @@ import msgspec
 
 from ortune.knobs.config import DEFAULT, Config
 from ortune.measure.interval import Interval, format_speedup
+from ortune.measure.judge import Kept, compare
 from ortune.numbers import FEW, Count
 from ortune.worker import CpuPlace, Failure, SessionInfo
 from ortune.workload import FIGURES, Objective
@@ -126,7 +127,7 @@ class LimitCheck(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     value: float
     low: float
     high: float | None = None
-    kept: Literal["yes", "no", "unsure"]
+    kept: Kept
 
 
 class TwoSpeeds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -232,7 +233,8 @@ class FewCalls(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """Return whether the supported figure is better, or worse, like the objective, each beyond its interval."""
         if self.speedup is None:
             return False
-        return min(self.speedup.low, speedup.low) > 1 or max(self.speedup.high, speedup.high) < 1
+        place = compare(speedup, 1)
+        return place != "unclear" and compare(self.speedup, 1) == place
 
     def __str__(self) -> str:
         known = f"{self.supported} gains {format_speedup(self.speedup)}; " if self.speedup else ""

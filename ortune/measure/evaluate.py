@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from typing import Literal
 
 import msgspec
 import numpy as np
@@ -29,6 +28,7 @@ from ortune.measure.figures import (
     to_cost,
 )
 from ortune.measure.interval import DEFAULT_CONFIDENCE, Interval, share_error
+from ortune.measure.limits import judge_limit
 from ortune.measure.paired_run import BASELINE_POSITION, PairedRun
 from ortune.measure.quantiles import include_all_calls, percentile_interval, percentile_ratio_interval
 from ortune.measure.stats import TRIM, TYPICAL_TRIM, clustered_interval, t_interval, widen_for_occasions
@@ -277,18 +277,15 @@ def check_limit(run: PairedRun, position: int, limit: Limit, confidence: float =
     if is_pooled(limit.figure) and not (limit.relative and position == BASELINE_POSITION):
         interval = widen_for_calls(interval, launches, position, limit)
     interval = interval.exp()
-    low, high = interval.low, interval.high
-    n_broken = sum(limit.excess(end) > 0 for end in (low, high))
-    kept: Literal["yes", "unsure", "no"] = ("yes", "unsure", "no")[n_broken]
     return LimitCheck(
         limit=limit.text,
         figure=limit.figure,
         bound=limit.bound,
         relative=limit.relative,
         value=interval.estimate,
-        low=low,
-        high=high if math.isfinite(high) else None,
-        kept=kept,
+        low=interval.low,
+        high=interval.high if math.isfinite(interval.high) else None,
+        kept=judge_limit(limit, interval),
     )
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import Literal
 
 import msgspec
 
 from ortune.measure.interval import Interval
+from ortune.measure.judge import HostsVerdict, compare
 from ortune.numbers import Count
 
 FEWEST_HOSTS = 2
@@ -15,15 +15,6 @@ MOST_HOSTS = 32
 """Hosts that are listed at most, those with the smallest gains. All of them count."""
 
 HOST_ID = re.compile(r"[0-9a-f]{8}")
-
-HostsVerdict = Literal["faster", "faster_on_average", "slower", "inconclusive"]
-"""The conclusion over several hosts.
-
-- "faster": better than the baseline over all hosts of the class, and on none of those measured proven to be worse.
-- "faster_on_average": the same, but proven to be worse on some, or not working there.
-- "slower": worse than the baseline over all hosts of the class.
-- "inconclusive": neither could be proven.
-"""
 
 
 class HostSpeedup(Interval, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -108,9 +99,10 @@ def judge_hosts(speedup: Interval, n_worse: int) -> HostsVerdict:
         speedup: The mean over all hosts of the class.
         n_worse: Hosts on which the config is proven to be worse, or does not work.
     """
-    if speedup.low > 1:
+    place = compare(speedup, 1)
+    if place == "above":
         return "faster_on_average" if n_worse else "faster"
-    return "slower" if speedup.high < 1 else "inconclusive"
+    return "slower" if place == "below" else "inconclusive"
 
 
 def check_host_id(host: str) -> None:

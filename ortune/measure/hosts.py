@@ -17,7 +17,7 @@ import numpy as np
 from ortune.measure.comparison import Speedup
 from ortune.measure.host_speedup import MOST_HOSTS, HostsEvidence, HostSpeedup, WorstHost, judge_hosts
 from ortune.measure.interval import DEFAULT_CONFIDENCE, Interval
-from ortune.measure.stats import student_error
+from ortune.measure.stats import estimate_random_effects, student_error, student_interval
 
 FLEET_CONFIDENCE = 0.995
 """Confidence of the interval over hosts. Of configs that gain nothing on average, fewer than 1 % are then called
@@ -47,9 +47,11 @@ def pool_hosts(speedups: Sequence[HostSpeedup], *, n_failed: int = 0) -> HostsEv
     """
     n = len(speedups)
     logarithms = [each.log() for each in speedups]
-    deviation = find_deviation(logarithms, [each.n_launches for each in speedups])
-    mean = math.fsum(each.estimate for each in logarithms) / n
-    speedup = spread_interval(mean, deviation / math.sqrt(n), n, FLEET_CONFIDENCE)
+    errors = [student_error(found, each.n_launches) for found, each in zip(logarithms, speedups, strict=True)]
+    # All hosts count the same: with one error for all of them, that of an average host.
+    usual_error = math.sqrt(float(np.mean(np.square(errors))))
+    mean, error = estimate_random_effects([each.estimate for each in logarithms], np.full(n, usual_error))
+    speedup = _to_ratios(student_interval(mean, error, n - 1, FLEET_CONFIDENCE))
     slower = find_slower(speedups)
     judged = [msgspec.structs.replace(each, slower=place in slower) for place, each in enumerate(speedups)]
     ordered = sorted(judged, key=lambda each: (each.estimate, each.host))
@@ -60,30 +62,11 @@ def pool_hosts(speedups: Sequence[HostSpeedup], *, n_failed: int = 0) -> HostsEv
         n_failed=n_failed,
         n_contended=sum(each.contended for each in ordered),
         speedup=speedup,
-        another=spread_interval(mean, deviation * math.sqrt(1 + 1 / n), n, DEFAULT_CONFIDENCE),
+        # Another host differs from the mean as these do, and the mean has an error of its own.
+        another=_to_ratios(student_interval(mean, error * math.sqrt(n + 1), n - 1, DEFAULT_CONFIDENCE)),
         worst=widen_for_choice(ordered[0], n),
         hosts=tuple(ordered[:MOST_HOSTS]),
     )
-
-
-def find_deviation(logarithms: Sequence[Interval], n_launches: Sequence[int]) -> float:
-    """Return how much hosts differ, as a standard deviation: at least as much as the errors of measuring them.
-
-    Few hosts may agree by chance. Source: C. Roever, G. Knapp and T. Friede, "Hartung-Knapp-Sidik-Jonkman approach and
-    its modification for random-effects meta-analysis with few studies", BMC Medical Research Methodology 15 (2015).
-    """
-    errors = [student_error(each, n) for each, n in zip(logarithms, n_launches, strict=True)]
-    return max(
-        float(np.std([each.estimate for each in logarithms], ddof=1)), math.sqrt(float(np.mean(np.square(errors))))
-    )
-
-
-def spread_interval(mean: float, error: float, n_hosts: int, confidence: float) -> Interval:
-    """Return Student's interval of ratios around a mean of logarithms over hosts."""
-    from scipy.special import stdtrit
-
-    half = float(stdtrit(n_hosts - 1, (1 + confidence) / 2)) * error
-    return _to_ratios(Interval(estimate=mean, low=mean - half, high=mean + half, confidence=confidence))
 
 
 def widen_for_choice(speedup: HostSpeedup, n_hosts: int) -> WorstHost:

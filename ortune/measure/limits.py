@@ -5,7 +5,15 @@ from __future__ import annotations
 import math
 
 from ortune.measure.comparison import LimitCheck, Summary
-from ortune.workload import Goal, Load
+from ortune.measure.judge import KEPT, Ends, Kept, find_deciding, judge_utilization
+from ortune.workload import Goal, Limit, Load
+
+
+def judge_limit(limit: Limit, found: Ends) -> Kept:
+    """Return whether a figure stays within a limit: "yes" or "no" if its whole interval does, or none of it."""
+    n_broken = sum(limit.excess(math.inf if end is None else end) > 0 for end in (found.low, found.high))
+    kept: tuple[Kept, ...] = ("yes", "unsure", "no")
+    return kept[n_broken]
 
 
 def name_limits(checks: tuple[LimitCheck, ...], *kept: str) -> str:
@@ -13,12 +21,23 @@ def name_limits(checks: tuple[LimitCheck, ...], *kept: str) -> str:
     return ", ".join(check.limit for check in checks if check.kept in kept)
 
 
-def kept_all(checks: tuple[LimitCheck, ...]) -> str:
+def kept_all(checks: tuple[LimitCheck, ...]) -> Kept:
     """Return "yes" if all limits are kept, "no" if one is broken, else "unsure"."""
-    kept = {check.kept for check in checks}
-    if "no" in kept:
-        return "no"
-    return "unsure" if "unsure" in kept else "yes"
+    return find_deciding((check.kept for check in checks), KEPT)
+
+
+def served_all(summary: Summary) -> Kept:
+    """Return "yes" if requests are served as fast as they arrive, "no" if they are not, else "unsure"."""
+    if summary.utilization is None:
+        return "yes"
+    return judge_utilization(
+        summary.utilization_low or summary.utilization, summary.utilization_high or summary.utilization
+    )
+
+
+def keeps_and_serves_all(summary: Summary, checks: tuple[LimitCheck, ...]) -> Kept:
+    """Return "yes" if a side stays within all limits and serves all requests, "no" if it does not, else "unsure"."""
+    return find_deciding((kept_all(checks), served_all(summary)), KEPT)
 
 
 def worst_excess(goal: Goal, checks: tuple[LimitCheck, ...]) -> float:
@@ -29,12 +48,12 @@ def worst_excess(goal: Goal, checks: tuple[LimitCheck, ...]) -> float:
 
 def is_overloaded(summary: Summary) -> bool:
     """Return whether requests arrive faster than they are served: the whole interval of the utilization is above 1."""
-    return summary.utilization is not None and (summary.utilization_low or summary.utilization) >= 1
+    return served_all(summary) == "no"
 
 
 def may_be_overloaded(summary: Summary) -> bool:
     """Return whether requests may arrive faster than they are served."""
-    return summary.utilization is not None and (summary.utilization_high or summary.utilization) >= 1
+    return served_all(summary) != "yes"
 
 
 def capacity_per_s(summary: Summary, load: Load) -> float:

@@ -81,12 +81,16 @@ def t_interval(values: ArrayLike, confidence: float = DEFAULT_CONFIDENCE, *, tri
         confidence: Coverage of the interval.
         trim: Share of the values that is dropped at each end, as in `estimate_mean`.
     """
-    from scipy.special import stdtrit
-
     array = np.asarray(values, dtype=float)
     if len(array) < 2:
         return Interval(estimate=float(array.mean()), low=-math.inf, high=math.inf, confidence=confidence)
-    mean, error, n_free = estimate_mean(array, trim)
+    return student_interval(*estimate_mean(array, trim), confidence)
+
+
+def student_interval(mean: float, error: float, n_free: int, confidence: float = DEFAULT_CONFIDENCE) -> Interval:
+    """Return Student's interval, given a mean, its standard error, and the error's degrees of freedom."""
+    from scipy.special import stdtrit
+
     half = float(stdtrit(n_free, (1 + confidence) / 2)) * error
     return Interval(estimate=mean, low=mean - half, high=mean + half, confidence=confidence)
 
@@ -184,25 +188,38 @@ def pool_intervals(
         intervals: Student's intervals of logarithms, one for each of at least two occasions.
         n_values: Number of independent values that each rests on.
         confidence: Coverage of the result.
+    """
+    errors = [student_error(each, n) for each, n in zip(intervals, n_values, strict=True)]
+    mean, error = estimate_random_effects([each.estimate for each in intervals], errors)
+    return student_interval(mean, error, len(intervals) - 1, confidence)
+
+
+def estimate_random_effects(values: ArrayLike, errors: ArrayLike) -> tuple[float, float]:
+    """Return the mean of the population that values are from, and its standard error.
+
+    Values differ by more than their own errors, as each has a true value of its own (random effects). A few may agree
+    by chance, so their own errors are the least that counts. The error of the mean has one degree of freedom less than
+    there are values.
+
+    Args:
+        values: At least two values, such as one for each occasion or host.
+        errors: Their standard errors. If all are the same, all values count the same.
 
     Source: R. DerSimonian and N. Laird, "Meta-analysis in clinical trials", Controlled Clinical Trials 7 (1986), for
-    the variance between occasions; C. Roever, G. Knapp and T. Friede, "Hartung-Knapp-Sidik-Jonkman approach and its
+    the variance between true values; C. Roever, G. Knapp and T. Friede, "Hartung-Knapp-Sidik-Jonkman approach and its
     modification for random-effects meta-analysis with few studies", BMC Medical Research Methodology 15 (2015), for the
-    interval.
+    error.
     """
-    from scipy.special import stdtrit
-
-    k = len(intervals)
-    means = np.array([each.estimate for each in intervals])
-    variances = np.array([student_error(each, n) for each, n in zip(intervals, n_values, strict=True)]) ** 2
+    means = np.asarray(values, dtype=float)
+    variances = np.asarray(errors, dtype=float) ** 2
+    k = len(means)
     weights = 1 / variances
     excess = float(weights @ (means - np.average(means, weights=weights)) ** 2) - (k - 1)
     between = max(0.0, excess / float(weights.sum() - (weights**2).sum() / weights.sum()))
     weights = 1 / (variances + between)
     mean = float(np.average(means, weights=weights))
     spread = max(1.0, float(weights @ (means - mean) ** 2) / (k - 1))
-    half = float(stdtrit(k - 1, (1 + confidence) / 2)) * math.sqrt(spread / float(weights.sum()))
-    return Interval(estimate=mean, low=mean - half, high=mean + half, confidence=confidence)
+    return mean, math.sqrt(spread / float(weights.sum()))
 
 
 def student_error(interval: Interval, n_values: int) -> float:

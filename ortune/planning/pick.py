@@ -11,10 +11,11 @@ import msgspec
 from ortune.errors import RecordError
 from ortune.knobs import Config
 from ortune.measure.comparison import Speedup
+from ortune.measure.judge import Verdict, compare
 from ortune.planning.colocation.result import HostPlan, ModelResult
 from ortune.planning.deployment import Deployment
 from ortune.planning.result import Estimate, LengthPlan, Plan, PlannedDeployment
-from ortune.record.schema import RECORD_SCHEMA, Evidence, Record, Search, Tried, Verdict
+from ortune.record.schema import RECORD_SCHEMA, Evidence, Record, Search, Tried
 from ortune.workload import Limit, Load
 
 LARGEST_LOG_RATIO = 300.0
@@ -217,7 +218,8 @@ def find_speedup(row: PlannedDeployment, default: PlannedDeployment) -> Speedup 
         return describe_speedup(row.ratio)
     if not (is_measured(one) and is_measured(other)) or one.high is None or other.high is None:
         # A proof by the capacity alone says nothing about the throughput.
-        return None if row.is_proven and not (row.ratio and row.ratio.low > 1) else describe_speedup(row.ratio)
+        is_faster = row.ratio is not None and compare(row.ratio, 1) == "above"
+        return None if row.is_proven and not is_faster else describe_speedup(row.ratio)
     below = math.hypot(math.log(one.estimate / one.low), math.log(other.high / other.estimate))
     above = math.hypot(math.log(one.high / one.estimate), math.log(other.estimate / other.low))
     log_ratio = math.log(one.estimate / other.estimate)

@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 import msgspec
 
 from ortune.measure.interval import Interval
+from ortune.measure.judge import compare
 from ortune.planning.capacity import CAPACITY_RELATIVE_ERROR
 from ortune.planning.choose import DEFAULT_POSITION
 from ortune.planning.result import Estimate, PlannedDeployment
@@ -35,7 +36,7 @@ def mark_proven(rows: Sequence[PlannedDeployment], beyond: Collection[str] = ())
         assert default.capacity
         is_measured = row.capacity.source == default.capacity.source == "measured" or row.deployment.key in beyond
         # That full batches have a higher throughput says nothing about how long requests wait for them.
-        has_throughput = row.ratio is not None and row.ratio.low > 1 and not row.deployment.batching
+        has_throughput = row.ratio is not None and compare(row.ratio, 1) == "above" and not row.deployment.batching
         marked.append(mark(row, is_above(row, default) and (is_measured or has_throughput)))
     return marked
 

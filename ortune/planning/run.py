@@ -16,6 +16,8 @@ from ortune.measure.block_plan import block_wall_s
 from ortune.measure.comparison import Speedup
 from ortune.measure.evaluate import compute_pooled, compute_speedup, summarize
 from ortune.measure.interval import DEFAULT_CONFIDENCE, share_error
+from ortune.measure.judge import compare
+from ortune.measure.limits import judge_limit
 from ortune.measure.open import OpenComparison, open_comparison
 from ortune.measure.paired_run import PairedRun
 from ortune.measure.stats import t_interval
@@ -432,7 +434,7 @@ class _Planning:
             cpu_ns_per_call=summary.cpu_ns_per_call,
             memory_bytes=summary.peak_bytes or 0,
             capacity=capacity,
-            is_proven=bool(speedup and math.isfinite(speedup.low) and speedup.low > 1),
+            is_proven=bool(speedup and compare(speedup, 1) == "above"),
             cache_options=find_cache_options(deployment.config, self.opened.runner.sessions),
         )
 
@@ -508,7 +510,7 @@ class _Planning:
         if self.runner.now_s() + time_s > self.end_of(1.0):
             return
         found = self.runner.measure_rate(self.space.default, row.capacity.low, slo.figure, DEFAULT_CONFIDENCE)
-        if found.low > slo.bound:
+        if judge_limit(slo, found) == "no":
             self.beyond_default.add(row.deployment.key)
 
     def measure_capacity(self, row: PlannedDeployment, slo: Limit, reserved_s: float) -> Estimate | None:

@@ -24,7 +24,7 @@ def json_schema() -> dict[str, Any]:
 def _make_uniform(value: Any) -> Any:
     """Return a part of a schema without what depends on the versions of Python and msgspec.
 
-    Python removes the indentation of descriptions from 3.13 on, and msgspec enumerates names of properties from 0.23 on.
+    Python removes the indentation of descriptions from 3.13 on. msgspec lists names of properties from 0.23 on.
     """
     if isinstance(value, dict):
         kept = {key: item for key, item in value.items() if key != "propertyNames" or "enum" not in item}

@@ -20,6 +20,7 @@ from ortune.knobs.config import CPU, DEFAULT, Config
 from ortune.measure.comparison import LimitCheck, Noise, Speedup, Stage, StageTime, Summary
 from ortune.measure.host_speedup import HostsEvidence
 from ortune.measure.interval import format_speedup
+from ortune.measure.judge import Verdict, compare
 from ortune.model.identity import ModelIdentity
 from ortune.numbers import FEW, MANY, Count, format_ratio
 from ortune.times import check_time
@@ -28,29 +29,6 @@ from ortune.workload import Objective, Workload
 
 RECORD_SCHEMA = 1
 """Version of the format."""
-
-Verdict = Literal[
-    "faster",
-    "default_is_best",
-    "nothing_found",
-    "inconclusive",
-    "within_limits",
-    "infeasible",
-    "overload",
-    "trade_off",
-]
-"""The conclusion of a search.
-
-- "faster": the winner is proven to be better than the baseline, and stays within all limits.
-- "default_is_best": no candidate is better than the baseline. Either all were tried, or those that were not probably
-  gain little.
-- "nothing_found": the best candidate that was tried is not better than the baseline, but another one may be.
-- "inconclusive": neither could be proven.
-- "within_limits": the baseline exceeds a limit, and the winner stays within all of them.
-- "infeasible": all configs that were compared exceed a limit.
-- "overload": requests arrive faster than the baseline or any candidate can serve them.
-- "trade_off": several objectives were given, and there is a Pareto front to choose from.
-"""
 
 WITHOUT_PROOF = frozenset({"nothing_found", "inconclusive", "infeasible", "overload"})
 """Verdicts of searches that did not show any config to be better than another."""
@@ -367,7 +345,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         point = self._point
         if point is None:
             return objectives
-        gained = [name for name in objectives if (gain := point.speedups.get(name)) and gain.low > 1]
+        gained = [name for name in objectives if (gain := point.speedups.get(name)) and compare(gain, 1) == "above"]
         return tuple(dict.fromkeys((*gained, *objectives)))
 
     @property
@@ -385,8 +363,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         Its gain says nothing then: the config may be worse than the baseline in all objectives.
         """
         if point := self._point:
-            gains = point.speedups.values()
-            return self.evidence.verdict == "trade_off" and bool(point.limits) and all(gain.low <= 1 for gain in gains)
+            has_gain = any(compare(gain, 1) == "above" for gain in point.speedups.values())
+            return self.evidence.verdict == "trade_off" and bool(point.limits) and not has_gain
         return self.evidence.verdict == "within_limits"
 
     @property

@@ -15,6 +15,7 @@ from ortune.console.widgets import (
 )
 from ortune.measure.comparison import Latencies, LimitCheck, Noise, Speedup, Summary
 from ortune.measure.interval import Interval
+from ortune.measure.judge import Kept, Place, compare
 from ortune.numbers import format_ratio
 from ortune.report.blocks import Cell, Chart, Facts, Table, Tone
 from ortune.report.charts.latencies import draw_latencies, draw_tails
@@ -32,14 +33,14 @@ USUAL_TOLERANCES = (
 
 RATIO_TITLE = "ratio to the default: above 1 is better"
 
-LIMIT_TONES: dict[str, Tone] = {"yes": "good", "no": "bad", "unsure": "unsure"}
+LIMIT_TONES: dict[Kept, Tone] = {"yes": "good", "no": "bad", "unsure": "unsure"}
+
+RATIO_TONES: dict[Place, Tone] = {"above": "good", "below": "bad", "unclear": "plain"}
 
 
 def tone_of(ratio: Interval | Speedup) -> Tone:
     """Return the tone of a ratio: good or bad only if the whole interval is."""
-    if ratio.low > 1:
-        return "good"
-    return "bad" if ratio.high < 1 else "plain"
+    return RATIO_TONES[compare(ratio, 1)]
 
 
 def tabulate_figures(names: Sequence[str], summaries: Sequence[Summary], workload: Workload) -> Table:

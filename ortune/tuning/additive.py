@@ -49,9 +49,9 @@ WHOLE_STEP = 4 / 3
 """Scale of the effect of a choice, and of the step from one value of a numeric setting to the next, relative to it:
 adjacent thread counts cost about the same, the more so if their ratio is smaller than the last number."""
 
-WORST = 0.7
+WORST_LOG_RATIO = 0.7
 """Maximum of log-ratios. Larger values are clipped, so that a candidate that takes ten times as long does not distort
-the predictions for good candidates."""
+the predictions for good candidates. One that fails counts as one that takes twice as long."""
 
 FEWEST_TO_FIT = 8
 """Measurements from which scales and luck are estimated."""
@@ -132,7 +132,7 @@ class AdditiveModel:
     def fit(self, observations: Sequence[ObservedLaunch]) -> None:
         """Fit the model to measurements, which replace earlier ones."""
         self._seen = np.array([each.number for each in observations], dtype=int)
-        self._y = np.minimum(np.array([each.log_ratio for each in observations], dtype=float), WORST)
+        self._y = np.minimum(np.array([each.log_ratio for each in observations], dtype=float), WORST_LOG_RATIO)
         self._variances = np.array([each.variance for each in observations], dtype=float)
         self._shared_sigmas = np.sqrt(self.baseline_share * self._variances)
         is_combined = self._n_choices[self._seen] > 1

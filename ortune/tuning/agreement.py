@@ -2,6 +2,9 @@
 
 Nodes of one class measure the same candidates, each relative to its own control. Where a node's log-ratios are shifted
 against those of the others, something is wrong with its control or with the node, and its measurements mislead all.
+
+The question is which node is unlike the others, and not what nodes have in common. The shift is therefore a median, on
+which the node in question and single launches that are far off have little influence, and no random-effects estimate.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import msgspec
 
 from ortune.measure.stats import robust_sigma
 from ortune.storage import Measurement
+from ortune.tuning.additive import WORST_LOG_RATIO
 
 FEWEST_COMMON = 3
 """Candidates that two nodes must have in common to be compared, and launches of each in which they were measured."""
@@ -33,9 +37,6 @@ MEDIAN_ERROR = 1.2533
 
 FEW_VALUES = 4.0
 """By how much, divided by their number, the standard deviation of a few values is enlarged, because it is uncertain."""
-
-CLIPPED_AT = 0.7
-"""Limit of log-ratios. A candidate that fails counts as one that takes twice as long."""
 
 Launches = Mapping[str, float]
 """Log-ratio of a candidate in each launch of a node. Candidates of one launch share its control, and the luck of it."""
@@ -109,9 +110,9 @@ def list_common(measurements: Iterable[Measurement], base_key: str) -> list[dict
 def _summarize_launch(measurement: Measurement) -> float:
     """Return the log-ratio of a launch in the first objective."""
     if not measurement.rounds:
-        return CLIPPED_AT
+        return WORST_LOG_RATIO
     quiet = [one for one in measurement.rounds if not one.contended] or measurement.rounds
-    return min(max(statistics.median(one.log_ratios[0] for one in quiet), -CLIPPED_AT), CLIPPED_AT)
+    return min(max(statistics.median(one.log_ratios[0] for one in quiet), -WORST_LOG_RATIO), WORST_LOG_RATIO)
 
 
 def compare_nodes(common: Sequence[Mapping[str, Launches]]) -> dict[str, tuple[int, float, float]]:

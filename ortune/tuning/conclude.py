@@ -8,9 +8,10 @@ from collections.abc import Sequence
 import msgspec
 
 from ortune.measure.comparison import PROOF, Comparison, Row
+from ortune.measure.judge import Verdict
 from ortune.measure.limits import kept_all, worst_excess
 from ortune.measure.paired_run import PairedRun
-from ortune.record.schema import BestSoFar, Closest, Compared, Evidence, OutputCheck, Verdict
+from ortune.record.schema import BestSoFar, Closest, Compared, Evidence, OutputCheck
 from ortune.record.trials import Trial, TrialSession
 from ortune.tuning.board import Board
 from ortune.tuning.front import judge_front, name_few_calls

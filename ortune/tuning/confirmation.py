@@ -7,16 +7,17 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
-from ortune.measure.block_plan import MIN_LAUNCHES, MOST_LAUNCHES, RunPlan, paired_run_s
+from ortune.measure.block_plan import MIN_LAUNCHES, MOST_LAUNCHES_BY_NOISE, RunPlan, paired_run_s
 from ortune.measure.block_runner import BASELINE_NAME
 from ortune.measure.comparison import Comparison, Speedup, Stage
 from ortune.measure.evaluate import compute_speedup, evaluate
 from ortune.measure.interval import DEFAULT_CONFIDENCE
+from ortune.measure.judge import NEGLIGIBLE_GAIN, is_negligible
 from ortune.measure.limits import kept_all
 from ortune.measure.paired_run import FEWEST_LAUNCHES, Launch, PairedRun, Side
 from ortune.tuning.board import Board
 from ortune.tuning.results import CandidateResult
-from ortune.tuning.verdict import NEGLIGIBLE_GAIN, judge_gain
+from ortune.tuning.verdict import judge_gain
 from ortune.workload import Goal
 
 FINALIST_POSITION = 1
@@ -147,7 +148,7 @@ class Confirmation:
         (finalist,) = self.finalists
         while (n_missing := MIN_LAUNCHES - len(run.in_one_regime().launches)) > 0 and not finalist.failure:
             n_fitting = int((find_latest_s(board, run) - board.now_s()) / launch_s)
-            if n_fitting < 1 or len(run.launches) >= MOST_LAUNCHES:
+            if n_fitting < 1 or len(run.launches) >= MOST_LAUNCHES_BY_NOISE:
                 break
             yield from self._list(msgspec.structs.replace(plan, launches=min(n_missing, n_fitting)))
 
@@ -243,7 +244,7 @@ class RoundReports:
 def excludes_gain(run: PairedRun, goal: Goal) -> bool:
     """Return whether the candidate is unlikely to be better by more than is negligible."""
     speedup = compute_speedup(run, FINALIST_POSITION, goal.objective, confidence=INTERIM_CONFIDENCE)
-    return speedup is not None and speedup.high < 1 + NEGLIGIBLE_GAIN
+    return speedup is not None and is_negligible(speedup)
 
 
 def is_undecided(comparison: Comparison) -> bool:

@@ -15,6 +15,7 @@ from ortune.measure.block_plan import MIN_LAUNCHES, plan_paired_run, shortest_ru
 from ortune.measure.comparison import Comparison, Speedup
 from ortune.measure.evaluate import compute_speedup, evaluate
 from ortune.measure.interval import format_speedup
+from ortune.measure.judge import NEGLIGIBLE_GAIN
 from ortune.measure.paired_run import PairedRun
 from ortune.measure.stats import SMALLEST_ERROR
 from ortune.tuning.board import Board
@@ -27,7 +28,7 @@ from ortune.tuning.confirmation import (
 )
 from ortune.tuning.plan import RACING_SHARE, SearchPlan, is_simple, shortest_confirmation_s, with_confirmation
 from ortune.tuning.results import CandidateResult
-from ortune.tuning.verdict import NEGLIGIBLE_GAIN, SECOND_CONFIDENCE, judge_confirmation
+from ortune.tuning.verdict import SECOND_CONFIDENCE, judge_confirmation
 from ortune.workload import Goal
 
 FITTING_S = 10.0

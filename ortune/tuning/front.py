@@ -8,19 +8,20 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from ortune.measure.block_plan import fewest_rounds
-from ortune.measure.comparison import Comparison, LimitCheck, Speedup, Summary, describe_lack
+from ortune.measure.comparison import Comparison, LimitCheck, Speedup, describe_lack
 from ortune.measure.evaluate import compute_speedup, evaluate, find_few_calls
 from ortune.measure.figures import count_calls, is_pooled, required_calls
 from ortune.measure.interval import share_error
-from ortune.measure.limits import is_overloaded, kept_all, may_be_overloaded, name_limits
+from ortune.measure.judge import Verdict, compare, is_negligible
+from ortune.measure.limits import is_overloaded, keeps_and_serves_all, kept_all, name_limits
 from ortune.measure.paired_run import BASELINE_POSITION, PairedRun
-from ortune.record.schema import FrontPoint, Verdict
+from ortune.record.schema import FrontPoint
 from ortune.tuning.board import Board
 from ortune.tuning.confirmation import RoundReports, measure_launches, start_run
 from ortune.tuning.pareto import TIE, find_front, find_knee
 from ortune.tuning.plan import MAX_FRONT_CANDIDATES
 from ortune.tuning.results import CandidateResult
-from ortune.tuning.verdict import NEGLIGIBLE_GAIN, TOO_FEW_LAUNCHES
+from ortune.tuning.verdict import TOO_FEW_LAUNCHES
 from ortune.workload import Goal, Objective
 
 
@@ -95,7 +96,7 @@ def judge_front(
         return "inconclusive", TOO_FEW_LAUNCHES, ()
     positions = [position for position in range(len(rows)) if position not in run.failures]
     summaries = {position: summary for position in positions if (summary := rows[position].summary)}
-    kept = {position: judge_keeping(summaries[position], rows[position].limits) for position in positions}
+    kept = {position: keeps_and_serves_all(summaries[position], rows[position].limits) for position in positions}
     proven = [BASELINE_POSITION, *find_better(goal, run, positions)]
     if all(is_overloaded(summary) for summary in summaries.values()):
         reason = "requests arrive faster than the baseline or any candidate in confirmation can serve them"
@@ -177,14 +178,6 @@ def name_few_calls(goal: Goal, run: PairedRun) -> str:
     return "; ".join(describe_lack(name, required_calls(name), n_calls) for name in lacking)
 
 
-def judge_keeping(summary: Summary, limits: tuple[LimitCheck, ...]) -> str:
-    """Return "yes" if a side stays within all limits and serves all requests, "no" if it does not, else "unsure"."""
-    kept = kept_all(limits)
-    if kept == "no" or is_overloaded(summary):
-        return "no"
-    return "unsure" if may_be_overloaded(summary) else kept
-
-
 def find_better(goal: Goal, run: PairedRun, positions: Sequence[int]) -> list[int]:
     """Return the positions of candidates that are significantly better than the baseline in at least one objective.
 
@@ -196,7 +189,7 @@ def find_better(goal: Goal, run: PairedRun, positions: Sequence[int]) -> list[in
         if position == BASELINE_POSITION:
             continue
         speedups = [compute_speedup(run, position, name, confidence=confidence) for name in goal.objectives]
-        if any(each and each.low > 1 and each.estimate > 1 + TIE for each in speedups):
+        if any(each and compare(each, 1) == "above" and each.estimate > 1 + TIE for each in speedups):
             better.append(position)
     return better
 
@@ -210,7 +203,7 @@ def find_possible_gains(goal: Goal, run: PairedRun, positions: Sequence[int]) ->
         name
         for name in goal.objectives
         if any(
-            (speedup := compute_speedup(run, position, name)) is None or speedup.high >= 1 + NEGLIGIBLE_GAIN
+            (speedup := compute_speedup(run, position, name)) is None or not is_negligible(speedup)
             for position in positions
             if position != BASELINE_POSITION
         )

@@ -21,6 +21,7 @@ from ortune.knobs.providers import find_provider
 from ortune.measure.comparison import Row
 from ortune.measure.figures import is_pooled
 from ortune.measure.interval import DEFAULT_CONFIDENCE
+from ortune.measure.judge import NEGLIGIBLE_GAIN, is_negligible
 from ortune.measure.limits import is_overloaded, kept_all
 from ortune.measure.open import OpenComparison
 from ortune.measure.providers import allow_for_providers
@@ -57,7 +58,7 @@ from ortune.tuning.results import CandidateResult
 from ortune.tuning.sampler import make_sampler
 from ortune.tuning.screening import Screening, screen
 from ortune.tuning.study import open_study
-from ortune.tuning.verdict import NEGLIGIBLE_GAIN, SECOND_CONFIDENCE
+from ortune.tuning.verdict import SECOND_CONFIDENCE
 from ortune.workload import FIGURES, Goal
 from ortune.workload.goal import AT_TWO_SPEEDS
 
@@ -321,7 +322,7 @@ class SearchJob:
 
 def is_worthless(goal: Goal, row: Row) -> bool:
     """Return whether the confirmation of a candidate excluded that it gains more than is negligible."""
-    return not goal.limits and row.speedup is not None and row.speedup.high < 1 + NEGLIGIBLE_GAIN
+    return not goal.limits and row.speedup is not None and is_negligible(row.speedup)
 
 
 def is_promising(board: Board, results: list[CandidateResult]) -> bool:

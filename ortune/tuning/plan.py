@@ -9,8 +9,8 @@ import msgspec
 
 from ortune.measure.block_plan import (
     LONGEST_BLOCK_NS,
-    MAX_LAUNCHES,
     MIN_LAUNCHES,
+    MOST_USUAL_LAUNCHES,
     SHORT_BLOCK_NS,
     SHORTEST_BLOCK_NS,
     SHORTEST_WARM_UP_NS,
@@ -201,7 +201,7 @@ def find_proof_s(plan: SearchPlan, pace: Pace, *, gain: float, launch_sigma: flo
         The time with the fewest launches; infinite if no number of launches is enough.
     """
     block = plan_block(pace, longest_ns=SHORT_BLOCK_NS)
-    for launches in range(MIN_LAUNCHES, MAX_LAUNCHES + 1):
+    for launches in range(MIN_LAUNCHES, MOST_USUAL_LAUNCHES + 1):
         left = launches * (gain / PROOF_FACTOR) ** 2 - launch_sigma**2
         if left > 0:
             rounds = max(fewest_rounds(block), math.ceil(round_sigma**2 / left))

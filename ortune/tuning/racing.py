@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from ortune.measure.block_plan import SHORTEST_WARM_UP_NS, block_wall_s, expect_warm_up_ns, launch_sides_s
 from ortune.measure.figures import is_pooled
+from ortune.measure.judge import NEGLIGIBLE_GAIN
 from ortune.tuning.board import Board, LiveRound
 from ortune.tuning.outliers import limit_rounds
 from ortune.tuning.results import CandidateResult
-from ortune.tuning.verdict import NEGLIGIBLE_GAIN
 
 MIN_CANDIDATES = 2
 MAX_CANDIDATES = 8

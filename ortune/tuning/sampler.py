@@ -21,7 +21,7 @@ from ortune.knobs import SearchSpace
 from ortune.knobs.dimension import DEFAULT_LABEL
 from ortune.measure.interval import DEFAULT_CONFIDENCE
 from ortune.requests import StrategyName
-from ortune.tuning.additive import BASELINE_NUMBER, LUCKS, WORST, AdditiveModel, Array, ObservedLaunch
+from ortune.tuning.additive import BASELINE_NUMBER, LUCKS, WORST_LOG_RATIO, AdditiveModel, Array, ObservedLaunch
 
 Numbers = NDArray[np.int64]
 
@@ -248,7 +248,7 @@ class ThompsonSampler(CandidateSampler):
         observations = []
         for each in self.observed:
             if each.log_ratios is None:
-                observations.append(ObservedLaunch(each.number, WORST, FAILURE_SIGMA**2, each.batch))
+                observations.append(ObservedLaunch(each.number, WORST_LOG_RATIO, FAILURE_SIGMA**2, each.batch))
                 continue
             if weights is None:
                 weights = self._rng.dirichlet(np.ones(len(each.log_ratios)))

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ortune.knobs import Candidate, SearchSpace
 from ortune.measure.block_plan import block_wall_s, launch_sides_s
+from ortune.measure.judge import NEGLIGIBLE_GAIN
 from ortune.tuning.board import Board, LiveRound, ScreeningResult
 from ortune.tuning.first_candidates import FirstCandidates
 from ortune.tuning.noise import MEDIAN_VARIANCE
@@ -19,7 +20,6 @@ from ortune.tuning.pairs import list_pairs
 from ortune.tuning.plan import LONGEST_RACING, SCREENING_BATCH, reserve_confirmation, unpromising_confirmation_s
 from ortune.tuning.results import CandidateResult
 from ortune.tuning.sampler import CONFIG, Observed, ThompsonSampler
-from ortune.tuning.verdict import NEGLIGIBLE_GAIN
 
 ROUNDS_BEFORE_DROPPING = 2
 HOPELESS = 0.2

@@ -8,9 +8,9 @@ import msgspec
 
 from ortune.measure.comparison import Comparison, Row, Speedup, Summary, describe_lack
 from ortune.measure.interval import DEFAULT_CONFIDENCE
+from ortune.measure.judge import Verdict, compare, is_negligible
 from ortune.measure.limits import capacity_per_s, is_overloaded, kept_all, may_be_overloaded, name_limits
 from ortune.numbers import format_digits
-from ortune.record.schema import Verdict
 from ortune.workload import FIGURES, Goal
 
 CLOSE = 0.02
@@ -48,9 +48,6 @@ LEAST_BOUND = 0.001
 
 LONGEST_ADVICE = 20
 """How many times the budget is advised at most."""
-
-NEGLIGIBLE_GAIN = 0.02
-"""Largest gain that does not justify a setting. If the interval excludes a larger gain, recommend the baseline."""
 
 SECOND_CONFIDENCE = 0.99
 """Confidence of the speedup of a second candidate that is judged. It is higher than usual, because a search that may
@@ -311,10 +308,11 @@ def judge_interval(speedup: Speedup, called: str = CONFIRMED_ONE, *, any_gain: b
         called: What the candidate is called.
         any_gain: Whether a negligible gain counts, too.
     """
-    if speedup.low > 1 and (any_gain or speedup.high >= 1 + NEGLIGIBLE_GAIN):
+    is_better = compare(speedup, 1) == "above"
+    if is_better and (any_gain or not is_negligible(speedup)):
         return "faster", "the whole confidence interval lies above 1"
-    if speedup.high < 1 + NEGLIGIBLE_GAIN:
-        if speedup.low > 1:
+    if is_negligible(speedup):
+        if is_better:
             most = round_up(speedup.high - 1, 1)
             return "default_is_best", f"{called} gains only {round_down(speedup.low - 1, 1)} to {most}"
         if speedup.high <= 1:

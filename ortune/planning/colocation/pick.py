@@ -10,10 +10,11 @@ import msgspec
 from ortune.errors import RecordError
 from ortune.knobs.config import DEFAULT, Config
 from ortune.measure.interval import DEFAULT_CONFIDENCE
+from ortune.measure.judge import Verdict
 from ortune.planning.colocation.result import HostPlan, ModelResult, PlannedSharing
 from ortune.planning.pick import MODEL, PickedDeployment, describe_search, find_load
 from ortune.planning.result import LARGEST_FIGURE, SMALLEST_FIGURE, Estimate
-from ortune.record.schema import RECORD_SCHEMA, Evidence, Record, Verdict
+from ortune.record.schema import RECORD_SCHEMA, Evidence, Record
 
 LONGEST_SERVER_NAME = 30
 """Characters of the name of a server, without its prefix and its number."""

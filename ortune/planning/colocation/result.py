@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import msgspec
 
 from ortune.bounds import MOST_MODELS
 from ortune.host import HostClass
 from ortune.measure.comparison import Noise
+from ortune.measure.judge import TARGET_VERDICTS, TargetVerdict, find_deciding
 from ortune.model.identity import ModelIdentity
 from ortune.numbers import Count
 from ortune.planning.colocation.sharing import Demand, Kind, describe_kind
@@ -23,10 +22,6 @@ HOST_PLAN_SCHEMA = 1
 
 MOST_SHARINGS = 1000
 """Sharings that a document holds at most."""
-
-TargetVerdict = Literal["kept", "unclear", "broken"]
-"""Whether a target is kept: the interval of the latency lies below it, contains it, or lies above it. It is also broken
-if requests arrive faster than they are served. Without a target, the interval of the utilization is compared with 1."""
 
 
 class PlannedModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -116,10 +111,7 @@ class PlannedSharing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     @property
     def verdict(self) -> TargetVerdict:
         """Whether all targets are kept."""
-        verdicts = {model.verdict for model in self.models}
-        if "broken" in verdicts:
-            return "broken"
-        return "unclear" if "unclear" in verdicts else "kept"
+        return find_deciding((model.verdict for model in self.models), tuple(TARGET_VERDICTS.values()))
 
 
 class RejectedSharing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -11,6 +11,8 @@ import msgspec
 from ortune.errors import ClockError, MeasureError, OrtuneError, UsageError, explain_lacks
 from ortune.host import HostClass
 from ortune.measure.interval import DEFAULT_CONFIDENCE, Interval
+from ortune.measure.judge import TARGET_VERDICTS, TargetVerdict, judge_utilization
+from ortune.measure.limits import judge_limit
 from ortune.measure.memory import MEMORY_SHARE
 from ortune.measure.open import open_comparison
 from ortune.planning.colocation import measuring
@@ -25,7 +27,6 @@ from ortune.planning.colocation.result import (
     PlannedModel,
     PlannedSharing,
     RejectedSharing,
-    TargetVerdict,
 )
 from ortune.planning.colocation.scale_models import make_scale_models
 from ortune.planning.colocation.search import Proposal, SharingSearch
@@ -463,7 +464,5 @@ def judge(latency: Interval, utilization: Interval, demand: Demand) -> TargetVer
     """
     if not math.isfinite(latency.estimate):
         return "broken"
-    found, most = (latency, demand.slo.bound) if demand.slo else (utilization, 1.0)
-    if found.high <= most:
-        return "kept"
-    return "broken" if found.low > most else "unclear"
+    kept = judge_limit(demand.slo, latency) if demand.slo else judge_utilization(utilization.low, utilization.high)
+    return TARGET_VERDICTS[kept]
