@@ -37,7 +37,6 @@ from ortune import Config, Goal, Objective, Progress, UsageError
 from ortune.host import HostClass, read_host
 from ortune.knobs import DEFAULT, Candidate, SearchSpace, SpaceOptions, build_space
 from ortune.knobs.thread_dimensions import counts_between, thread_counts
-from ortune.knobs.twins import list_graph_variants
 from ortune.measure.figures import compute_block_figure
 from ortune.model import read_model
 from ortune.options import make_request
@@ -864,7 +863,7 @@ class TestReplay:
 
 
 def make_recording(
-    seed: int = 0, *, contended: float = 0.1, digests: Mapping[str, str] | None = None
+    seed: int = 0, *, contended: float = 0.1, digests: tuple[str, ...] = ()
 ) -> tuple[Recording, np.ndarray]:
     """Return a recording of known levels under drift and busy spells, and these levels.
 
@@ -888,8 +887,7 @@ def make_recording(
         block_ns=50_000_000,
     )
     if digests:
-        made = tuple(digests[variant.labels["graph_optimization_level"]] for variant in list_graph_variants(space))
-        about = msgspec.structs.replace(about, graphs=Graphs(host=about.host, runtime="1", digests=made))
+        about = msgspec.structs.replace(about, graphs=Graphs(host=about.host, runtime="1", digests=digests))
     merged, programs = merge_space(about)
     levels = rng.normal(0, 0.2, len(merged.candidates))[programs]
     rows = []
@@ -913,14 +911,8 @@ def make_recording(
     return Recording(about, **columns, profile=profile, load_ns=np.full(launch, 1e7)), levels
 
 
-TWINS = {
-    "default": "a",
-    "ORT_ENABLE_LAYOUT": "a",
-    "ORT_ENABLE_EXTENDED": "a",
-    "ORT_ENABLE_BASIC": "b",
-    "ORT_DISABLE_ALL": "b",
-}
-"""Digests of graphs by level of optimization."""
+TWINS = ("a", "b", "b", "a", "a")
+"""Digests of the graphs of the levels of optimization: of the default, then from the lowest to the second highest."""
 
 
 class TestLandscapes:
