@@ -263,6 +263,7 @@ def bench(session: nox.Session) -> None:
     session.run("python", "-m", "benchmarks.aa")
     session.run("python", "-m", "benchmarks.loads")
     session.install("matplotlib")
+    session.run("python", "-m", "benchmarks.twins")
     session.run("python", "-m", "benchmarks.regret")
     session.run("python", "-m", "benchmarks.cores")
     session.run("python", "-m", "benchmarks.suggest")

@@ -19,6 +19,7 @@ import numpy as np
 
 from ortune.host import HostClass
 from ortune.knobs import KNOBS, SearchSpace
+from ortune.knobs.twins import list_graph_variants, merge_twins
 from ortune.model import Traits
 from ortune.worker.failure import Failure
 from ortune.worker.session_info import Runtime
@@ -36,7 +37,8 @@ SWEEPS = 20
 """Iterations of the median polish. It converges in far fewer."""
 
 ENOUGH_LAUNCHES = 4
-"""Minimum number of launches for a candidate to contribute to the variation between launches."""
+"""Minimum number of launches for a candidate to contribute to the variation between launches. Of twins, one must have
+as many: those that have them only together were not launched again, and may be slow, so that they differ more."""
 
 OUTLYING = 4.0
 MAD_OF_NORMAL = 0.6745
@@ -61,6 +63,26 @@ LANDSCAPES = Path(__file__).parent / "landscapes"
 """The folder with all recordings."""
 
 
+class Graphs(msgspec.Struct, frozen=True, kw_only=True):
+    """Digests of the optimized graphs of a recording's model, which say which candidates are the same program (twins).
+
+    The graphs may be those of another host than the recorded one, with other vector instructions. ONNX Runtime arranges
+    channels in blocks of 16 with AVX-512, and in blocks of 8 with AVX2, so that digests differ between such hosts. Only
+    which digests are equal counts here. It could differ for a graph whose channels fit one of the blocks only, which is
+    neglected.
+
+    Attributes:
+        host: Class of the host on which the graphs were made.
+        runtime: Version of onnxruntime that made them.
+        digests: Digest of each graph variant of the recorded space, in the order of `list_graph_variants`; empty where
+            it is not known.
+    """
+
+    host: HostClass
+    runtime: str
+    digests: tuple[str, ...]
+
+
 class About(msgspec.Struct, frozen=True, kw_only=True):
     """The origin and the subject of a recording.
 
@@ -77,6 +99,7 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
         runtime: Versions of the software.
         recorded: Date and time.
         space: The candidates, in the order of `SearchSpace.candidates`.
+        graphs: Which candidates are twins; None if `space` has none, as those of new recordings.
         launch_s: Time that each additional worker adds to a launch.
         start_s: Fixed time of a launch.
         block_ns: Duration of the recorded blocks.
@@ -95,6 +118,7 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     runtime: Runtime
     recorded: str
     space: SearchSpace
+    graphs: Graphs | None = None
     launch_s: float
     start_s: float
     block_ns: int
@@ -144,6 +168,10 @@ class Recording:
     contended: NDArray[np.bool_]
     profile: NDArray[np.float16]
     load_ns: NDArray[np.float32]
+
+    def replace(self, about: About, **columns: NDArray[Any]) -> Recording:
+        """Return the recording with another description, and with these columns instead of its own."""
+        return Recording(about, **{**{name: getattr(self, name) for name in self.COLUMNS}, **columns})
 
     def save(self, path: Path) -> None:
         """Write the recording to a compressed NumPy file (.npz)."""
@@ -293,8 +321,30 @@ def load_landscape(path: Path) -> Landscape:
     return fit(Recording.load(path))
 
 
+def merge_space(about: About) -> tuple[SearchSpace, NDArray[np.int64]]:
+    """Return the space of a recording with one candidate for all that are the same program.
+
+    Also return the number that each recorded candidate has in it.
+    """
+    if about.graphs is None:
+        return about.space, np.arange(len(about.space.candidates))
+    space = merge_twins(about.space, list_graph_variants(about.space), about.graphs.digests)
+    found = [space.select(space.merge_labels(candidate.labels)) for candidate in about.space.candidates]
+    return space, np.array([space.numbers[candidate.config.key] for candidate in found])
+
+
+def pool_twins(recording: Recording) -> Recording:
+    """Return a recording in which candidates that are the same program are one, with the launches of all of them."""
+    about = recording.about
+    space, numbers = merge_space(about)
+    working = set(np.delete(numbers, list(about.failures)).tolist())
+    failures = {int(numbers[old]): failure for old, failure in about.failures.items() if numbers[old] not in working}
+    merged = msgspec.structs.replace(about, space=space, graphs=None, failures=failures)
+    return recording.replace(merged, candidate=numbers[recording.candidate])
+
+
 def fit(recording: Recording) -> Landscape:
-    """Separate the effects of candidate, launch, round and noise.
+    """Separate the effects of candidate, launch, round and noise. Twins are one candidate.
 
     A virtual machine may run at two speeds for minutes at a time, and candidates rank differently at each. A search of
     one minute sees one of them. The landscape is that of the speed at which most launches of the best candidates were
@@ -306,6 +356,8 @@ def fit(recording: Recording) -> Landscape:
 
     Source: J. W. Tukey, "Exploratory Data Analysis" (1977), chapter 11, for the polish.
     """
+    refined = _find_refined(recording)
+    recording = pool_twins(recording)
     about = recording.about
     n = len(about.space.candidates)
     y = recording.log_cost.astype(float)
@@ -317,12 +369,11 @@ def fit(recording: Recording) -> Landscape:
     n_free = len(by_launch) + len(by_turn) - int(batch.max()) - 1
     residuals[quiet] *= np.sqrt(quiet.sum() / max(quiet.sum() - n_free, 1))
 
-    owner = np.full(len(by_launch), -1)  # for a launch that failed before its first block
-    owner[recording.launch] = recording.candidate
+    owner = _find_owners(recording)
     defaults = np.full(int(batch.max()) + 1, np.nan)
-    defaults[batch[owner == 0]] = by_launch[owner == 0]
-    n_launches = np.bincount(owner[owner >= 0], minlength=n)
-    refined = (owner > 0) & (n_launches[owner] >= ENOUGH_LAUNCHES)
+    for number in np.unique(batch[owner == 0]):
+        # Twins of the default are further launches of it.
+        defaults[number] = np.median(by_launch[(owner == 0) & (batch == number)])
     at_speed = _find_speed(defaults, np.bincount(batch[refined], minlength=len(defaults)))
     relative = by_launch - defaults[batch]
     # A candidate that was launched only at the other speed keeps its level from there.
@@ -330,12 +381,13 @@ def fit(recording: Recording) -> Landscape:
     relative[~at_speed[batch] & launched[owner]] = np.nan
     log_costs = np.full(n, np.nan)
     own_lucks: dict[int, NDArray[np.float64]] = {}
+    launched_again = set(owner[refined].tolist())
     for number in range(n):
         own = relative[(owner == number) & np.isfinite(relative)]
         if len(own) and number not in about.failures:
             # The median: one slow launch, of the candidate or of the default, does not determine the level.
             log_costs[number] = np.median(own)
-            if number and len(own) >= ENOUGH_LAUNCHES:
+            if number and number in launched_again and len(own) >= ENOUGH_LAUNCHES:
                 # The deviation is that of two launches, the candidate's and the default's.
                 own_lucks[number] = (own - np.median(own)) / math.sqrt(2)
     often = np.bincount(owner[np.isfinite(relative)], minlength=n) >= ENOUGH_LAUNCHES
@@ -380,6 +432,20 @@ def fit(recording: Recording) -> Landscape:
         start_s=about.start_s,
         quota=about.quota is not None,
     )
+
+
+def _find_owners(recording: Recording) -> NDArray[np.int64]:
+    """Return the number of the candidate of each launch; -1 for a launch that failed before its first block."""
+    owner = np.full(int(recording.launch.max()) + 1, -1)
+    owner[recording.launch] = recording.candidate
+    return owner
+
+
+def _find_refined(recording: Recording) -> NDArray[np.bool_]:
+    """Return which launches are those of candidates that were launched often, because they looked best."""
+    owner = _find_owners(recording)
+    n_launches = np.bincount(owner[owner >= 0])
+    return np.asarray((owner > 0) & (n_launches[owner] >= ENOUGH_LAUNCHES))
 
 
 def _polish(

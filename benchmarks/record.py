@@ -6,6 +6,7 @@
 All candidates are launched several times, each time in a new order, in batches that include the default. Then the
 candidates that look best are launched more often, so that the best one is known more precisely. The blocks are those
 of a search. Contended blocks are not repeated: busy periods of the host are part of the landscape. This takes minutes.
+Settings that give the same graph are one candidate, as in a search: the recorded space contains which ones are.
 Run it on an idle host, after `python -m models.build MODEL`.
 """
 

@@ -285,11 +285,13 @@ class TestReplay:
         landscape = load_landscape(path)
         if landscape.has_queue:
             pytest.skip("a rate of requests cannot be replayed")
-        # Under the quota, 46 launches do not decide most gates of the same model; if launches differ much, of any.
+        # Under the quota, and if some launches are far off, 46 launches do not decide most gates of the same model; if
+        # launches usually differ much, of any.
         is_noisy = landscape.usual_luck > MOST_LUCK
+        is_hard = landscape.quota or landscape.lucks.std() > MOST_LUCK
         for seed in (0, 2):
             same, slower = (gate_by_replay(landscape, factor, seed)[0] for factor in (1.0, 1.10))
-            assert same == "pass" or (same == "inconclusive" and (landscape.quota or is_noisy))
+            assert same == "pass" or (same == "inconclusive" and (is_hard or is_noisy))
             assert slower == "fail" or (slower == "inconclusive" and is_noisy)
 
     @pytest.mark.long

@@ -23,10 +23,13 @@ from benchmarks.landscape import (
     LANDSCAPES,
     N_QUANTILES,
     About,
+    Graphs,
     Landscape,
     Recording,
     fit,
     load_landscape,
+    merge_space,
+    pool_twins,
     recorded_paths,
 )
 from benchmarks.replay import ReplayExecutor, open_replay
@@ -859,12 +862,34 @@ class TestReplay:
         assert compute_block_figure(goal.objective, block, 0) == pytest.approx(expected, rel=1e-6)
 
 
-def make_recording(seed: int = 0, *, contended: float = 0.1) -> tuple[Recording, np.ndarray]:
-    """Return a recording of known levels under drift and busy spells, and these levels."""
+def make_recording(
+    seed: int = 0, *, contended: float = 0.1, digests: tuple[str, ...] = ()
+) -> tuple[Recording, np.ndarray]:
+    """Return a recording of known levels under drift and busy spells, and these levels.
+
+    Levels of optimization with the same digest are twins.
+    """
     rng = np.random.default_rng(seed)
     space = small_space()
     n = len(space.candidates)
-    levels = rng.normal(0, 0.2, n)
+    about = About(
+        name="made",
+        model="m sha256:0",
+        traits=make_model().traits,
+        host=HostClass.of(make_host(4)),
+        host_text="Simulated",
+        goal=Goal(),
+        runtime=Runtime(onnxruntime="1", providers=(), python="3", ortune="0"),
+        recorded="2026-01-01",
+        space=space,
+        launch_s=0.1,
+        start_s=0.1,
+        block_ns=50_000_000,
+    )
+    if digests:
+        about = msgspec.structs.replace(about, graphs=Graphs(host=about.host, runtime="1", digests=digests))
+    merged, programs = merge_space(about)
+    levels = rng.normal(0, 0.2, len(merged.candidates))[programs]
     rows = []
     launch = turn = 0
     for _ in range(5):
@@ -882,22 +907,12 @@ def make_recording(seed: int = 0, *, contended: float = 0.1) -> tuple[Recording,
                     rows.append((number, launches[number], turn, turn * 0.5, value, 0.3 * busy, busy))
                 turn += 1
     columns = dict(zip(list(Recording.COLUMNS)[:7], map(np.array, zip(*rows, strict=True)), strict=True))
-    about = About(
-        name="made",
-        model="m sha256:0",
-        traits=make_model().traits,
-        host=HostClass.of(make_host(4)),
-        host_text="Simulated",
-        goal=Goal(),
-        runtime=Runtime(onnxruntime="1", providers=(), python="3", ortune="0"),
-        recorded="2026-01-01",
-        space=space,
-        launch_s=0.1,
-        start_s=0.1,
-        block_ns=50_000_000,
-    )
     profile = np.tile(np.linspace(0.98, 1.04, N_QUANTILES), (len(rows), 1))
     return Recording(about, **columns, profile=profile, load_ns=np.full(launch, 1e7)), levels
+
+
+TWINS = ("a", "b", "b", "a", "a")
+"""Digests of the graphs of the levels of optimization: of the default, then from the lowest to the second highest."""
 
 
 class TestLandscapes:
@@ -927,6 +942,37 @@ class TestLandscapes:
         with pytest.raises(ValueError, match="the schema is 99"):
             Recording.load(tmp_path / "made.npz")
 
+    def test_twins_have_one_cost(self, tmp_path: Path) -> None:
+        """That of a program which has the launches and blocks of all of them."""
+        recording, levels = make_recording(digests=TWINS)
+        recording.save(tmp_path / "made.npz")
+        landscape = load_landscape(tmp_path / "made.npz")
+        tried = {candidate.labels["graph_optimization_level"] for candidate in landscape.space.candidates}
+        assert tried == {"default", "ORT_ENABLE_BASIC"}
+        assert 5 * len(landscape.space.candidates) == 2 * len(levels)
+        _, programs = merge_space(recording.about)
+        found = landscape.log_costs[programs] - landscape.log_costs[0]
+        assert np.abs(found - (levels - levels[0])).max() < 0.04
+        n_blocks = np.bincount(programs[recording.candidate[~recording.contended]])
+        assert (landscape.quiet.last - landscape.quiet.first == n_blocks).all()
+
+    def test_a_recording_of_merged_candidates_survives_its_file(self, tmp_path: Path) -> None:
+        recording = pool_twins(make_recording(digests=TWINS)[0])
+        recording.save(tmp_path / "made.npz")
+        again = Recording.load(tmp_path / "made.npz").about
+        assert again == recording.about
+        assert again.space.twins
+        assert again.space.candidates == load_landscape(tmp_path / "made.npz").space.candidates
+
+    def test_a_program_fails_if_all_of_its_twins_failed(self) -> None:
+        recording, _ = make_recording(digests=TWINS)
+        _, programs = merge_space(recording.about)
+        failure = Failure(kind="exception", stage="load", message="")
+        failures = {number: failure for number, program in enumerate(programs.tolist()) if program == 2}
+        failures[next(number for number, program in enumerate(programs.tolist()) if program == 1)] = failure
+        recording.about = msgspec.structs.replace(recording.about, failures=failures)
+        assert list(pool_twins(recording).about.failures) == [2]
+
     def test_a_replay_of_a_recording_can_be_searched(self) -> None:
         recording, _ = make_recording()
         landscape = fit(recording)
@@ -949,6 +995,8 @@ class TestLandscapes:
         assert paths
         for path in paths:
             landscape = load_landscape(path)
+            graphs = Recording.load(path).about.graphs
+            assert graphs is None or all(graphs.digests)
             assert np.isfinite(landscape.log_costs).mean() > 0.9
             assert landscape.log_speedup(landscape.best) >= 0
             # Where most blocks of a launch hang, its other blocks must not seem to take a fraction of their time.
