@@ -12,7 +12,10 @@ block takes simulated time. Its recommendation is compared with the best candida
 - regret: how much slower it is than the best, in percent;
 - claimed minus true: the gain that the method reports minus the true gain, in percentage points;
 - coverage: share of the confidence intervals that contain the true value, if the method reports intervals;
-- missed: share of the searches that call the default best although more than 5 % can be gained.
+- missed: share of the searches that call the default best although more than 5 % can be gained;
+- set: mean number of settings in the answer;
+- padded: share of the answers, other than the default, with a setting that contributes less than 0.5 %;
+- harm: share of the settings without which the answer is better by at least 0.5 %.
 
 `ours` is `ortune search` with all of its stages. The others are common strategies: TPE and random search with one,
 three or ten blocks per trial, successive halving with twice the blocks in each step, and a sweep over all candidates.
@@ -55,6 +58,11 @@ from ortune.worker import Failure
 
 Row = dict[str, Any]
 
+
+USELESS = 0.005
+HARMFUL = 0.005
+"""A setting is useless if it contributes less than this, as a log-ratio, and harmful if the answer is better by as much
+without it."""
 
 MISSED_GAIN = math.log(1.05)
 """Gain that a search must not miss when it calls the default best."""
@@ -289,7 +297,11 @@ def replay(landscape: Landscape, method: str, budget_s: float, seed: int) -> Row
         chosen, claimed = OTHERS[method](tuner, seed)
         row |= {"spent_s": tuner.executor.now_s(), "n_tried": len(tuner.found)}
     true = math.exp(landscape.log_speedup(chosen))
+    contributions = value_settings(landscape, chosen)
     return row | {
+        "n_settings": len(contributions),
+        "n_useless": sum(value < USELESS for value in contributions),
+        "n_harmful": sum(value < -HARMFUL for value in contributions),
         "regret": 100 * (math.exp(landscape.log_speedup(landscape.best)) / true - 1),
         "excess": 100 * (claimed - true),
         "worse": true < 1 - 1e-9,
@@ -297,6 +309,18 @@ def replay(landscape: Landscape, method: str, budget_s: float, seed: int) -> Row
         "chosen": chosen,
         "wall_s": time.perf_counter() - start_s,
     }
+
+
+def value_settings(landscape: Landscape, number: int) -> list[float]:
+    """Return what each setting of a candidate truly contributes beside its others, as log-ratios, above 0 if it helps.
+
+    Settings without which a candidate fails, or is not in the landscape, are left out.
+    """
+    space, own = landscape.space, landscape.log_costs[number]
+    reduced = space.leave_one_out(space.candidates[number]).values()
+    numbers = [space.numbers[candidate.config.key] for candidate in reduced if candidate.config.key in space.numbers]
+    values = [float(landscape.log_costs[place] - own) for place in numbers]
+    return [value for value in values if math.isfinite(value)]
 
 
 def replay_many(job: tuple[str, str, float, range]) -> list[Row]:
@@ -310,6 +334,7 @@ def summarize(rows: list[Row]) -> Row:
     """Return a summary of some searches."""
     regrets = np.array([row["regret"] for row in rows])
     covered = [row["covered"] for row in rows if "covered" in row]
+    answers = [row for row in rows if row["n_settings"]]
     return {
         "n": len(rows),
         "mean": float(regrets.mean()),
@@ -320,6 +345,9 @@ def summarize(rows: list[Row]) -> Row:
         "coverage": float(np.mean(covered)) if covered else None,
         "worse": float(np.mean([row["worse"] for row in rows])),
         "missed": float(np.mean([row["missed"] for row in rows])),
+        "settings": float(np.mean([row["n_settings"] for row in rows])),
+        "padded": float(np.mean([row["n_useless"] > 0 for row in answers])) if answers else 0.0,
+        "harmful": sum(row["n_harmful"] for row in rows) / max(sum(row["n_settings"] for row in rows), 1),
         "spent": float(np.mean([row["spent_s"] for row in rows])),
         "tried": float(np.mean([row["n_tried"] for row in rows])),
         "wall_ms": 1000 * float(np.mean([row["wall_s"] for row in rows])),
@@ -328,7 +356,8 @@ def summarize(rows: list[Row]) -> Row:
 
 HEAD = (
     f"{'landscape':24} {'method':17} {'budget':>6} {'n':>5} {'mean':>6} {'p90':>6} {'<1 %':>5} {'<2 %':>5} "
-    f"{'over':>6} {'cover':>5} {'worse':>5} {'missed':>6} {'spent':>5} {'tried':>5} {'ms':>6}"
+    f"{'over':>6} {'cover':>5} {'worse':>5} {'missed':>6} {'set':>4} {'padded':>6} {'harm':>5} {'spent':>5} "
+    f"{'tried':>5} {'ms':>6}"
 )
 
 
@@ -338,7 +367,8 @@ def line(landscape: str, method: str, budget_s: float, figures: Row) -> str:
     return (
         f"{landscape:24} {method:17} {budget_s:6.0f} {figures['n']:5} {figures['mean']:6.2f} {figures['p90']:6.2f} "
         f"{figures['within_1']:5.2f} {figures['within_2']:5.2f} {figures['excess']:+6.1f} {coverage:>5} "
-        f"{figures['worse']:5.3f} {figures['missed']:6.3f} {figures['spent']:5.0f} "
+        f"{figures['worse']:5.3f} {figures['missed']:6.3f} {figures['settings']:4.2f} {figures['padded']:6.2f} "
+        f"{figures['harmful']:5.2f} {figures['spent']:5.0f} "
         f"{figures['tried']:5.0f} {figures['wall_ms']:6.0f}"
     )
 

@@ -42,6 +42,7 @@ STAGES: Mapping[Stage, str] = {
     "fitting": "a thread pool that fits the host and its load against the default, which does not",
     "screening": "many candidates, each measured briefly alongside the default",
     "racing": "the best ones again, in new processes, until one leads",
+    "pruning": "the leader beside itself without each of its settings, to drop those that do nothing",
     "confirmation": "the leader against the default, in new processes; this counts as proof",
 }
 """What each stage of a search does."""

@@ -119,7 +119,9 @@ def show_figures(console: Console, record: Record, baseline: Summary, winner: Su
     """Print the settings, if they are recommended, and the figures and limits of both sides."""
     evidence, recommended = record.evidence, is_recommended(record)
     if recommended:
-        console.print(make_settings_table(record.config, console.width))
+        console.print(make_settings_table(record.config, console.width, evidence.contributions))
+        if dropped := name_dropped(record):
+            console.print(Text(dropped, "dim"))
         console.print()
     unit = unit_of(record.workload)
     figures = list_figures("search", record.workload.figures)
@@ -128,6 +130,13 @@ def show_figures(console: Console, record: Record, baseline: Summary, winner: Su
     if evidence.limits:
         console.print(make_limits_table(evidence.baseline_limits, evidence.limits, recommended=recommended))
         console.print()
+
+
+def name_dropped(record: Record) -> str:
+    """Return which settings were dropped, with what they contributed; empty if none were."""
+    dropped = {name: ratio for name, ratio in record.evidence.dropped.items() if name in KNOBS}
+    named = [f"{name} ({format_speedup(ratio)})" for name, ratio in dropped.items()]
+    return f"Dropped because they contribute too little: {', '.join(named)}" if named else ""
 
 
 def show_output(console: Console, record: Record, output: Path, kept: Path | None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
@@ -14,6 +14,7 @@ from ortune.host.topology import list_ranges
 from ortune.knobs import KNOBS, Config, describe
 from ortune.knobs.knob import Knob
 from ortune.measure.comparison import Summary
+from ortune.measure.interval import Interval, format_speedup
 from ortune.numbers import format_digits
 from ortune.workload import FIGURES, Figure, is_figure
 
@@ -59,28 +60,40 @@ def make_table() -> Table:
     return Table(box=None, pad_edge=False, header_style="dim")
 
 
-def make_settings_table(config: Config, width: int = LOG_WIDTH) -> RenderableType:
+def make_settings_table(
+    config: Config, width: int = LOG_WIDTH, contributions: Mapping[str, Interval] | None = None
+) -> RenderableType:
     """Return the settings that differ from ONNX Runtime's default, as a table, or as lines where it is too wide.
 
     Args:
         config: The config.
         width: Columns of the console.
+        contributions: What each setting contributes, by name; None or empty where that is not known.
     """
     rows = []
     for name, value in config.settings.items():
         knob = KNOBS.get(name)
-        rows.append((name, format_default(knob) if knob else "not set", str(value)))
+        rows.append([name, format_default(knob) if knob else "not set", str(value)])
+        if contributions:
+            rows[-1].append(format_speedup(contributions[name]) if name in contributions else "-")
     table = make_table()
     table.add_column("setting", overflow="fold")
     table.add_column("default", style="dim", overflow="fold")
     table.add_column("tuned", style="bold", overflow="fold")
+    if contributions:
+        table.add_column("contributes", overflow="fold")
     for row in rows:
         table.add_row(*row)
     if rows and sum(max(map(len, column)) + 2 for column in zip(*rows, strict=True)) > width:
         return Group(
             *(
-                Group(Text(name), Text.assemble("  ", (tuned, "bold"), (f"  default {default}", "dim")))
-                for name, default, tuned in rows
+                Group(
+                    Text(name),
+                    Text.assemble(
+                        "  ", (tuned, "bold"), (f"  default {default}", "dim"), *(f"  {text}" for text in rest)
+                    ),
+                )
+                for name, default, tuned, *rest in rows
             )
         )
     return table

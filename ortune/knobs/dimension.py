@@ -64,6 +64,11 @@ class Dimension(msgspec.Struct, frozen=True, kw_only=True):
         return self.knob.id
 
     @property
+    def setting(self) -> str:
+        """The name of the setting, as in `Config.settings`."""
+        return f"{self.knob.provider}: {self.knob.name}" if self.knob.where == "models" else self.knob.id
+
+    @property
     def labels(self) -> list[str]:
         """The labels of all choices, the default's first."""
         return [choice.label for choice in (*self.choices, *self.between)]

@@ -82,6 +82,7 @@ class Knob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         summary: What it does.
         numerics: Whether it may change outputs beyond rounding.
         graph: Whether it changes the graph that ONNX Runtime optimizes, so that a saved optimized model contains it.
+        risk: What may go wrong with it on another host, a clause; empty if nothing is known. `numerics` is a risk, too.
         captures: Whether it captures the work of a call and replays it; see `CAPTURES` of `ortune.knobs.config`.
         tuned: When a search tries it by default, a clause; empty if never.
         not_tunable: Why no search can try it, a clause; empty if it can be given to `{tune}`.
@@ -110,6 +111,7 @@ class Knob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     short: str = ""
     numerics: bool = False
     graph: bool = False
+    risk: str = ""
     captures: bool = False
     tuned: str = ""
     not_tunable: str = ""

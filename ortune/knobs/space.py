@@ -363,6 +363,15 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """Return the candidate with these labels; all other dimensions stay at their default."""
         return self.draw(lambda dimension: labels.get(dimension.name, DEFAULT_LABEL))
 
+    def leave_one_out(self, candidate: Candidate) -> dict[str, Candidate]:
+        """Return the candidates without one of the choices of a candidate, by the name of the dimension."""
+        found = {}
+        for name in candidate.chosen:
+            reduced = self.select({other: label for other, label in candidate.chosen.items() if other != name})
+            if reduced.config != candidate.config:
+                found[name] = reduced
+        return found
+
     def labels_of(self, candidate: Candidate) -> dict[str, str]:
         """Return a label for every dimension: the default's for dimensions without effect."""
         return {dimension.name: candidate.labels.get(dimension.name, DEFAULT_LABEL) for dimension in self.dimensions}

@@ -13,7 +13,7 @@ from ortune.numbers import FEW, Count
 from ortune.worker import CpuPlace, Failure, SessionInfo
 from ortune.workload import FIGURES, Objective
 
-Stage = Literal["fitting", "screening", "racing", "confirmation"]
+Stage = Literal["fitting", "screening", "racing", "pruning", "confirmation"]
 """Stages of a search. In the first one, a thread pool that fits the host and its load is compared with the default, if
 ONNX Runtime's own pool does not fit."""
 

@@ -19,7 +19,7 @@ from ortune.host import HostClass
 from ortune.knobs.config import CPU, DEFAULT, Config
 from ortune.measure.comparison import LimitCheck, Noise, Speedup, Stage, StageTime, Summary
 from ortune.measure.host_speedup import HostsEvidence
-from ortune.measure.interval import format_speedup
+from ortune.measure.interval import Interval, format_speedup
 from ortune.measure.judge import Verdict, compare
 from ortune.model.identity import ModelIdentity
 from ortune.numbers import FEW, MANY, Count, format_ratio
@@ -130,6 +130,10 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         noise: How quiet the host was.
         occasions: Verifications that were added to the record.
         hosts: What several hosts of the class say about the config; None if fewer than two were compared.
+        contributions: What each setting of the winner contributes beside its others, by name: the cost without the
+            setting divided by the cost with it. Empty for one setting, whose contribution is the speedup, and where
+            there was no time.
+        dropped: The same of settings that the best candidate had before, and that contribute too little.
     """
 
     verdict: Verdict
@@ -147,6 +151,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     noise: Noise
     occasions: Annotated[tuple[Occasion, ...], MANY] = ()
     hosts: HostsEvidence | None = None
+    contributions: Annotated[dict[str, Interval], FEW] = {}
+    dropped: Annotated[dict[str, Interval], FEW] = {}
 
     def __post_init__(self) -> None:
         """Check that both sides have the same limits."""

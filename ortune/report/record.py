@@ -12,6 +12,7 @@ from ortune.console.verdict import (
     format_evidence,
     format_headline,
     is_recommended,
+    name_dropped,
     needs_reason,
 )
 from ortune.console.widgets import (
@@ -157,8 +158,15 @@ def show_settings(record: Record) -> tuple[Block, ...]:
     for setting, value in record.config.settings.items():
         knob = KNOBS.get(setting)
         default = format_default(knob) if knob else "not set"
-        rows.append((Cell(setting), Cell(default), Cell(str(value)), Cell(knob.title if knob else "")))
-    return (Table(columns=("setting", "default", "tuned", "what it is"), rows=tuple(rows)),)
+        row = [Cell(setting), Cell(default), Cell(str(value))]
+        if contributions := record.evidence.contributions:
+            row.append(Cell(format_speedup(contributions[setting]) if setting in contributions else "-"))
+        rows.append((*row, Cell(knob.title if knob else "")))
+    contributes = ("contributes",) if record.evidence.contributions else ()
+    blocks: list[Block] = [Table(columns=("setting", "default", "tuned", *contributes, "what it is"), rows=tuple(rows))]
+    if dropped := name_dropped(record):
+        blocks.append(Text(text=f"{dropped}."))
+    return tuple(blocks)
 
 
 def show_front(record: Record, prefix: str) -> tuple[Block, ...]:

@@ -16,6 +16,7 @@ from ortune.record.trials import Trial, TrialSession
 from ortune.tuning.board import Board
 from ortune.tuning.front import judge_front, name_few_calls
 from ortune.tuning.outcome import Outcome
+from ortune.tuning.pruning import PruningResult
 from ortune.tuning.racing import rank_finalists
 from ortune.tuning.results import CandidateResult
 from ortune.tuning.screening import ALL_PAIRS_TRIED
@@ -40,6 +41,7 @@ class Confirmed:
         run: With several objectives: the run behind it.
         finalists: Candidates that were compared with the baseline.
         drift: The speedup of the last of them in racing divided by that in confirmation, or None.
+        pruned: What the settings of the first finalist contribute, and which were dropped.
         fitting: The thread pool that fits the host, and the run in which it was compared with the baseline first; None
             where ONNX Runtime's own pool fits.
     """
@@ -49,6 +51,7 @@ class Confirmed:
         self.run: PairedRun | None = None
         self.finalists: list[CandidateResult] = []
         self.drift: float | None = None
+        self.pruned = PruningResult(ranked=[])
         self.fitting: tuple[PairedRun, CandidateResult] | None = None
 
 
@@ -136,7 +139,8 @@ def conclude(board: Board, confirmed: Confirmed, interrupted: str, *, budget_s: 
         return msgspec.structs.replace(
             outcome, evidence=msgspec.structs.replace(evidence, verdict="inconclusive", reason=TOO_FEW_LAUNCHES)
         )
-    return conclude_winner(outcome, board.goal, comparison, others_left=others_left)
+    concluded = conclude_winner(outcome, board.goal, comparison, others_left=others_left)
+    return add_contributions(concluded, confirmed.pruned)
 
 
 def conclude_winner(outcome: Outcome, goal: Goal, comparison: Comparison, *, others_left: bool) -> Outcome:
@@ -169,6 +173,19 @@ def conclude_winner(outcome: Outcome, goal: Goal, comparison: Comparison, *, oth
         config=candidate.config if verdict in {"faster", "within_limits"} else baseline.config,
         evidence=evidence,
     )
+
+
+def add_contributions(outcome: Outcome, pruned: PruningResult) -> Outcome:
+    """Return the outcome with what each setting of the winner contributes, if that is known."""
+    winner = outcome.evidence.winner
+    if not (winner and pruned.ranked and pruned.ranked[0].candidate.config == winner.config):
+        return outcome
+    contributions, dropped = (
+        {name: contribution.to_interval() for name, contribution in found.items()}
+        for found in (pruned.contributions, pruned.dropped)
+    )
+    evidence = msgspec.structs.replace(outcome.evidence, contributions=contributions, dropped=dropped)
+    return msgspec.structs.replace(outcome, evidence=evidence)
 
 
 def conclude_front(

@@ -53,6 +53,7 @@ from ortune.tuning.plan import (
     warn_of_small_budget,
     with_confirmation,
 )
+from ortune.tuning.pruning import prune
 from ortune.tuning.racing import LAG_ERRORS, MIN_RACING_LAUNCHES, USUAL_LUCK_OF_LAUNCHES, Race, race, rank_finalists
 from ortune.tuning.results import CandidateResult
 from ortune.tuning.sampler import make_sampler
@@ -119,7 +120,8 @@ def run_search(
             board.is_unpromising = board.screened.is_unpromising
             if job.may_race():
                 board.is_unpromising |= race(board, Race(board, find_racing_s(board)))
-        for confirmation in job.list_confirmations([only] if only else job.rank_finalists()):
+        job.confirmed.pruned = prune(board, [only] if only else job.rank_finalists())
+        for confirmation in job.list_confirmations(job.confirmed.pruned.ranked):
             job.confirmed.comparison = confirm(board, confirmation)
         job.choose_fitting()
     return job.conclude()
@@ -366,4 +368,4 @@ def find_racing_s(board: Board) -> float:
     if is_simple(board.goal):
         shortest_s = max(shortest_confirmation_s(plan, board.goal, board.pace), plan.proof_s)
         racing_s = max(racing_s, min(board.screened.racing_s, RACING_SHARE * left_s, left_s - shortest_s))
-    return max(racing_s, 0.0)
+    return max(racing_s - plan.pruning_s, 0.0)

@@ -44,7 +44,10 @@ LARGEST_CONFIRMATION_SHARE = 0.7
 LARGEST_SHARE_FOR_LIMITS = 0.8
 RACING_SHARE = 0.31
 """Share of the budget for confirmation, which is larger if a percentile needs it, most of all if it is that of a limit;
-and racing's share of the rest. Screening gets the remaining time."""
+and racing's share of the rest, with pruning. Screening gets the remaining time."""
+
+PRUNING_SHARE = 0.08
+"""Share of the budget for pruning."""
 
 PROOF_FACTOR = 6.0
 """How many standard errors a gain should be away from 0 in confirmation."""
@@ -85,7 +88,8 @@ class SearchPlan(msgspec.Struct, frozen=True, kw_only=True):
         batch: Candidates that are screened together: fewer where launches or blocks are long.
         screening_rounds: Rounds of each candidate in screening: fewer where blocks are long.
         screening_s: Planned time for screening. It ends earlier or later, depending on what it finds.
-        racing_s: Time for racing.
+        racing_s: Time for racing and pruning.
+        pruning_s: Time for pruning.
         racing_rounds: Rounds of each candidate in each launch of racing.
         confirmation_s: Time for confirmation.
         confirmation: Size of the confirmation. Its blocks are longer, to show CPU use by others more precisely.
@@ -103,6 +107,7 @@ class SearchPlan(msgspec.Struct, frozen=True, kw_only=True):
     screening_rounds: int
     screening_s: float
     racing_s: float
+    pruning_s: float
     racing_rounds: int
     confirmation_s: float
     confirmation: RunPlan
@@ -162,6 +167,7 @@ def split_budget(
         screening_s=(left_s - confirmation_s) * (1 - RACING_SHARE),
         racing_rounds=least,
         racing_s=(left_s - confirmation_s) * RACING_SHARE,
+        pruning_s=min(PRUNING_SHARE * left_s, (left_s - confirmation_s) * RACING_SHARE / 2),
         confirmation_s=confirmation_s,
         confirmation=confirmation,
         confirmation_calls=expected_calls(confirmation.n_rounds, confirmation.block, pace),

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ortune.knobs import KNOBS, ids
 from ortune.measure.block_plan import SHORTEST_WARM_UP_NS, block_wall_s, expect_warm_up_ns, launch_sides_s
 from ortune.measure.figures import is_pooled
 from ortune.measure.judge import NEGLIGIBLE_GAIN
@@ -40,7 +41,12 @@ PRIOR_LAUNCHES = 4
 
 
 AS_GOOD = 0.005
-"""Candidates within this log-ratio of the best of racing count as equally good."""
+MOST_AS_GOOD = 0.02
+"""Candidates within a standard error of the best of racing count as equally good: at least and at most within these
+log-ratios."""
+
+CPU_STEP = math.log(1.1)
+"""Candidates whose CPU times are within this log-ratio of each other count as equal in it."""
 
 CLEARANCE = 0.03
 """Minimum distance below a limit, as a log-ratio, at which a candidate clearly stays within it."""
@@ -190,19 +196,20 @@ class Race:
 
 def count_affordable(board: Board, racing_s: float) -> int:
     """Return how many candidates can race in the minimum of launches within this time."""
-    plan = board.plan
-    round_s = plan.racing_rounds * block_wall_s(plan.block, board.pace)
-
-    warm_up_s = expect_warm_up_ns(board.pace, SHORTEST_WARM_UP_NS) / 1e9
-
-    def takes_s(n: int) -> float:
-        launches_s = n * plan.racing_rounds * plan.launch_s if plan.one_at_a_time else launch_sides_s(plan.launch_s, n)
-        return MIN_RACING_LAUNCHES * (launches_s + n * (warm_up_s + round_s))
-
     most = MAX_CANDIDATES
-    while most and takes_s(most + 1) > racing_s:
+    while most and MIN_RACING_LAUNCHES * expect_launch_s(board, most + 1) > racing_s:
         most -= 1
     return most
+
+
+def expect_launch_s(board: Board, n_sides: int) -> float:
+    """Return how long a launch of so many sides with its rounds probably takes, in seconds."""
+    plan = board.plan
+    round_s = plan.racing_rounds * block_wall_s(plan.block, board.pace)
+    warm_up_s = expect_warm_up_ns(board.pace, SHORTEST_WARM_UP_NS) / 1e9
+    one_by_one_s = n_sides * plan.racing_rounds * plan.launch_s
+    launches_s = one_by_one_s if plan.one_at_a_time else launch_sides_s(plan.launch_s, n_sides)
+    return launches_s + n_sides * (warm_up_s + round_s)
 
 
 def choose_candidates(board: Board, most: int = MAX_CANDIDATES) -> list[CandidateResult]:
@@ -223,15 +230,22 @@ def choose_candidates(board: Board, most: int = MAX_CANDIDATES) -> list[Candidat
         for result in keeping
         if any(value <= best + WORTH_RACING for value, best in zip(vectors[result.number], bests, strict=True))
     ]
-    if board.screened.expected and len(board.goal.objectives) == 1:
+    if board.screened.expected and worth_racing and len(board.goal.objectives) == 1:
         # Part of the best candidate's lead is due to chance, especially if similar candidates are slower.
         expected = {result.number: board.screened.expected[result.candidate.config.key] for result in worth_racing}
         worth_racing = take_turns(
             sorted(worth_racing, key=lambda result: (result.excess, expected[result.number])),
             worth_racing,
             [result for result in worth_racing if count_changes(board, result) == 1],
+            list_simpler(board, min(worth_racing, key=lambda result: expected[result.number]), worth_racing),
         )
     return worth_racing[: min(MAX_CANDIDATES, most, board.plan.max_live - 1)]
+
+
+def list_simpler(board: Board, best: CandidateResult, worth_racing: Sequence[CandidateResult]) -> list[CandidateResult]:
+    """Return the candidates without one of the best one's settings, of those that were tried."""
+    simpler = {candidate.config.key for candidate in board.space.leave_one_out(best.candidate).values()}
+    return [result for result in worth_racing if result.candidate.config.key in simpler]
 
 
 def count_changes(board: Board, result: CandidateResult) -> int:
@@ -397,8 +411,8 @@ def median_of_chi_square(n_free: int) -> float:
 def rank_finalists(board: Board) -> list[CandidateResult]:
     """Return the candidates in the order in which they are confirmed: those that raced first.
 
-    Among candidates that are as good as the best, the one with the fewest settings comes first: a setting without
-    effect on this host may be harmful on another.
+    Candidates that are as good as the best are in the order of `rate_cost_to_others`: a setting without effect on this
+    host may be harmful on another.
     """
     ranked = board.results.rank()
     raced = [result for result in ranked if result.stage != "screening"]
@@ -419,12 +433,42 @@ def rank_finalists(board: Board) -> list[CandidateResult]:
         and is_near_limit(result) <= is_near_limit(first)
         and result.n_launches >= first.n_launches
     ]
-    bounds = bound_log_ratios(contenders, board.screened.luck or USUAL_LUCK_OF_LAUNCHES)
+    luck = board.screened.luck or USUAL_LUCK_OF_LAUNCHES
+    bounds = bound_log_ratios(contenders, luck)
     order = {result.number: bound for result, bound in zip(contenders, bounds, strict=True)}
     raced.sort(key=lambda result: order.get(result.number, math.inf))
-    alike = [result for result in contenders if order[result.number] <= min(bounds) + AS_GOOD]
-    alike.sort(key=lambda result: (len(result.candidate.config.settings), order[result.number], result.number))
+    error = find_error_of_best(contenders, luck)
+    alike = [
+        result for result in contenders if order[result.number] <= min(bounds) + min(max(error, AS_GOOD), MOST_AS_GOOD)
+    ]
+    alike.sort(key=lambda result: (*rate_cost_to_others(result), order[result.number], result.number))
     return [*alike, *(result for result in raced if result not in alike), *rest]
+
+
+def find_error_of_best(contenders: list[CandidateResult], luck: float) -> float:
+    """Return the standard error of the difference between the best candidate of a race and another one."""
+    _, values = list_log_ratios(contenders, luck)
+    if values.shape[1] < MIN_RACING_LAUNCHES:
+        return 0.0
+    errors = find_errors(values, luck)
+    best = (values.mean(axis=1) + errors).sum(axis=1).argmin()
+    return float(math.sqrt(2) * errors[best].max())
+
+
+def rate_cost_to_others(result: CandidateResult) -> tuple[int, int, int, int]:
+    """Return what decides between candidates that are equally good; the smallest is preferred.
+
+    First come those without affinities, then those with less CPU time for a call, fewer settings, and fewer settings
+    with a risk.
+    """
+    settings = result.candidate.config.settings
+    knobs = [KNOBS[name] for name in settings if name in KNOBS]
+    return (
+        int(ids.INTRA_OP_THREAD_AFFINITIES in settings),
+        round(result.cpu / CPU_STEP),
+        len(settings),
+        sum(bool(knob.risk or knob.numerics) for knob in knobs),
+    )
 
 
 def is_near_limit(result: CandidateResult) -> bool:

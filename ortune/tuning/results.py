@@ -12,7 +12,14 @@ import msgspec
 from ortune.knobs import Candidate
 from ortune.measure.block_runner import BASELINE_NAME, Round, raise_failure, select_regime
 from ortune.measure.comparison import Stage
-from ortune.measure.figures import compute_supported_percentile, is_pooled, required_calls, thin_samples, to_cost
+from ortune.measure.figures import (
+    compute_cpu,
+    compute_supported_percentile,
+    is_pooled,
+    required_calls,
+    thin_samples,
+    to_cost,
+)
 from ortune.measure.paired_run import BASELINE_POSITION
 from ortune.record.trials import Trial, TrialRound
 from ortune.tuning.pareto import rank_vectors
@@ -43,6 +50,7 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
         contended: Whether other processes used the CPUs.
         launch: Number of the launch: scores of one process have the same.
         blocks: The baseline's and the candidate's block, if a percentile needs more calls than one block has.
+        cpu: log(CPU time of a call / that of the baseline); 0 where it is not known.
     """
 
     log_ratios: tuple[float, ...]
@@ -50,6 +58,7 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
     contended: bool
     launch: int
     blocks: tuple[Block, Block] | None
+    cpu: float = 0.0
 
 
 class CandidateResult:
@@ -106,6 +115,11 @@ class CandidateResult:
     def round_log_ratios(self) -> list[float]:
         """Log-ratio of the first objective in each round of the selected regime."""
         return [score.log_ratios[0] for score in self.selected_scores]
+
+    @property
+    def cpu(self) -> float:
+        """Log-ratio of the CPU time of a call to the baseline's."""
+        return statistics.median([score.cpu for score in self.selected_scores] or [0.0])
 
     @property
     def log_ratios(self) -> tuple[float, ...] | None:
@@ -201,6 +215,12 @@ class CandidateResult:
         return tuple(ratios), tuple(excesses)
 
 
+def compare_cpu(baseline: Block, block: Block) -> float:
+    """Return the logarithm of the ratio of the CPU times of a call; 0 where one of them is not known."""
+    base, own = (compute_cpu([side], [0]) for side in (baseline, block))
+    return math.log(own / base) if min(base, own) > 0 else 0.0
+
+
 def average_medians(launches: list[list[tuple[float, ...]]]) -> list[float]:
     """Return the mean over launches of the median over their rounds, of each of several values."""
     # There are few values: NumPy's functions would take ten times as long.
@@ -280,6 +300,7 @@ class Results:
                         contended=block.contended or baseline.contended,
                         launch=launch,
                         blocks=(thin_samples(baseline), thin_samples(block)) if self._keeps_blocks else None,
+                        cpu=compare_cpu(baseline, block),
                     )
                 )
         for position, failure in measured.failures.items():

@@ -1,0 +1,202 @@
+"""Pruning: launches the finalist beside itself without each of its settings, and drops settings that do not contribute.
+
+Source of the idea: C. Fawcett and H. Hoos, "Analysing differences between algorithm configurations through ablation",
+Journal of Heuristics 22 (2016).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import numpy as np
+
+from ortune.measure.interval import Interval
+from ortune.measure.stats import student_interval
+from ortune.tuning.board import Board
+from ortune.tuning.outliers import TO_SIGMA
+from ortune.tuning.racing import PRIOR_LAUNCHES, USUAL_LUCK_OF_LAUNCHES, expect_launch_s, list_log_ratios
+from ortune.tuning.results import CandidateResult
+
+MIN_CONTRIBUTION = 0.005
+"""What a setting must contribute at least, as a log-ratio."""
+
+USUAL_CONTRIBUTION = 0.03
+SPREAD_OF_CONTRIBUTIONS = 0.05
+"""Mean and standard deviation of what the settings of a finalist contribute, as log-ratios: what is expected of a
+setting before it is measured. Source: finalists on the development landscapes of benchmarks/regret.py."""
+
+CERTAIN_ERRORS = 2.0
+"""Standard errors by which a contribution exceeds what is needed if no further launch is necessary."""
+
+MIN_PRUNING_LAUNCHES = 3
+MAX_PRUNING_LAUNCHES = 6
+"""Minimum and maximum number of launches of each comparison."""
+
+ERROR_OF_MEDIAN = 1.25
+"""Standard error of a median of normal values, as a multiple of that of their mean."""
+
+
+class PruningResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What pruning found.
+
+    Attributes:
+        ranked: The candidates in the order in which they are confirmed.
+        contributions: What each setting of the first one contributes, by name.
+        dropped: What each setting that it had before contributed.
+    """
+
+    ranked: list[CandidateResult]
+    contributions: Mapping[str, Contribution] = {}
+    dropped: Mapping[str, Contribution] = {}
+
+
+class Contribution(msgspec.Struct, frozen=True, kw_only=True):
+    """What a setting contributes beside the other settings.
+
+    Attributes:
+        log_ratios: For each objective: log(cost without the setting / cost with it), above 0 if the setting helps.
+        errors: Their standard errors.
+        n_launches: Number of launches of both.
+    """
+
+    log_ratios: tuple[float, ...]
+    errors: tuple[float, ...]
+    n_launches: int
+
+    def to_interval(self) -> Interval:
+        """Return the ratio of costs in the first objective, with its interval."""
+        n_free = self.n_launches - 1 + PRIOR_LAUNCHES
+        return student_interval(self.log_ratios[0], self.errors[0], n_free).exp()
+
+    @property
+    def expected(self) -> tuple[float, ...]:
+        """The log-ratios that are expected, given the measurements and what settings usually contribute."""
+        return tuple(
+            (value * SPREAD_OF_CONTRIBUTIONS**2 + USUAL_CONTRIBUTION * error**2)
+            / (SPREAD_OF_CONTRIBUTIONS**2 + error**2)
+            for value, error in zip(self.log_ratios, self.errors, strict=True)
+        )
+
+    @property
+    def matters(self) -> bool:
+        """Whether the setting is kept."""
+        return max(self.expected) >= MIN_CONTRIBUTION
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether the setting is certain to matter."""
+        return any(
+            value - CERTAIN_ERRORS * error > MIN_CONTRIBUTION
+            for value, error in zip(self.log_ratios, self.errors, strict=True)
+        )
+
+
+def prune(board: Board, ranked: Sequence[CandidateResult]) -> PruningResult:
+    """Drop the settings of the best candidate that do not contribute.
+
+    Settings are dropped together if the candidate without all of them is as good, else one at a time: each of two
+    settings with the same effect seems useless beside the other one.
+
+    Args:
+        board: The search.
+        ranked: The candidates, in the order in which they are confirmed.
+    """
+    ranked = list(ranked)
+    if not ranked or board.is_unpromising or len(ranked[0].candidate.chosen) < 2:
+        return PruningResult(ranked=ranked)
+    first = best = ranked[0]
+    found: dict[str, Contribution] = {}
+    end_s = min(board.now_s() + board.plan.pruning_s, board.end_s)
+    with board.time_stage("pruning"):
+        while len(best.candidate.chosen) > 1:
+            reduced = list_reduced(board, best)
+            found |= measure_contributions(board, best, reduced, end_s)
+            useless = [name for name in reduced if name in found and not found[name].matters]
+            if not useless:
+                break
+            simplest = drop_together(board, best, useless, end_s) if len(useless) > 1 else None
+            best = simplest or reduced[min(useless, key=lambda name: max(found[name].log_ratios))]
+    names = {dimension.name: dimension.setting for dimension in board.space.dimensions}
+    kept = best.candidate.chosen
+    return PruningResult(
+        ranked=[best, *(result for result in ranked if result is not best)],
+        contributions={names[name]: found[name] for name in kept if name in found and len(kept) > 1},
+        dropped={names[name]: found[name] for name in first.candidate.chosen if name in found and name not in kept},
+    )
+
+
+def list_reduced(board: Board, best: CandidateResult) -> dict[str, CandidateResult]:
+    """Return the candidates without one of the best one's settings, by its dimension, except for those that failed."""
+    candidates = board.space.leave_one_out(best.candidate)
+    found = {name: board.results.get_or_add(candidate) for name, candidate in candidates.items()}
+    return {name: result for name, result in found.items() if not result.failure and result is not board.baseline}
+
+
+def drop_together(board: Board, best: CandidateResult, useless: Sequence[str], end_s: float) -> CandidateResult | None:
+    """Return the candidate without several settings; None if it is not as good, or there is no time."""
+    kept = {name: label for name, label in best.candidate.chosen.items() if name not in useless}
+    simplest = board.results.get_or_add(board.space.select(kept))
+    if simplest is board.baseline or simplest.failure:
+        return None
+    lacks = measure_contributions(board, best, {"": simplest}, end_s).get("")
+    return simplest if lacks and not lacks.matters else None
+
+
+def measure_contributions(
+    board: Board, best: CandidateResult, reduced: Mapping[str, CandidateResult], end_s: float
+) -> dict[str, Contribution]:
+    """Launch a candidate beside simpler ones, and return what each of these lacks.
+
+    Args:
+        board: The search.
+        best: The candidate.
+        reduced: Simpler candidates, by what they lack. Those that fail, or exceed limits that it keeps, are left out.
+        end_s: When the last launch ends, on the runner's clock.
+    """
+    left = dict(list(reduced.items())[: board.plan.max_live - 2])
+    for result in (best, *left.values()):
+        if result.stage == "screening":
+            result.enter("racing")
+    found: dict[str, Contribution] = {}
+    n_launches, launch_s = 0, expect_launch_s(board, 2 + len(left))
+    while left and n_launches < MAX_PRUNING_LAUNCHES:
+        if board.now_s() + launch_s > end_s:
+            break
+        begin_s = board.now_s()
+        with board.launch([best, *left.values()]) as live:
+            for measured in live.rounds(board.plan.racing_rounds):
+                live.add(measured)
+                board.report("pruning", n_launches, None, best, end_s=end_s)
+        board.starved.clear()
+        if best.failure:
+            break
+        n_launches, launch_s = n_launches + 1, board.now_s() - begin_s
+        left = {name: result for name, result in left.items() if not result.failure and result.excess <= best.excess}
+        compared = {name: compare_launches(board, best, result) for name, result in left.items()}
+        found |= {name: contribution for name, contribution in compared.items() if contribution}
+        if n_launches >= MIN_PRUNING_LAUNCHES:
+            left = {name: result for name, result in left.items() if not (name in found and found[name].is_certain)}
+    for result in (best, *reduced.values()):
+        result.return_if_empty()
+    return {name: found[name] for name in reduced if name in found and not (best.failure or reduced[name].failure)}
+
+
+def compare_launches(board: Board, best: CandidateResult, reduced: CandidateResult) -> Contribution | None:
+    """Return what a simpler candidate lacks, from the launches of both; None with fewer than needed."""
+    luck = board.screened.luck or USUAL_LUCK_OF_LAUNCHES
+    _, values = list_log_ratios([best, reduced], luck)
+    n_launches = values.shape[1]
+    if n_launches < MIN_PRUNING_LAUNCHES:
+        return None
+    lacks = values[1] - values[0]
+    # A launch of either one that stalls must not decide. Launches that agree by chance prove nothing.
+    center = np.median(lacks, axis=0)
+    sigmas = np.maximum(TO_SIGMA * np.median(np.abs(lacks - center), axis=0), math.sqrt(2) * luck)
+    sigmas *= ERROR_OF_MEDIAN
+    return Contribution(
+        log_ratios=tuple(map(float, center)),
+        errors=tuple(map(float, sigmas / math.sqrt(n_launches))),
+        n_launches=n_launches,
+    )
