@@ -79,6 +79,14 @@ def test_the_answer_says_how_much_slower_it_is(tmp_path: Path) -> None:
     assert "In the confirmation, calls took 39% more time with it (p50)." in summarize(record)
 
 
+def test_what_saves_memory_is_tried_first(tmp_path: Path) -> None:
+    """There is time for one group of candidates only."""
+    with simulate(ENCODER):
+        record = ortune.search(TINY_CNN, output=tmp_path / "tuned.json", history=False, objective="memory", trials=8)
+    assert record.search.n_tried == 8
+    assert record.config.settings == NO_PATTERN
+
+
 def make_samples(lengths: list[int]) -> list[dict[str, np.ndarray]]:
     return [{"x": np.zeros((1, length)), "mask": np.ones(length)} for length in lengths]
 
