@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     Sample = dict[str, NDArray[np.generic]]
 
-PASSES = 2
+PASSES_OF_SHAPES = 2
 """Calls with each shape. In the first one, ONNX Runtime records which buffers a call with these shapes needs, and from
 the second one on it allocates them as one. An encoder took 90 MB after one pass over inputs of 24 lengths in mixed
 order, and 105 MB after two to six."""
@@ -43,7 +43,7 @@ def fill_memory(call: Callable[[Sample], Any], samples: Sequence[Sample], n_call
     chosen = choose_shapes(samples)
 
     def run() -> None:
-        for _ in range(PASSES):
+        for _ in range(PASSES_OF_SHAPES):
             for sample in chosen:
                 call(sample)
 
