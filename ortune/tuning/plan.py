@@ -151,7 +151,7 @@ def split_budget(
         block_wall_s(block, pace),
         launch_s + warm_up_s,
         least=least,
-        # Memory is the same in all blocks of a launch.
+        # Memory hardly differs between the blocks of a launch.
         most=least if goal.figures == ("memory",) else MAX_SCREENING_ROUNDS,
         one_at_a_time=one_at_a_time,
     )
