@@ -7,7 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from multiprocessing import Pipe
 from pathlib import Path
@@ -26,7 +28,7 @@ from ortune.replaceable import replaced
 from ortune.requests import SearchRequest
 from ortune.tuning.prepare import prepare
 from ortune.tuning.search import search
-from ortune.worker import Block, BlockPlan, Failure, LiveCandidate, cpu, protocol, readback
+from ortune.worker import Block, BlockPlan, Failure, LiveCandidate, cpu, filled_memory, protocol, readback
 from ortune.worker.cpu import (
     CpuUse,
     ThreadTime,
@@ -929,3 +931,57 @@ def test_unpinned_threads_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     config = Config(session_config={"session.intra_op_thread_affinities": "2"})
     threads = read_pool(frozenset({7}), config, 1)
     assert "pinned to CPUs [(1,)], counted from 0, but may run on [(0, 1)]" in find_unpinned(config, threads, 1)
+
+
+def make_samples(lengths: list[int]) -> list[dict[str, np.ndarray]]:
+    return [{"x": np.zeros((1, length)), "mask": np.ones(length)} for length in lengths]
+
+
+@pytest.mark.parametrize("n_callers", [1, 3])
+def test_each_caller_makes_the_same_calls_with_each_shape(n_callers: int) -> None:
+    calls: Counter[tuple[int, int]] = Counter()
+
+    together = threading.Barrier(n_callers)
+
+    def call(sample: dict[str, np.ndarray]) -> None:
+        together.wait(60)
+        calls[threading.get_ident(), len(sample["mask"])] += 1
+
+    memory = filled_memory.fill_memory(call, make_samples([4, 2, 4, 3, 2]), n_callers)
+    assert memory.peak_bytes >= memory.steady_bytes > 0
+    assert sorted(length for _, length in calls) == sorted([2, 3, 4] * n_callers)
+    assert set(calls.values()) == {filled_memory.PASSES_OF_SHAPES}
+
+
+def test_what_a_call_raises_is_raised() -> None:
+    def call(sample: object) -> None:
+        raise ValueError("no memory")
+
+    with pytest.raises(ValueError, match="no memory"):
+        filled_memory.fill_memory(call, make_samples([1]), 2)
+
+
+def test_shapes_are_in_the_order_of_the_samples_and_spread_over_their_sizes() -> None:
+    assert [len(sample["mask"]) for sample in filled_memory.choose_shapes(make_samples([5, 1, 5, 9]))] == [5, 1, 9]
+    lengths = [int(length) for length in np.random.default_rng(0).permutation(np.arange(1, 1001))]
+    chosen = [len(sample["mask"]) for sample in filled_memory.choose_shapes(make_samples(lengths))]
+    assert len(chosen) == filled_memory.MOST_SHAPES
+    assert chosen == [length for length in lengths if length in chosen]
+    assert {1, 1000} <= set(chosen)
+    assert max(np.diff(sorted(chosen))) <= 17
+
+
+def test_blocks_of_a_launch_have_the_memory_after_its_first_calls() -> None:
+    model = read_model(TINY_ENCODER)
+    feed = make_feed(model, InputOptions(dims={"batch": (1,), "sequence": (300, 8, 600)}))
+    plan = BlockPlan(duration_ns=1_000_000, lead_in_ns=0, min_calls=1, deadline_s=60)
+    with ProcessExecutor(model, feed, Tolerance(), usable=USABLE, memory_callers=1) as executor:
+        launch_reference(executor, model, feed).close()
+        (live,) = executor.launch([DEFAULT], deadline_s=60)
+        assert not isinstance(live, Failure)
+        # The last one has seen more than the first.
+        blocks = [live.measure(plan) for _ in range(3)]
+    memories = [block.memory for block in blocks if isinstance(block, Block)]
+    assert len(memories) == 3
+    assert memories[0] == memories[1] == memories[2]
+    assert memories[0].peak_bytes >= memories[0].steady_bytes > 20_000_000

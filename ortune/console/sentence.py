@@ -12,6 +12,9 @@ from ortune.record.schema import Record
 from ortune.tuning.verdict import SMALL_GAIN
 from ortune.workload import FIGURES, is_figure
 
+NOTABLY_SLOWER = 0.02
+"""Share by which p50 must be longer for a gain in memory to be told together with it."""
+
 
 def summarize(record: Record) -> str:
     """Return the result of a search, and what several hosts say about it, in a sentence or two each."""
@@ -74,7 +77,18 @@ def _describe_gain(record: Record) -> str:
     text = figure.saving or f"{subject} {{share}}% less time"
     few = find_few_calls(record)
     calls = f" This rests on {few[1]} calls of each, so rarer slow calls may be missing." if few else ""
-    return f"{text.format(share=f'{share:.2g}')} than before: at least {least}% less, {certain}.{calls}"
+    slower = _describe_slowdown(record) if objective == "memory" else ""
+    return f"{text.format(share=f'{share:.2g}')} than before: at least {least}% less, {certain}.{calls}{slower}"
+
+
+def _describe_slowdown(record: Record) -> str:
+    """Return by how much a config that saves memory is slower than the default, or nothing if it is not."""
+    baseline, winner, program = record.evidence.baseline, record.evidence.winner, record.workload.program
+    if not baseline or not winner or winner.p50_ns <= (1 + NOTABLY_SLOWER) * baseline.p50_ns or not baseline.p50_ns:
+        return ""
+    more = 100 * (winner.p50_ns / baseline.p50_ns - 1)
+    subject = "the program" if program and program.kind == "run" else f"{_unit(record)}s"
+    return f" In the confirmation, {subject} took {format_digits(more, 2)}% more time with it (p50)."
 
 
 def _unit(record: Record) -> str:

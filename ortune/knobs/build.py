@@ -21,7 +21,7 @@ from ortune.knobs.dimension import DEFAULT_CHOICE, Choice, Dimension, Skipped
 from ortune.knobs.knob import Value
 from ortune.knobs.providers import chain_of, find_provider
 from ortune.knobs.requested import apply_request, only_under
-from ortune.knobs.rules import make_cpu_rules, make_usage_rules
+from ortune.knobs.rules import make_cpu_rules, make_memory_rules, make_usage_rules
 from ortune.knobs.space import SearchSpace
 from ortune.knobs.space_options import SpaceOptions
 from ortune.knobs.thread_dimensions import execution_dimensions, pool_dimension, thread_dimensions
@@ -64,6 +64,7 @@ def build_space(host: Host, model: ModelInfo, options: SpaceOptions = SpaceOptio
         skipped=tuple(skipped for skipped in found if isinstance(skipped, Skipped)),
         rules=(
             *make_usage_rules(dimensions),
+            *(make_memory_rules(dimensions, options) if on_cpu else ()),
             *(make_cpu_rules(host, model, dimensions, options) if on_cpu else ()),
         ),
         base=_base(options),

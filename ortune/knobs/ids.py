@@ -19,6 +19,7 @@ INTER_OP_SPIN_DURATION = "session.inter_op.spin_duration_us"
 INTER_OP_SPIN_BACKOFF = "session.inter_op.spin_backoff_max"
 FORCE_SPINNING_STOP = "session.force_spinning_stop"
 DYNAMIC_BLOCK_BASE = "session.dynamic_block_base"
+DISABLE_PREPACKING = "session.disable_prepacking"
 
 ARENA_SHRINKAGE = "memory.enable_memory_arena_shrinkage"
 ALLOCATOR = "allocator"

@@ -1,7 +1,7 @@
 """What documentation recommends for a model on a host: a search tries it first.
 
-Source: the pages "Thread management" and "Performance tuning" of onnxruntime.ai, and the advice of Optimum and Triton
-for servers.
+Source: the pages "Thread management", "Memory consumption" and "Performance tuning" of onnxruntime.ai, and the advice
+of Optimum and Triton for servers.
 """
 
 from __future__ import annotations
@@ -52,6 +52,9 @@ _NAMES = {
 }
 
 
+SAVING_MEMORY = (ids.ENABLE_MEM_PATTERN, ids.ENABLE_CPU_MEM_ARENA, ids.DISABLE_PREPACKING)
+"""What takes memory to make calls faster; the first often makes little difference to their speed."""
+
 WHY_FITTING = "a pool that fits this host and its load, unlike the default"
 
 
@@ -69,6 +72,16 @@ def make_usage_rules(dimensions: Sequence[Dimension]) -> Iterator[Rule]:
         if dimension.name == ids.PROVIDERS or dimension.knob.captures:
             for choice in choices:
                 yield Rule(labels=choose_alone(dimensions, dimension, choice), why=choice.why)
+
+
+def make_memory_rules(dimensions: Sequence[Dimension], options: SpaceOptions) -> Iterator[Rule]:
+    """Yield rules about settings that save memory, if it is the first objective."""
+    if options.figures[0] != "memory":
+        return
+    known = {dimension.name: dimension for dimension in dimensions}
+    for name in SAVING_MEMORY:
+        for choice in known[name].choices[1:] if name in known else ():
+            yield Rule(labels=choose_alone(dimensions, known[name], choice), why=choice.why)
 
 
 def make_cpu_rules(

@@ -45,9 +45,10 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         utilization_high: Upper end.
         n_calls: Number of calls that the figures rest on. With several input cases, of the case with the fewest.
         load_ns: Median time to create the session.
-        steady_bytes: Resident memory of the whole process after its blocks. With several processes, the sum. Pages that
-            they share, such as those of libraries, count in each.
-        peak_bytes: Largest resident memory.
+        steady_bytes: Resident memory of the whole process after its blocks; after the calls of its launch, if memory is
+            an objective or has a limit. With several processes, the sum. Pages that they share, such as those of
+            libraries, count in each.
+        peak_bytes: Largest resident memory up to then.
         gpu_bytes: Memory in use on the GPU; None without a GPU, or where it cannot be read.
         nodes: Number of nodes that each execution provider got; empty for the CPU alone.
         build_s: Time that the execution provider took to compile the model, once, before the session started from the

@@ -391,6 +391,7 @@ def open_comparison(
                 n_processes=load.processes,
                 pinned_to=cpus or find_cpus(setup.host, load),
                 build_deadline_s=setup.build_deadline_s,
+                memory_callers=load.clients if "memory" in setup.goal.figures else 0,
                 command=program.command,
                 environment=program.environment,
                 reference=find_reference(program, first),

@@ -50,6 +50,23 @@ def find_knee(vectors: Sequence[Vector]) -> int:
     return min(range(len(vectors)), key=lambda position: sum(vectors[position]))
 
 
+def rank_ties(values: Sequence[float], others: Sequence[float], tie: float) -> list[tuple[int, float]]:
+    """Return sort keys that put the smallest value first, and among those that are equal to it the smallest other one.
+
+    Args:
+        values: A value of each candidate.
+        others: Another value of each, which decides among equal ones.
+        tie: Difference up to which a value counts as equal to the smallest one that is not in an earlier group.
+    """
+    groups: dict[int, int] = {}
+    first = -np.inf
+    for place in sorted(range(len(values)), key=values.__getitem__):
+        is_new = values[place] > first + tie
+        first = values[place] if is_new else first
+        groups[place] = max(groups.values(), default=-1) + is_new
+    return [(groups[place], other) for place, other in enumerate(others)]
+
+
 def rank_vectors(vectors: Sequence[Vector]) -> list[tuple[int, float]]:
     """Return sort keys that put the front first, and within it the knee. With one objective, they are the values.
 

@@ -156,6 +156,8 @@ def split_budget(
         block_wall_s(block, pace),
         launch_s + warm_up_s,
         least=least,
+        # Memory hardly differs between the blocks of a launch.
+        most=least if goal.figures == ("memory",) else MAX_SCREENING_ROUNDS,
         one_at_a_time=one_at_a_time,
     )
     n_fitting = None if one_at_a_time else count_fitting(calibration, free_bytes, LIVE_MEMORY_SHARE)
@@ -286,11 +288,17 @@ def with_confirmation(
 
 
 def size_batch(
-    time_s: float, block_s: float, launch_s: float, *, least: int, one_at_a_time: bool = False
+    time_s: float,
+    block_s: float,
+    launch_s: float,
+    *,
+    least: int,
+    most: int = MAX_SCREENING_ROUNDS,
+    one_at_a_time: bool = False,
 ) -> tuple[int, int]:
     """Return how many candidates are screened together, and in how many rounds, so that one batch fits into a time."""
     wanted = 1 if one_at_a_time else round(ROUNDS_PER_LAUNCH_TIME * launch_s / block_s)
-    batch, rounds = SCREENING_BATCH, min(max(least, wanted), MAX_SCREENING_ROUNDS)
+    batch, rounds = SCREENING_BATCH, min(max(least, wanted), most)
 
     def takes_s() -> float:
         launches_s = rounds * (batch + 1) * launch_s if one_at_a_time else launch_sides_s(launch_s, batch + 1)

@@ -16,7 +16,7 @@ from ortune.measure.figures import is_pooled
 from ortune.measure.judge import NEGLIGIBLE_GAIN
 from ortune.tuning.board import Board, LiveRound
 from ortune.tuning.outliers import limit_rounds
-from ortune.tuning.results import CandidateResult
+from ortune.tuning.results import CandidateResult, find_tie
 
 MIN_CANDIDATES = 2
 MAX_CANDIDATES = 8
@@ -47,6 +47,9 @@ log-ratios."""
 
 CPU_STEP = math.log(1.1)
 """Candidates whose CPU times are within this log-ratio of each other count as equal in it."""
+
+AS_FAST = 0.03
+"""Those that are equal in memory count as equally fast within this log-ratio of the fastest of them."""
 
 CLEARANCE = 0.03
 """Minimum distance below a limit, as a log-ratio, at which a candidate clearly stays within it."""
@@ -273,7 +276,7 @@ def drop_slower(board: Board, racing: list[CandidateResult]) -> list[CandidateRe
     limited, values = list_log_ratios(comparable, luck)
     if values.shape[1] < MIN_RACING_LAUNCHES or len(comparable) < 2:
         return racing
-    slower = find_slower(values, luck, limited)
+    slower = find_slower(values, luck, limited, find_tie(board.goal))
     dropped = {result.number for result, is_slower in zip(comparable, slower, strict=True) if is_slower}
     return [result for result in racing if result.number not in dropped]
 
@@ -356,7 +359,7 @@ def bound_means(
 
 
 def find_slower(
-    values: NDArray[np.float64], luck: float, limited: NDArray[np.float64] | None = None
+    values: NDArray[np.float64], luck: float, limited: NDArray[np.float64] | None = None, tie: float = 0.0
 ) -> NDArray[np.bool_]:
     """Return which candidates are probably slower than the best one in every objective.
 
@@ -367,11 +370,12 @@ def find_slower(
         values: Log-ratios of shape (candidates, launches, objectives).
         luck: Expected standard deviation between launches of one config.
         limited: The log-ratios whose means count, if they are others; see `limit_rounds`.
+        tie: Log-ratio up to which candidates are equal.
     """
     means, errors = find_means(values, limited), find_errors(values, luck)
     best = (means + errors).sum(axis=1).argmin()
     lag_errors = np.hypot(errors, errors[best])
-    return np.asarray((means - means[best] > LAG_ERRORS * lag_errors).all(axis=1))
+    return np.asarray((means - means[best] > np.maximum(LAG_ERRORS * lag_errors, tie)).all(axis=1))
 
 
 def find_errors(values: NDArray[np.float64], luck: float) -> NDArray[np.float64]:
@@ -412,7 +416,7 @@ def rank_finalists(board: Board) -> list[CandidateResult]:
     """Return the candidates in the order in which they are confirmed: those that raced first.
 
     Candidates that are as good as the best are in the order of `rate_cost_to_others`: a setting without effect on this
-    host may be harmful on another.
+    host may be harmful on another. If only memory is optimized, those that are as fast as the fastest come before.
     """
     ranked = board.results.rank()
     raced = [result for result in ranked if result.stage != "screening"]
@@ -437,11 +441,17 @@ def rank_finalists(board: Board) -> list[CandidateResult]:
     bounds = bound_log_ratios(contenders, luck)
     order = {result.number: bound for result, bound in zip(contenders, bounds, strict=True)}
     raced.sort(key=lambda result: order.get(result.number, math.inf))
-    error = find_error_of_best(contenders, luck)
-    alike = [
-        result for result in contenders if order[result.number] <= min(bounds) + min(max(error, AS_GOOD), MOST_AS_GOOD)
-    ]
-    alike.sort(key=lambda result: (*rate_cost_to_others(result), order[result.number], result.number))
+    tie = find_tie(board.goal) or min(max(find_error_of_best(contenders, luck), AS_GOOD), MOST_AS_GOOD)
+    alike = [result for result in contenders if order[result.number] <= min(bounds) + tie]
+    fast = min(result.slowdown for result in alike) + AS_FAST
+    alike.sort(
+        key=lambda result: (
+            max(result.slowdown, fast),
+            *rate_cost_to_others(result),
+            order[result.number],
+            result.number,
+        )
+    )
     return [*alike, *(result for result in raced if result not in alike), *rest]
 
 

@@ -22,9 +22,9 @@ from ortune.measure.figures import (
 )
 from ortune.measure.paired_run import BASELINE_POSITION
 from ortune.record.trials import Trial, TrialRound
-from ortune.tuning.pareto import rank_vectors
+from ortune.tuning.pareto import rank_ties, rank_vectors
 from ortune.worker import Block, Failure
-from ortune.workload import Goal
+from ortune.workload import Goal, Objective
 
 LENIENCE = 0.05
 """Log-ratio by which a limit may appear exceeded in screening or racing, because of the error of a few blocks."""
@@ -35,6 +35,10 @@ a request rate, a slower but steadier candidate loses at p90 and wins at p99."""
 
 FEWEST_LEVELS = 3
 """Launches of the baseline from which it is known how much these differ."""
+
+MEMORY_TIE = 0.02
+"""Log-ratio up to which two candidates count as equal if only memory is optimized: it differs between launches. Of
+equal ones, the faster one is better."""
 
 FIRST_SHARED = 1 << 40
 """Number of the first launch of other nodes: those of this one are below."""
@@ -51,6 +55,8 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
         launch: Number of the launch: scores of one process have the same.
         blocks: The baseline's and the candidate's block, if a percentile needs more calls than one block has.
         cpu: log(CPU time of a call / that of the baseline); 0 where it is not known.
+        slowdown: The log-ratio of p50, where it decides among candidates that are equal in the objective; None where
+            it does not, or is not known, as other nodes do not send it.
     """
 
     log_ratios: tuple[float, ...]
@@ -59,6 +65,7 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
     launch: int
     blocks: tuple[Block, Block] | None
     cpu: float = 0.0
+    slowdown: float | None = None
 
 
 class CandidateResult:
@@ -136,6 +143,16 @@ class CandidateResult:
     def log_ratio(self) -> float | None:
         """Log-ratio to the baseline of the first objective, or None if unknown."""
         return self.log_ratios[0] if self.log_ratios else None
+
+    @property
+    def slowdown(self) -> float:
+        """Log-ratio of p50 to the baseline, above 0 if slower, where it decides among equal candidates; else 0."""
+        launches = [
+            statistics.median(known)
+            for members in self.launches()
+            if (known := [score.slowdown for score in members if score.slowdown is not None])
+        ]
+        return statistics.fmean(launches) if launches else 0.0
 
     @property
     def excesses(self) -> tuple[float, ...]:
@@ -221,6 +238,11 @@ def compare_cpu(baseline: Block, block: Block) -> float:
     return math.log(own / base) if min(base, own) > 0 else 0.0
 
 
+def find_tie(goal: Goal) -> float:
+    """Return up to which log-ratio candidates are equal, so that the faster one is better; 0 for other objectives."""
+    return MEMORY_TIE if goal.objectives == ("memory",) else 0.0
+
+
 def average_medians(launches: list[list[tuple[float, ...]]]) -> list[float]:
     """Return the mean over launches of the median over their rounds, of each of several values."""
     # There are few values: NumPy's functions would take ten times as long.
@@ -285,22 +307,24 @@ class Results:
         """
         self.rounds.append(self._describe_round(results, measured, stage, launch))
         baseline = measured.blocks.get(BASELINE_POSITION)
+
+        def find_log_ratio(name: Objective, position: int) -> float:
+            own, base = (to_cost(name, measured.figure(name, side)) for side in (position, BASELINE_POSITION))
+            return math.log(own) - math.log(base)
+
         for position, block in measured.blocks.items():
             result = results[position]
             result.n_blocks += 1
             if baseline is not None:
                 result.scores.append(
                     Score(
-                        log_ratios=tuple(
-                            math.log(to_cost(name, measured.figure(name, position)))
-                            - math.log(to_cost(name, measured.figure(name, BASELINE_POSITION)))
-                            for name in self.goal.objectives
-                        ),
+                        log_ratios=tuple(find_log_ratio(name, position) for name in self.goal.objectives),
                         excesses=self._excesses(measured, position),
                         contended=block.contended or baseline.contended,
                         launch=launch,
                         blocks=(thin_samples(baseline), thin_samples(block)) if self._keeps_blocks else None,
                         cpu=compare_cpu(baseline, block),
+                        slowdown=find_log_ratio("p50", position) if find_tie(self.goal) else None,
                     )
                 )
         for position, failure in measured.failures.items():
@@ -354,10 +378,16 @@ class Results:
         """Return all candidates with known results except the baseline, best first.
 
         Candidates that stay within the limits come before those that do not, which are sorted by how much they exceed
-        them. With several objectives, the Pareto front comes first.
+        them. With several objectives, the Pareto front comes first. If only memory is optimized, of those that are
+        equal in it, the faster one does.
         """
         known = [result for result in self if result.log_ratios is not None and result.number != 0]
-        keys = rank_vectors([result.log_ratios or () for result in known])
+        vectors = [result.log_ratios or () for result in known]
+        tie = find_tie(self.goal)
+        if tie:
+            keys = rank_ties([vector[0] for vector in vectors], [result.slowdown for result in known], tie)
+        else:
+            keys = rank_vectors(vectors)
         order = {result.number: key for result, key in zip(known, keys, strict=True)}
         return sorted(known, key=lambda result: (result.excess, order[result.number], result.number))
 

@@ -127,6 +127,7 @@ class CandidateSession:
     def check(self, session_info: SessionInfo) -> SessionInfo | Failure:
         """Run the session, and compare its outputs with the reference, or write them as the reference."""
         from ortune.worker.batches import SplitError
+        from ortune.worker.filled_memory import fill_memory
         from ortune.worker.outputs import load_outputs, save_outputs
 
         request = self.request
@@ -135,6 +136,9 @@ class CandidateSession:
         fault = find_unapplied(request.config, session_info, request.n_sessions)
         if fault:
             return Failure(kind="not_applied", stage="load", message=fault)
+        if request.memory_callers:
+            # Before outputs are compared, as they would count, too.
+            self.memory = fill_memory(self.call, self.samples, request.memory_callers)
         try:
             outputs = self.run_checked_samples()
         except SplitError as error:

@@ -87,6 +87,8 @@ class ProcessExecutor:
         n_processes: Number of workers of each candidate, which are measured together.
         pinned_to: CPUs of each of these workers; empty if they may run on all.
         build_deadline_s: Maximum time for a provider to compile the model, once per candidate.
+        memory_callers: Concurrent callers that make the same calls of each candidate at launch, before its memory is
+            read; 0 to read it after each block.
         command: Program and arguments that start a worker.
         environment: Environment variables of the workers, in addition to those of this process.
         reference: Reference outputs from another executor; None to use those of the first launch.
@@ -113,6 +115,7 @@ class ProcessExecutor:
         n_processes: int = 1,
         pinned_to: Sequence[tuple[int, ...]] = (),
         build_deadline_s: float = BUILD_DEADLINE_S,
+        memory_callers: int = 0,
         command: Sequence[str] = WORKER_COMMAND,
         environment: Mapping[str, str] | None = None,
         reference: ReferenceOutputs | None = None,
@@ -121,6 +124,7 @@ class ProcessExecutor:
         self._n_processes = n_processes
         self._pinned_to = tuple(pinned_to) or ((),) * n_processes
         self._build_deadline_s = build_deadline_s
+        self._memory_callers = memory_callers
         self._nodes: dict[str, dict[str, int]] = {}
         remove_abandoned_folders()
         self._folder = OwnedFolder()
@@ -370,6 +374,7 @@ class ProcessExecutor:
             check_waiting=self._check_waiting,
             cpus=self._pinned_to[number],
             nodes=self._nodes.get(config.key, {}),
+            memory_callers=self._memory_callers,
         )
         log_path = self._folder.path / f"worker-{self._n_launched:05}.log"
         try:

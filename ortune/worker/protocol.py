@@ -52,6 +52,8 @@ class LoadRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
             quota or a background load, they wait in any case.
         cpus: CPUs that the worker may run on; empty for those of its parent.
         nodes: Number of nodes that each provider runs, if an earlier launch of the config has counted them.
+        memory_callers: Concurrent callers that make the same calls of each candidate before its memory is read, once
+            for all blocks; 0 if it is read after each block.
     """
 
     model_path: str
@@ -72,6 +74,7 @@ class LoadRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     check_waiting: bool = False
     cpus: tuple[int, ...] = ()
     nodes: dict[str, int] = {}
+    memory_callers: int = 0
 
 
 class MeasureRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -52,6 +52,9 @@ def sojourn_times(
     return np.array(sojourns)
 
 
+FIRST_SHARE = 0.6
+"""Share of the memory of a worker that it has before it has made a call."""
+
 RUNTIME = Runtime(onnxruntime="simulated", providers=("CPUExecutionProvider",), python="", ortune="")
 
 
@@ -65,6 +68,7 @@ class SimulatedLive:
         # Where requests arrive at a rate, the queue continues from block to block.
         self._free: list[float] = []
         self._gpu_free_before_bytes = executor.gpu_free_bytes
+        self._n_seen = executor.calls_to_peak if executor.fills_memory else 0
         self.closed = False
 
     def measure(self, plan: BlockPlan) -> Block | Failure:
@@ -105,6 +109,8 @@ class SimulatedLive:
             lead_in_ns = max(int(level), lead_in_ns) if lead_in_ns else 0
             wall_ns = int(plan.min_calls * level)
         executor.time_s += (wall_ns + lead_in_ns) / 1e9 + 0.002
+        if not executor.fills_memory:
+            self._n_seen += len(samples)
         if rate:
             arrivals = draw_arrivals(plan.load, 0, plan.duration_ns, plan.seed)
             n_calls = len(arrivals)
@@ -129,7 +135,7 @@ class SimulatedLive:
             cpu_between_ns=0.1 * level if rate else None,
             memory=Memory(
                 steady_bytes=50_000_000,
-                peak_bytes=int(executor.peak_bytes(self.config) * plan.load.processes)
+                peak_bytes=int(executor.peak_bytes(self.config) * self._find_share_of_peak() * plan.load.processes)
                 + (executor.find_job_bytes(plan.job) if plan.job else 0),
             ),
             foreign_share=0.5 if contended else 0.0,
@@ -138,6 +144,11 @@ class SimulatedLive:
             output_error=0.0 if plan.job and plan.job.is_checked else None,
             output_fault=executor.find_fault(plan.job) if plan.job else "",
         )
+
+    def _find_share_of_peak(self) -> float:
+        """Return how much of its peak memory this worker has, given the calls that it has made."""
+        most = self._executor.calls_to_peak
+        return FIRST_SHARE + (1 - FIRST_SHARE) * min(self._n_seen / most, 1.0) if most else 1.0
 
     def _serve_batches(self, plan: BlockPlan, arrivals: np.ndarray, level: float) -> tuple[np.ndarray, float]:
         """Return latencies of requests that are put together, and the time of a call for each of them."""
@@ -195,6 +206,7 @@ class SimulatedExecutor:
         interrupt_at: int | None = None,
         cpu: Callable[[Config], float] = lambda config: 1.0,
         peak_bytes: Callable[[Config], float] = lambda config: 60e6,
+        calls_to_peak: int = 0,
         draw_services: Services = lambda rng, level, n_calls: np.full(n_calls, level),
         memory_bytes: float = math.inf,
         gpu_bytes: Callable[[Config], int] = lambda config: 0,
@@ -224,6 +236,8 @@ class SimulatedExecutor:
         self.interrupt_at = interrupt_at
         self.cpu = cpu
         self.peak_bytes = peak_bytes
+        self.calls_to_peak = calls_to_peak
+        self.fills_memory = False
         self.draw_services = draw_services
         self.memory_bytes = memory_bytes
         self.gpu_bytes = gpu_bytes

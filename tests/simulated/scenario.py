@@ -95,6 +95,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         quota: CPU quota in CPUs; None without one.
         memory_bytes: Free memory.
         peak_bytes: Memory of a worker with the default.
+        calls_to_peak: Calls after which a worker has seen all inputs, and has this memory; before, it has less.
         allocators: Names of installed allocators.
         call_ms: Duration of a call with the default, in ms.
         item_share: Duration of each further item of a batch, as a share of that of the first.
@@ -118,6 +119,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     quota: float | None = None
     memory_bytes: int = 8_000_000_000
     peak_bytes: int = 60_000_000
+    calls_to_peak: int = 0
     allocators: tuple[str, ...] = ()
     call_ms: float = 1.0
     item_share: float = 0.5
@@ -209,6 +211,7 @@ class SimulatedWorkers(SimulatedExecutor):
             interrupt_at=scenario.interrupt_at,
             cpu=scenario.find_cpus,
             peak_bytes=scenario.find_peak_bytes,
+            calls_to_peak=scenario.calls_to_peak,
         )
         self.runtime = scenario.runtime
         self.reference = ReferenceOutputs(path=Path(), compare_values=True)
@@ -334,6 +337,7 @@ def list_replacements(scenario: Scenario) -> dict[Callable[..., Any], Callable[.
     def open_simulated_workers(model: ModelInfo, feed: Feed, *others: Any, **options: Any) -> SimulatedWorkers:
         workers = SimulatedWorkers(scenario, scenario.models.get(Path(model.path).name, 1.0))
         workers.n_cases = feed.n_cases
+        workers.fills_memory = options.get("memory_callers", 0) > 0
         return workers
 
     def open_simulated_programs(task: Any, models: Any, runtime: Runtime, *others: Any, **options: Any) -> Any:
