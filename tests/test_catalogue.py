@@ -311,6 +311,7 @@ class TestCompleteness:
         names = {name for name in KNOBS if name.startswith(("optimization.", "session.qdq"))}
         assert names < of_graphs
         assert of_graphs - names == {
+            "graph_optimization_level",
             "session.graph_optimizations_loop_level",
             "session.disable_aot_function_inlining",
             "session.disable_quant_qdq",
@@ -320,7 +321,7 @@ class TestCompleteness:
             "session.x64quantprecision",
             "session.enable_dq_matmulnbits_fusion",
         }
-        assert {KNOBS[name].where for name in of_graphs} == {"session_config"}
+        assert {KNOBS[name].where for name in of_graphs} == {"session_options", "session_config"}
 
     def test_numerics(self) -> None:
         found = {knob.id for knob in KNOBS.values() if knob.numerics and not knob.provider}

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.chaos import FAILING, LANDSCAPE, ChaoticExecutor, fail_launches, report
 from benchmarks.landscape import load_landscape, recorded_paths
 from benchmarks.replay import ReplayExecutor
-from ortune.knobs import DEFAULT
+from ortune import Config
 from ortune.worker import BlockPlan, Failure
 from tests.conftest import long_params
 
@@ -21,7 +21,7 @@ def test_a_fifth_of_the_launches_fails_in_every_way() -> None:
     executor = ChaoticExecutor(ReplayExecutor(landscape), FAILING, 0)
     kinds = Counter[str]()
     for _ in range(500):
-        (answer,) = executor.launch([DEFAULT], deadline_s=9)
+        (answer,) = executor.launch([Config()], deadline_s=9)
         blocks = [answer if isinstance(answer, Failure) else answer.measure(PLAN) for _ in range(6)]
         kinds.update(
             {f"{block.kind} in {block.stage}" for block in blocks[-1:] + blocks[:5] if isinstance(block, Failure)}

@@ -15,10 +15,9 @@ import numpy as np
 import psutil
 import pytest
 
-from ortune import MeasureError, read_record
+from ortune import Config, MeasureError, read_record
 from ortune.doctor.optimized_graph import OptimizeRequest, optimize_in_child
 from ortune.export import export
-from ortune.knobs import DEFAULT
 from ortune.measure.block_runner import MAX_JUMPS_IN_A_ROW, BlockRunner
 from ortune.profile.run import prepare_folder
 from ortune.record.files import check_writable, write_atomically
@@ -255,12 +254,12 @@ def test_onnxruntime_leaves_no_files(folder: Path, monkeypatch: pytest.MonkeyPat
     if given:
         monkeypatch.setenv("ORT_DISABLE_TELEMETRY", given)  # whoever sets it decides, but nothing stays in TMPDIR
     with make_executor() as executor:
-        (live,) = executor.launch([DEFAULT], deadline_s=60)
+        (live,) = executor.launch([Config()], deadline_s=60)
         assert not isinstance(live, Failure)
         assert psutil.Process(live.pid).environ()["ORT_DISABLE_TELEMETRY"] == (given or "1")  # type: ignore[attr-defined]
     if not given:
         assert read_installed_runtime()
-        assert find_provider_fault(DEFAULT) == ""
+        assert find_provider_fault(Config()) == ""
     with OwnedFolder() as owned:
         request = OptimizeRequest(model_path=str(TINY_CNN), model_bytes=1000, folder=str(owned.path))
         assert not isinstance(optimize_in_child(request), Failure)
@@ -339,7 +338,7 @@ class TestClocks:
     @pytest.mark.parametrize("n_jumps", [1, MAX_JUMPS_IN_A_ROW - 1, MAX_JUMPS_IN_A_ROW])
     def test_a_block_with_a_jump_is_thrown_away(self, n_jumps: int) -> None:
         executor = SimulatedExecutor(lambda config: 1e6)
-        (live,) = executor.launch([DEFAULT], deadline_s=1)
+        (live,) = executor.launch([Config()], deadline_s=1)
         assert isinstance(live, SimulatedLive)
         runner = BlockRunner(executor, np.random.default_rng(0))
         measure = live.measure

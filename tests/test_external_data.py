@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ortune import ModelError, Record, UsageError
+from ortune import Config, ModelError, Record, UsageError
 from ortune.export import export
-from ortune.knobs import DEFAULT
 from ortune.model import ModelFile, compute_digest, hash_data_file, read_model
 from ortune.model.data_files import locate_data_file
 from ortune.model.graph import read_graph
@@ -45,7 +44,7 @@ def save(folder: Path, location: str = "weights.bin") -> Path:
 
 def record_of(path: Path, files: tuple[ModelFile, ...]) -> Record:
     """Return a record that names these files as those of a model."""
-    record = make_record(TINY_CNN, DEFAULT)
+    record = make_record(TINY_CNN, Config())
     digest = compute_digest(files)
     return msgspec.structs.replace(
         record, model=msgspec.structs.replace(record.model, path=str(path), digest=digest, files=files)
@@ -113,7 +112,7 @@ class TestModels:
         path, output = self.make(tmp_path, location), tmp_path / "out" / "model.onnx"
         output.parent.mkdir()
         with pytest.raises(ModelError, match="as a file with external data, which is"):
-            export(target, make_record(TINY_CNN, DEFAULT), str(path), "r.json", output)
+            export(target, make_record(TINY_CNN, Config()), str(path), "r.json", output)
         assert [*output.parent.iterdir()] == []
 
     def test_commands(self, location: str, tmp_path: Path) -> None:
@@ -166,7 +165,7 @@ class TestRecords:
 
 class TestEmbedded:
     def export(self, path: Path, output: Path) -> None:
-        export("embedded", make_record(TINY_CNN, DEFAULT), str(path), "r.json", output)
+        export("embedded", make_record(TINY_CNN, Config()), str(path), "r.json", output)
 
     def test_folders_are_kept(self, tmp_path: Path) -> None:
         path = save(tmp_path / "m", "data/weights.bin")
@@ -215,7 +214,7 @@ class TestEmbedded:
 
     def test_variables_of_a_record_do_not_start_a_process(self, tmp_path: Path) -> None:
         """An export of the optimized model once ran a library that the record named."""
-        config = msgspec.structs.replace(DEFAULT, environment={"PYTHONPATH": str(tmp_path / "evil")})
+        config = msgspec.structs.replace(Config(), environment={"PYTHONPATH": str(tmp_path / "evil")})
         (tmp_path / "evil").mkdir()
         (tmp_path / "evil" / "sitecustomize.py").write_text(f"open({str(tmp_path / 'pwned')!r}, 'w')")
         export("ort", make_record(TINY_CNN, config), str(TINY_CNN), "r.json", tmp_path / "out.onnx")

@@ -24,7 +24,6 @@ from ortune.fleet.status import read_status
 from ortune.fleet.verify import SharedVerification, share_verification
 from ortune.gates.sides import read_side
 from ortune.host import HostClass, read_host
-from ortune.knobs import DEFAULT
 from ortune.measure.comparison import Row
 from ortune.record.files import encode_record, read_records
 from ortune.storage import (
@@ -118,7 +117,7 @@ class TestNames:
         evidence = pool_proofs([make_proof("a"), make_proof("b")])
         more = msgspec.structs.replace(record, evidence=msgspec.structs.replace(record.evidence, hosts=evidence))
         assert digest_claim(more) == digest_claim(record)
-        assert digest_claim(msgspec.structs.replace(record, config=DEFAULT)) != digest_claim(record)
+        assert digest_claim(msgspec.structs.replace(record, config=Config())) != digest_claim(record)
 
     def test_the_background_load_is_part_of_the_claim(self, record: Record) -> None:
         beside = msgspec.structs.replace(record.workload, background_load=BackgroundProgram.of("stress --cpu 1"))
@@ -254,7 +253,7 @@ class TestSharing:
         comparison = BenchResult(
             objective="p50",
             rows=(
-                Row(name="default", config=DEFAULT),
+                Row(name="default", config=Config()),
                 Row(name="tuned", config=record.config, speedup=here, failure=failure),
             ),
             calls_needed=10,
@@ -353,7 +352,7 @@ class TestStatus:
         prove(location, record, *[make_proof(f"n{n}", 1.3 + n / 50, contended=n == 1) for n in range(3)])
         study = SharedStudy(location, {"model_name": "m.onnx", "host_name": "Zen 9"})
         study.announce(NodeState(node="n7", worker="w", stage="racing", n_measured=4, sigma=0.02, unfit="too noisy"))
-        for number, (config, ratio) in enumerate([(DEFAULT, -0.9), (ONE_THREAD, -0.5)]):
+        for number, (config, ratio) in enumerate([(Config(), -0.9), (ONE_THREAD, -0.5)]):
             measurement = Measurement(
                 id=f"w:{number}",
                 node="n7",

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from ortune import Config, Goal, Load, MeasureError, Objective
-from ortune.knobs import DEFAULT
 from ortune.measure.bench import compare
 from ortune.measure.block_plan import (
     MIN_LAUNCHES,
@@ -74,7 +73,7 @@ def orders_of(run: PairedRun) -> list[list[list[int]]]:
 @pytest.mark.parametrize("objective", ["p50", "load-time"])
 def test_sessions_are_created_in_blocks_for_an_objective_or_a_limit(objective: Objective) -> None:
     """Those that are created while others are would seem to be several times as slow."""
-    (live,) = SimulatedExecutor(lambda config: 1e6).launch([DEFAULT], deadline_s=1)
+    (live,) = SimulatedExecutor(lambda config: 1e6).launch([Config()], deadline_s=1)
     assert not isinstance(live, Failure)
     block = live.measure(BLOCK)
     assert not isinstance(block, Failure)
@@ -85,22 +84,22 @@ def test_sessions_are_created_in_blocks_for_an_objective_or_a_limit(objective: O
 
 def test_each_side_is_the_first_to_start_in_turn() -> None:
     executor = SimulatedExecutor(lambda config: 1e6)
-    measure(executor, make_sides(DEFAULT, ONE_THREAD, TWO_THREADS))
+    measure(executor, make_sides(Config(), ONE_THREAD, TWO_THREADS))
     first, second, third = (executor.launched[start : start + 3] for start in (0, 3, 6))
-    assert first == [DEFAULT, ONE_THREAD, TWO_THREADS]
-    assert second == [ONE_THREAD, TWO_THREADS, DEFAULT]
-    assert third == [TWO_THREADS, DEFAULT, ONE_THREAD]
+    assert first == [Config(), ONE_THREAD, TWO_THREADS]
+    assert second == [ONE_THREAD, TWO_THREADS, Config()]
+    assert third == [TWO_THREADS, Config(), ONE_THREAD]
 
 
 def test_every_second_round_has_the_reverse_order() -> None:
-    run = measure(SimulatedExecutor(lambda config: 1e6), make_sides(DEFAULT, ONE_THREAD, TWO_THREADS), rounds=6)
+    run = measure(SimulatedExecutor(lambda config: 1e6), make_sides(Config(), ONE_THREAD, TWO_THREADS), rounds=6)
     for orders in orders_of(run):
         assert orders[1::2] == [order[::-1] for order in orders[::2]]
     assert len({tuple(order) for orders in orders_of(run) for order in orders[::2]}) > 2
 
 
 def test_a_fixed_order_alternates_between_launches() -> None:
-    run = measure(SimulatedExecutor(lambda config: 1e6), make_sides(DEFAULT, ONE_THREAD, TWO_THREADS), order=alternate)
+    run = measure(SimulatedExecutor(lambda config: 1e6), make_sides(Config(), ONE_THREAD, TWO_THREADS), order=alternate)
     down, up = [2, 1, 0], [0, 1, 2]
     assert orders_of(run) == [[down, up, down, up], [up, down, up, down], [down, up, down, up]]
 
@@ -117,7 +116,7 @@ def test_sides_are_launched_together_unless_load_times_are_compared() -> None:
     for creations_ns, groups in ((0, [3, 3]), (50_000_000, [1] * 6)):
         executor = Counting(lambda config: 1e6)
         executor.groups = []
-        run = PairedRun(make_sides(DEFAULT, ONE_THREAD, TWO_THREADS), Load())
+        run = PairedRun(make_sides(Config(), ONE_THREAD, TWO_THREADS), Load())
         runner = BlockRunner(executor, np.random.default_rng(0))
         runner.load_deadline_s = 10
         block = msgspec.structs.replace(BLOCK, creations_ns=creations_ns)
@@ -129,23 +128,23 @@ def test_sides_are_launched_together_unless_load_times_are_compared() -> None:
 
 def test_a_required_side_that_fails_leaves_no_other_side_live() -> None:
     executor = SimulatedExecutor(
-        lambda config: 1e6, fails_to_launch=lambda config: BROKEN if config == DEFAULT else None
+        lambda config: 1e6, fails_to_launch=lambda config: BROKEN if config == Config() else None
     )
     with pytest.raises(MeasureError, match="bad_alloc"):
-        measure(executor, make_sides(DEFAULT, ONE_THREAD))
+        measure(executor, make_sides(Config(), ONE_THREAD))
     assert not executor.live
 
 
 def test_each_side_is_launched_by_its_executor() -> None:
     base, head = (SimulatedExecutor(lambda config: 1e6) for _ in range(2))
-    measure(base, make_sides(DEFAULT, ONE_THREAD, DEFAULT), launches=1, executors=(base, head, base))
-    assert base.launched == [DEFAULT, DEFAULT]
+    measure(base, make_sides(Config(), ONE_THREAD, Config()), launches=1, executors=(base, head, base))
+    assert base.launched == [Config(), Config()]
     assert head.launched == [ONE_THREAD]
 
 
 def test_a_side_that_fails_is_dropped() -> None:
     executor = SimulatedExecutor(lambda config: 1e6, dies_when_measured=[ONE_THREAD])
-    run = measure(executor, make_sides(DEFAULT, ONE_THREAD, TWO_THREADS))
+    run = measure(executor, make_sides(Config(), ONE_THREAD, TWO_THREADS))
     assert list(run.failures) == [1]
     assert run.n_rounds == 12
     assert executor.launched.count(ONE_THREAD) == MAX_FIRST_FAILURES
@@ -153,21 +152,23 @@ def test_a_side_that_fails_is_dropped() -> None:
 
 def test_it_ends_when_only_the_baseline_is_left() -> None:
     executor = SimulatedExecutor(lambda config: 1e6, fails_to_launch=lambda c: BROKEN if c == ONE_THREAD else None)
-    run = measure(executor, make_sides(DEFAULT, ONE_THREAD))
+    run = measure(executor, make_sides(Config(), ONE_THREAD))
     assert run.failures == {1: BROKEN}
     assert run.n_rounds == 1
 
 
-@pytest.mark.parametrize(("failing", "name"), [(DEFAULT, "Side 0"), (ONE_THREAD, "Side 1")])
+@pytest.mark.parametrize(("failing", "name"), [(Config(), "Side 0"), (ONE_THREAD, "Side 1")])
 def test_a_required_side_that_fails_is_an_error(failing: Config, name: str) -> None:
     executor = SimulatedExecutor(lambda config: 1e6, dies_when_measured=[failing])
     with pytest.raises(MeasureError, match=f"{name} worked at first and then failed"):
-        measure(executor, make_sides(DEFAULT, ONE_THREAD, is_required=True))
+        measure(executor, make_sides(Config(), ONE_THREAD, is_required=True))
     assert not executor.live
 
 
 def test_quiet_and_contended_rounds_are_not_mixed() -> None:
-    run = measure(SimulatedExecutor(lambda config: 1e6, contended_share=0.4), make_sides(DEFAULT, ONE_THREAD), rounds=8)
+    run = measure(
+        SimulatedExecutor(lambda config: 1e6, contended_share=0.4), make_sides(Config(), ONE_THREAD), rounds=8
+    )
     n_quiet = sum(not each.contended for launch in run.launches for each in launch)
     assert 12 <= n_quiet < 24
     selected = run.in_one_regime()
@@ -178,13 +179,13 @@ def test_quiet_and_contended_rounds_are_not_mixed() -> None:
 
 
 def test_on_a_busy_host_contended_rounds_count() -> None:
-    run = measure(SimulatedExecutor(lambda config: 1e6, contended_share=1.0), make_sides(DEFAULT, ONE_THREAD))
+    run = measure(SimulatedExecutor(lambda config: 1e6, contended_share=1.0), make_sides(Config(), ONE_THREAD))
     assert run.in_one_regime().contended
     assert run.in_one_regime().n_rounds == run.n_rounds
 
 
 def open_simulated(executor: SimulatedExecutor, *, n_sides: int = 2, free_bytes: int | None = None) -> OpenComparison:
-    (live,) = executor.launch([DEFAULT], deadline_s=1)
+    (live,) = executor.launch([Config()], deadline_s=1)
     assert not isinstance(live, Failure)
     return start_comparison(executor, live, Goal(), first_launch_s=0.2, n_sides=n_sides, free_bytes=free_bytes)
 
@@ -250,7 +251,7 @@ class TestOneAtATime:
 
     def test_never_more_than_one_is_live(self) -> None:
         executor = self.executor()
-        run = self.measure(executor, make_sides(DEFAULT, ONE_THREAD, TWO_THREADS))
+        run = self.measure(executor, make_sides(Config(), ONE_THREAD, TWO_THREADS))
         assert (executor.most_live, executor.n_starved) == (1, 0)
         assert [len(launch) for launch in run.launches] == [3, 3, 3, 3]
         assert all(len(each.blocks) == 3 for launch in run.launches for each in launch)
@@ -258,20 +259,20 @@ class TestOneAtATime:
 
     def test_every_second_launch_has_the_reverse_order(self) -> None:
         executor = self.executor()
-        self.measure(executor, make_sides(DEFAULT, ONE_THREAD, TWO_THREADS), launches=8)
+        self.measure(executor, make_sides(Config(), ONE_THREAD, TWO_THREADS), launches=8)
         orders = [executor.launched[start : start + 3] for start in range(0, 24, 3)]
         assert orders[1::2] == [each[::-1] for each in orders[::2]]
         assert len({tuple(config.key for config in each) for each in orders[::2]}) > 1
         fixed = self.executor()
-        self.measure(fixed, make_sides(DEFAULT, ONE_THREAD), order=alternate)
-        there, back = [DEFAULT, ONE_THREAD], [ONE_THREAD, DEFAULT]
+        self.measure(fixed, make_sides(Config(), ONE_THREAD), order=alternate)
+        there, back = [Config(), ONE_THREAD], [ONE_THREAD, Config()]
         assert fixed.launched == [*back, *there, *back, *there]
 
     def test_drift_cancels(self) -> None:
         """The host becomes slower by 5 % from one side to the next."""
         executor = self.executor(launch_sigma=0.0, block_sigma=0.0)
         executor.latency = lambda config: 1e6 * 1.05 ** len(executor.launched)
-        run = self.measure(executor, make_sides(DEFAULT, ONE_THREAD), launches=8)
+        run = self.measure(executor, make_sides(Config(), ONE_THREAD), launches=8)
         speedup = compute_speedup(run, 1, "mean")
         assert speedup is not None
         assert speedup.estimate == pytest.approx(1, abs=0.01)
@@ -279,7 +280,7 @@ class TestOneAtATime:
 
     def test_a_side_that_fails_is_dropped(self) -> None:
         executor = self.executor(dies_when_measured=[ONE_THREAD])
-        run = self.measure(executor, make_sides(DEFAULT, ONE_THREAD, TWO_THREADS))
+        run = self.measure(executor, make_sides(Config(), ONE_THREAD, TWO_THREADS))
         assert list(run.failures) == [1]
         assert executor.launched.count(ONE_THREAD) == MAX_FIRST_FAILURES
         assert [len(each.blocks) for launch in run.launches for each in launch] == [2] * 12
@@ -288,7 +289,7 @@ class TestOneAtATime:
     def test_it_ends_when_only_the_baseline_is_left(self) -> None:
         run = self.measure(
             self.executor(fails_to_launch=lambda c: BROKEN if c == ONE_THREAD else None),
-            make_sides(DEFAULT, ONE_THREAD),
+            make_sides(Config(), ONE_THREAD),
         )
         assert run.failures == {1: BROKEN}
         assert len(run.launches) == 1
@@ -297,12 +298,12 @@ class TestOneAtATime:
     def test_a_required_side_that_fails_is_an_error(self) -> None:
         executor = self.executor(dies_when_measured=[ONE_THREAD])
         with pytest.raises(MeasureError, match="Side 1 worked at first and then failed"):
-            self.measure(executor, make_sides(DEFAULT, ONE_THREAD, is_required=True))
+            self.measure(executor, make_sides(Config(), ONE_THREAD, is_required=True))
         assert not executor.live
 
     def test_no_launch_begins_that_would_end_too_late(self) -> None:
         executor = self.executor(launch_s=4.0)
-        run = self.measure(executor, make_sides(DEFAULT, ONE_THREAD), launches=None, end_s=40, stop_within_launch=True)
+        run = self.measure(executor, make_sides(Config(), ONE_THREAD), launches=None, end_s=40, stop_within_launch=True)
         assert len(run.launches) == 4
         assert executor.now_s() <= 40
 
@@ -320,7 +321,7 @@ class TestOneAtATime:
     def test_rounds_of_fresh_candidates(self) -> None:
         executor = self.executor()
         runner = BlockRunner(executor, np.random.default_rng(0))
-        lives = {position: FreshCandidate(runner, config) for position, config in enumerate((DEFAULT, ONE_THREAD))}
+        lives = {position: FreshCandidate(runner, config) for position, config in enumerate((Config(), ONE_THREAD))}
         measured = next(runner.measure_rounds(lives, lambda: BLOCK))
         assert measured.blocks.keys() == measured.loads_ns.keys() == {0, 1}
         assert (executor.most_live, len(executor.launched)) == (1, 2)
@@ -328,9 +329,9 @@ class TestOneAtATime:
 
     def test_bench(self) -> None:
         executor = self.executor(launch_s=1.0)
-        executor.latency = lambda config: 1e6 if config == DEFAULT else 8e5
+        executor.latency = lambda config: 1e6 if config == Config() else 8e5
         opened = open_simulated(executor, free_bytes=1_500_000_000)
-        comparison = compare(opened, make_sides(DEFAULT, ONE_THREAD), budget_s=60)
+        comparison = compare(opened, make_sides(Config(), ONE_THREAD), budget_s=60)
         assert (executor.most_live, executor.n_starved) == (1, 0)
         assert comparison.noise.one_at_a_time
         speedup = comparison.rows[1].speedup
@@ -373,13 +374,13 @@ def test_the_workers_of_two_programs_share_the_memory(monkeypatch: pytest.Monkey
         base, head = opened.executors
         usual_bytes = opened.calibration.peak_bytes
         limits.clear()
-        run = PairedRun(make_sides(*[DEFAULT] * 4), Load(), executors=(base, head, base, head))
+        run = PairedRun(make_sides(*[Config()] * 4), Load(), executors=(base, head, base, head))
         run.measure(opened.runner, RunPlan(block=BLOCK, launches=2, rounds=1), end_s=math.inf)
         # Each leaves room for the three others, no matter which executor launches it, and which is launched first.
         assert limits == [1_600_000_000 - 3 * usual_bytes] * 8
         limits.clear()
-        (alone,) = opened.runner.launch([DEFAULT], head)
-        (beside,) = opened.runner.launch([DEFAULT], base)
+        (alone,) = opened.runner.launch([Config()], head)
+        (beside,) = opened.runner.launch([Config()], base)
         assert limits == [1_600_000_000, 1_600_000_000 - usual_bytes]
         for live in (alone, beside):
             assert not isinstance(live, Failure)
@@ -389,7 +390,7 @@ def test_the_workers_of_two_programs_share_the_memory(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(("name", "expected"), [("p50", 1.02), ("mean", 0.816), ("throughput", 0.816), ("cpu", 0.816)])
 def test_rare_stalls_count_in_totals(name: Objective, expected: float) -> None:
     """One block of sixteen is stalled five times: a typical call is 1.02 times as fast, and all calls take longer."""
-    run = PairedRun(make_sides(DEFAULT, ONE_THREAD), Load())
+    run = PairedRun(make_sides(Config(), ONE_THREAD), Load())
     run.launches = [
         [make_round(1e6, (5e6 if step == launch else 1e6) / 1.02) for step in range(16)] for launch in range(5)
     ]
@@ -433,7 +434,7 @@ class TestPercentilesOfFewCalls:
     def run(self, bulk: float, share: float, factor: float, n_launches: int = 48) -> PairedRun:
         """Return a run whose second side takes `bulk` times as long, and a share of its calls `factor` times more."""
         rng = np.random.default_rng(3)
-        run = PairedRun(make_sides(DEFAULT, ONE_THREAD), Load())
+        run = PairedRun(make_sides(Config(), ONE_THREAD), Load())
         for _ in range(n_launches):
             base = rng.lognormal(math.log(1e6), 0.03, 32)
             side = bulk * rng.lognormal(math.log(1e6), 0.03, 32) * np.where(rng.random(32) < share, factor, 1.0)
@@ -463,7 +464,7 @@ class TestPercentilesOfFewCalls:
         kept = []
         for seed in range(40):
             rng = np.random.default_rng(seed)
-            run = PairedRun(make_sides(DEFAULT, ONE_THREAD), Load())
+            run = PairedRun(make_sides(Config(), ONE_THREAD), Load())
             for _ in range(n_launches):
                 calls = rng.lognormal(math.log(10e6), 0.02, n_calls)
                 calls[rng.random(n_calls) < 0.011] = 100e6
@@ -481,7 +482,7 @@ class TestPercentilesOfFewCalls:
 class TestTwoSpeeds:
     def run(self, factors: Sequence[float]) -> PairedRun:
         """Return a run whose second side takes a multiple of the usual time, in turn."""
-        run = PairedRun(make_sides(DEFAULT, ONE_THREAD), Load())
+        run = PairedRun(make_sides(Config(), ONE_THREAD), Load())
         rng = np.random.default_rng(0)
         for launch in range(6):
             rounds = []

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from ortune import Config, Deployment
 from ortune.host import Core, Host, NumaNode, ProcessPlacement, place_processes
 from ortune.host.placement import list_nodes, list_units
-from ortune.knobs import DEFAULT
 from ortune.measure.open import find_cpus
 from ortune.planning.space import make_deployment_space
 from ortune.workload import make_load
@@ -159,7 +158,7 @@ def test_loads_that_are_pinned_are_placed() -> None:
 
 
 def test_deployments_are_placed() -> None:
-    space = make_deployment_space(FOUR_NODES, DEFAULT)
+    space = make_deployment_space(FOUR_NODES, Config())
     first = space.list_first()
     titles = {each.placement.title for each in first if each.placement}
     assert titles == {"pinned apart within nodes", "pinned apart on 2 nodes each"}

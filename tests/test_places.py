@@ -12,7 +12,6 @@ import pytest
 
 from ortune import BenchResult, Config, Load
 from ortune.host import read_host
-from ortune.knobs import DEFAULT
 from ortune.measure.comparison import Comparison, Noise, Row
 from ortune.record.files import read_trials
 from ortune.record.schema import RECORD_SCHEMA
@@ -122,7 +121,7 @@ def test_pool_threads_run_where_they_are_pinned(clients: int) -> None:
 
 def test_a_search_keeps_where_threads_ran() -> None:
     place = CpuPlace(cpu=1, pool_ns=2, calls_ns=3)
-    row = Row(name="x", config=DEFAULT, session=SessionInfo(load_ns=1, providers=()), places=(place,))
+    row = Row(name="x", config=Config(), session=SessionInfo(load_ns=1, providers=()), places=(place,))
     noise = Noise(n_blocks=0, n_contended=0, n_repeated=0, regime="quiet")
     comparison = Comparison(objective="p50", rows=(row,), calls_needed=1, noise=noise)
     sessions = list_sessions(comparison)
@@ -137,7 +136,7 @@ def test_a_search_keeps_where_threads_ran() -> None:
         usable=(0,),
     )
     trials = decode_trials(encode_trials(Trials(header=header, trials=(), sessions=sessions)))
-    found = trials.find_session(DEFAULT)
+    found = trials.find_session(Config())
     assert found
     assert found.places == (place,)
     earlier = read_trials(SEARCH).sessions

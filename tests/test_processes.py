@@ -21,7 +21,6 @@ import pytest
 from benchmarks.simulated_clock import SimulatedClock
 from ortune import Config, Goal, Load, Record, Tolerance, UsageError, read_record
 from ortune.errors import spell_as_flag
-from ortune.knobs import DEFAULT
 from ortune.measure.block_runner import BlockRunner
 from ortune.measure.figures import compute_figure, compute_worst_percentile
 from ortune.measure.open import check_processes, open_comparison, prepare_comparison
@@ -358,7 +357,7 @@ class TestWorkers:
             group.close()
 
     def test_groups_are_suspended_and_resumed_as_one(self, executor: ProcessExecutor) -> None:
-        groups = [require_group(each) for each in executor.launch([DEFAULT, ONE_THREAD], deadline_s=60)]
+        groups = [require_group(each) for each in executor.launch([Config(), ONE_THREAD], deadline_s=60)]
         try:
             for worker in (worker for group in groups for worker in group.workers):
                 wait_for_status(worker.pid, {psutil.STATUS_STOPPED})
@@ -375,7 +374,7 @@ class TestWorkers:
         assert all(has_ended(worker) for group in groups for worker in group.workers)
 
     def test_if_one_process_dies_the_group_fails(self, executor: ProcessExecutor) -> None:
-        group = require_group(launch(executor, DEFAULT))
+        group = require_group(launch(executor, Config()))
         os.kill(group.workers[1].pid, signal.SIGKILL)
         failure = group.measure(PLAN)
         assert failure == Failure(kind="crash", stage="measure", message="one of 2 processes: ended by SIGKILL")
@@ -384,7 +383,7 @@ class TestWorkers:
 
     def test_a_group_whose_process_died_is_launched_again(self, executor: ProcessExecutor) -> None:
         runner = BlockRunner(executor, np.random.default_rng(1))
-        (live,) = runner.launch([DEFAULT])
+        (live,) = runner.launch([Config()])
         assert not isinstance(live, Failure)
         try:
             assert isinstance(live.measure(PLAN), Block)
@@ -402,7 +401,7 @@ class TestWorkers:
     def test_a_group_that_fails_to_load_is_a_value(
         self, faulty_executor: ProcessExecutor, config: Config, kind: str
     ) -> None:
-        failure, works = faulty_executor.launch([config, DEFAULT], deadline_s=60)
+        failure, works = faulty_executor.launch([config, Config()], deadline_s=60)
         assert isinstance(failure, Failure)
         assert failure.kind == kind
         assert failure.message.startswith("one of 2 processes: ")
@@ -430,7 +429,7 @@ class TestWorkers:
             "main(Session)\n"
         )
         with make_executor((sys.executable, "-P", str(program))) as executor:
-            group = require_group(launch(executor, DEFAULT))
+            group = require_group(launch(executor, Config()))
             failure = group.measure(msgspec.structs.replace(PLAN, deadline_s=1))
         assert failure == Failure(kind="timeout", stage="measure", message="one of 2 processes: no reply within 1 s")
 
@@ -448,7 +447,7 @@ class TestWorkers:
         setup = prepare_comparison(str(TINY_CNN), Goal(load=TWO, objectives=("throughput",)), InputOptions())
         with open_comparison(setup) as opened:
             assert opened.runner.memory.usual_bytes == opened.calibration.peak_bytes // 2
-            (live,) = opened.runner.launch([DEFAULT])
+            (live,) = opened.runner.launch([Config()])
             assert not isinstance(live, Failure)
             assert len(require_group(live._live).workers) == 2
             live.close()

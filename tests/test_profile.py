@@ -18,7 +18,6 @@ from rich.console import Console
 
 from ortune import Config, InputsError, MeasureError, ModelError, RecordError, UsageError, read_record
 from ortune.console.profile import make_ops_table, show_profile
-from ortune.knobs import DEFAULT
 from ortune.options import make_request
 from ortune.profile.run import ConfigProfile, Profile, choose_inputs, count_sizes, profile
 from ortune.profile.trace import Breakdown, EventArguments, TraceEvent, break_down, read_trace, split_runs
@@ -263,7 +262,7 @@ def test_inputs_are_those_of_the_record_with_the_seed_of_the_user() -> None:
 def test_which_of_several_sizes_is_profiled(n_sizes: int) -> None:
     breakdown = break_down(split_runs([node("Conv", 1, 40), executed(0, 90), run(0, 100)]))
     inputs = {"x": InputData(dtype="int64", shapes=((1, 8),), origin="random")}
-    configs = (ConfigProfile(name="default", config=DEFAULT, breakdown=breakdown),)
+    configs = (ConfigProfile(name="default", config=Config(), breakdown=breakdown),)
     output = io.StringIO()
     console = Console(file=output, width=100)
     show_profile(console, Profile(model="m.onnx", inputs=inputs, configs=configs, n_sizes=n_sizes))
@@ -279,7 +278,7 @@ def test_a_config_is_compared_with_the_default(tmp_path: Path) -> None:
     record = make_record(TINY_CNN, config)
     found = profile(ProfileRequest(model=str(TINY_CNN), config=record, runs=3, output=tmp_path / "p"))
     default, tuned = found.configs
-    assert (default.name, default.config, tuned.name, tuned.config) == ("default", DEFAULT, "tuned", config)
+    assert (default.name, default.config, tuned.name, tuned.config) == ("default", Config(), "tuned", config)
     assert default.breakdown is not None
     assert tuned.breakdown is not None
     # The basic level does not fuse Relu into convolutions.

@@ -13,7 +13,6 @@ import pytest
 
 from ortune import Config
 from ortune.apply.inside.hook import SESSIONS_FILE
-from ortune.knobs import DEFAULT
 from ortune.model import compute_digest, read_model
 from ortune.options import make_request
 from ortune.program.applied import NO_SESSION, find_others, find_untuned
@@ -98,7 +97,7 @@ class TestRuns:
 
     def test_a_run_without_settings_notes_nothing(self) -> None:
         with OwnedFolder() as folder:
-            run, printed = self.run(folder, DEFAULT, TINY_CNN)
+            run, printed = self.run(folder, Config(), TINY_CNN)
             assert printed.split() == ["0"]
             assert {each.name for each in run.folder.iterdir()} <= {"stdout", "stderr", SESSIONS_FILE}
 

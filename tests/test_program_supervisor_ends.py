@@ -15,8 +15,7 @@ import msgspec
 import psutil
 import pytest
 
-from ortune import HostError
-from ortune.knobs import DEFAULT
+from ortune import Config, HostError
 from ortune.measure.open import OpenComparison
 from ortune.options import make_request
 from ortune.program import prepare as preparing
@@ -161,7 +160,7 @@ def opened(request: pytest.FixtureRequest) -> OpenComparison:
 @pytest.mark.parametrize("opened", ONE_WAY, indirect=True)
 def test_a_candidate_is_measured_again(opened: OpenComparison) -> None:
     (executor,) = opened.executors
-    (live,) = executor.launch([DEFAULT], deadline_s=60)
+    (live,) = executor.launch([Config()], deadline_s=60)
     assert not isinstance(live, Failure)
     assert isinstance(live.measure(PLAN), Block)
     for each in find_supervisors():
@@ -171,7 +170,7 @@ def test_a_candidate_is_measured_again(opened: OpenComparison) -> None:
     assert failure.is_sudden
     assert failure.message == SUPERVISOR_ENDED
     live.close()
-    (again,) = executor.launch([DEFAULT], deadline_s=60)
+    (again,) = executor.launch([Config()], deadline_s=60)
     assert not isinstance(again, Failure)
     assert isinstance(again.measure(PLAN), Block)
 
@@ -179,7 +178,7 @@ def test_a_candidate_is_measured_again(opened: OpenComparison) -> None:
 @pytest.mark.parametrize("opened", list(WAYS), indirect=True)
 def test_a_search_goes_on(opened: OpenComparison) -> None:
     """A search launches the program again."""
-    (live,) = opened.runner.launch([DEFAULT])
+    (live,) = opened.runner.launch([Config()])
     assert not isinstance(live, Failure)
     for each in find_supervisors():
         each.kill()
@@ -190,7 +189,7 @@ def test_a_search_goes_on(opened: OpenComparison) -> None:
 def test_a_block_whose_program_was_lost_is_no_block(calls: OpenComparison) -> None:
     """CPU time of the program is not known then."""
     (executor,) = calls.executors
-    (live,) = executor.launch([DEFAULT], deadline_s=60)
+    (live,) = executor.launch([Config()], deadline_s=60)
     assert not isinstance(live, Failure)
     (supervisor,) = find_supervisors()
     timer = threading.Timer(0.3, supervisor.kill)
@@ -204,12 +203,12 @@ def test_a_block_whose_program_was_lost_is_no_block(calls: OpenComparison) -> No
 def test_a_server_that_ends_while_it_answers(server: OpenComparison, monkeypatch: pytest.MonkeyPatch) -> None:
     """That its requests fail is not the reason."""
     monkeypatch.setattr(KilledLoad, "n_left", 1)
-    (live,) = server.runner.launch([DEFAULT])
+    (live,) = server.runner.launch([Config()])
     assert KilledLoad.n_left == 0
     assert not isinstance(live, Failure)
     (executor,) = server.executors
     monkeypatch.setattr(KilledLoad, "n_left", 1)
-    (failure,) = executor.launch([DEFAULT], deadline_s=60)
+    (failure,) = executor.launch([Config()], deadline_s=60)
     assert isinstance(failure, Failure)
     assert failure.message == SUPERVISOR_ENDED
     monkeypatch.setattr(KilledLoad, "n_left", 1)

@@ -9,16 +9,12 @@ from typing import Any
 import onnx
 import pytest
 from onnx import TensorProto, helper
-from typer.testing import CliRunner
 
 import ortune
-from ortune.cli import app
-from ortune.host import Host
-from ortune.knobs import DEFAULT, SpaceOptions, build_space
-from ortune.knobs.twins import list_graph_variants, merge_twins
+from ortune import Config
 from ortune.model import read_model
 from ortune.worker.graphs import digest_graphs
-from tests.conftest import TINY_CNN
+from tests.conftest import TINY_CNN, run_ortune
 from tests.simulated import Effect, Scenario, simulate
 
 LEVEL = "graph_optimization_level"
@@ -28,10 +24,10 @@ TRANSFORMER = dict(zip(LEVELS, "aabbb", strict=True))
 """Graphs as those of many transformers: fusions, but no layouts."""
 
 
-def list_space(model: Path, *options: str) -> dict[str, Any]:
-    result = CliRunner().invoke(app, ["space", str(model), "--json", *options])
-    assert result.exit_code == 0, result.output
-    found: dict[str, Any] = json.loads(result.stdout)
+def list_space(scenario: Scenario, folder: Path, model: Path = TINY_CNN, *options: str) -> dict[str, Any]:
+    done = run_ortune("space", model, "--json", *options, cwd=folder, simulate=scenario)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
     return found
 
 
@@ -39,11 +35,9 @@ def levels_of(found: dict[str, Any]) -> set[str]:
     return {candidate["config"]["session_options"].get(LEVEL, LEVELS[-1]) for candidate in found["candidates"]}
 
 
-def test_twins_are_one_candidate() -> None:
-    with simulate(Scenario()):
-        everything = list_space(TINY_CNN)
-    with simulate(Scenario(graphs=TRANSFORMER)):
-        merged = list_space(TINY_CNN)
+def test_twins_are_one_candidate(tmp_path: Path) -> None:
+    everything = list_space(Scenario(), tmp_path)
+    merged = list_space(Scenario(graphs=TRANSFORMER), tmp_path)
     assert levels_of(everything) == set(LEVELS)
     # The one with the fewest settings, and then the one nearest to the default.
     assert levels_of(merged) == {"ORT_ENABLE_ALL", "ORT_ENABLE_BASIC"}
@@ -55,28 +49,29 @@ def test_twins_are_one_candidate() -> None:
     }
 
 
-def test_a_knob_that_changes_nothing_is_not_tried() -> None:
-    with simulate(Scenario(graphs=dict.fromkeys(LEVELS, "a"))):
-        found = list_space(TINY_CNN)
+def test_a_knob_that_changes_nothing_is_not_tried(tmp_path: Path) -> None:
+    found = list_space(Scenario(graphs=dict.fromkeys(LEVELS, "a")), tmp_path)
     assert levels_of(found) == {"ORT_ENABLE_ALL"}
     assert LEVEL in {skipped["knob"]["name"] for skipped in found["skipped"]}
 
 
-def test_graphs_that_are_not_known_are_not_merged() -> None:
+def test_graphs_that_are_not_known_are_not_merged(tmp_path: Path) -> None:
     known = {level: graph for level, graph in TRANSFORMER.items() if level != "ORT_DISABLE_ALL"}
-    with simulate(Scenario(graphs=known)):
-        assert levels_of(list_space(TINY_CNN)) == {"ORT_ENABLE_ALL", "ORT_ENABLE_BASIC", "ORT_DISABLE_ALL"}
+    found = list_space(Scenario(graphs=known), tmp_path)
+    assert levels_of(found) == {"ORT_ENABLE_ALL", "ORT_ENABLE_BASIC", "ORT_DISABLE_ALL"}
 
 
-def test_what_the_user_asks_for_is_merged_too() -> None:
-    with simulate(Scenario(graphs=TRANSFORMER)):
-        found = list_space(TINY_CNN, "--tune", f"{LEVEL}=ORT_ENABLE_EXTENDED,ORT_ENABLE_BASIC")
-    assert levels_of(found) == {"ORT_ENABLE_ALL", "ORT_ENABLE_BASIC"}
+def test_what_the_user_asks_for_is_merged_too(tmp_path: Path) -> None:
+    given = ("--tune", f"{LEVEL}=ORT_ENABLE_EXTENDED,ORT_ENABLE_BASIC")
+    assert levels_of(list_space(Scenario(graphs=TRANSFORMER), tmp_path, TINY_CNN, *given)) == {
+        "ORT_ENABLE_ALL",
+        "ORT_ENABLE_BASIC",
+    }
 
 
-def test_the_screen_says_what_was_merged() -> None:
-    with simulate(Scenario(graphs=TRANSFORMER)):
-        shown = CliRunner().invoke(app, ["space", str(TINY_CNN)]).stdout
+def test_the_screen_says_what_was_merged(tmp_path: Path) -> None:
+    done = run_ortune("space", TINY_CNN, cwd=tmp_path, simulate=Scenario(graphs=TRANSFORMER))
+    shown = " ".join(done.stdout.split())
     assert "optimization level=enable_layout: the same optimized graph as default" in shown
     assert "before those that are the same program were merged" in shown
 
@@ -99,47 +94,38 @@ def read_trials(folder: Path) -> list[dict[str, Any]]:
     return [row["trial"] for line in lines if "trial" in (row := json.loads(line))]
 
 
-def test_bench_says_which_configs_are_the_same_program() -> None:
+def test_bench_says_which_configs_are_the_same_program(tmp_path: Path) -> None:
     given = [f"{LEVEL}=ORT_ENABLE_EXTENDED", f"{LEVEL}=ORT_ENABLE_BASIC", "intra_op_num_threads=1"]
     options = [text for setting in given for text in ("--set", setting)]
-    with simulate(Scenario(graphs=TRANSFORMER)):
-        shown = CliRunner().invoke(app, ["bench", str(TINY_CNN), *options])
-    assert shown.exit_code == 0, shown.output
-    assert f"{given[0]} is the same program as default" in " ".join(shown.output.split())
-    assert shown.output.count("the same program") == 1
+    done = run_ortune("bench", TINY_CNN, *options, cwd=tmp_path, simulate=Scenario(graphs=TRANSFORMER))
+    assert done.returncode == 0, done.stderr
+    shown = " ".join(done.stdout.split())
+    assert f"{given[0]} is the same program as default" in shown
+    assert shown.count("the same program") == 1
 
 
-def test_a_setting_that_needs_another_one_is_tried_only_with_it(quantized: Path, two_cores: Host) -> None:
-    info = read_model(quantized)
-    space = build_space(two_cores, info, SpaceOptions())
-    needed, needing = "session.disable_quant_qdq", "session.disable_qdq_constant_folding"
-    entries = [candidate.config.session_config for candidate in space.candidates]
-    assert {needed, needing} <= {name for found in entries for name in found}
-    assert all(needed in found for found in entries if needing in found)
+NEEDED, NEEDING = "session.disable_quant_qdq", "session.disable_qdq_constant_folding"
 
 
-def test_combinations_are_merged(quantized: Path, two_cores: Host) -> None:
-    """A combination of settings is tried as fewer settings with the same graph, with all numbers of threads."""
-    space = build_space(two_cores, read_model(quantized), SpaceOptions())
-    variants = list_graph_variants(space)
-    names = ["session.disable_quant_qdq", "session.disable_qdq_constant_folding"]
+def list_entries(scenario: Scenario, folder: Path, model: Path) -> list[dict[str, str]]:
+    """Return the entries of all candidates."""
+    return [candidate["config"]["session_config"] for candidate in list_space(scenario, folder, model)["candidates"]]
 
-    def name_graph(config: ortune.Config) -> str:
-        # Only the first entry changes the graph, and only with some optimizations.
-        level = config.session_options.get(LEVEL, LEVELS[-1])
-        return f"{level} {names[0] in config.session_config and level != LEVELS[0]}"
 
-    merged = merge_twins(space, variants, [name_graph(variant.config) for variant in variants])
-    assert len({name_graph(variant.config) for variant in variants}) == len(list_graph_variants(merged)) == 9
-    configs = [candidate.config for candidate in merged.candidates]
-    assert all(names[1] not in config.session_config for config in configs)
-    assert not any(
-        names[0] in config.session_config and config.session_options.get(LEVEL) == LEVELS[0] for config in configs
-    )
-    # What a user or an earlier search names is found as what is tried.
-    twin = DEFAULT.with_setting("session_config", names[0], "1").with_setting("session_config", names[1], "1")
-    assert (found := merged.find(twin)) and set(found.config.session_config) == {names[0]}
-    assert len(configs) == len({config.key for config in configs})
+def test_a_setting_that_needs_another_one_is_tried_only_with_it(quantized: Path, tmp_path: Path) -> None:
+    entries = list_entries(Scenario(), tmp_path, quantized)
+    assert {NEEDED, NEEDING} <= {name for found in entries for name in found}
+    assert all(NEEDED in found for found in entries if NEEDING in found)
+
+
+def test_combinations_are_merged(quantized: Path, tmp_path: Path) -> None:
+    """A combination of settings is tried as fewer settings with the same graph."""
+    everything = list_space(Scenario(), tmp_path, quantized)["candidates"]
+    scenario = Scenario(graphs=dict(zip(LEVELS, "abcde", strict=True)), idle=frozenset({NEEDING}))
+    merged = list_space(scenario, tmp_path, quantized)["candidates"]
+    assert {NEEDED} < {name for candidate in merged for name in candidate["config"]["session_config"]}
+    kept = [candidate for candidate in everything if NEEDING not in candidate["config"]["session_config"]]
+    assert [candidate["config"] for candidate in merged] == [candidate["config"] for candidate in kept]
 
 
 def make_branches(path: Path) -> Path:
@@ -170,7 +156,7 @@ def make_branches(path: Path) -> Path:
 def test_digests_are_those_of_the_program(tmp_path: Path) -> None:
     """The order of nodes and their names do not count; operators, attributes and shapes do."""
     info = read_model(make_branches(tmp_path / "branches.onnx"))
-    configs = [DEFAULT, DEFAULT, DEFAULT.with_setting("session_options", LEVEL, "ORT_DISABLE_ALL")]
+    configs = [Config(), Config(), Config().with_setting("session_options", LEVEL, "ORT_DISABLE_ALL")]
     first = digest_graphs(info, configs)
     again = digest_graphs(info, configs)
     assert first == again
@@ -181,12 +167,7 @@ def test_digests_are_those_of_the_program(tmp_path: Path) -> None:
 def test_a_model_that_cannot_be_optimized_is_not_merged(tmp_path: Path) -> None:
     info = read_model(make_branches(tmp_path / "branches.onnx"))
     (tmp_path / "branches.onnx").write_bytes(b"")
-    assert digest_graphs(info, [DEFAULT, DEFAULT]) == ("", "")
-
-
-@pytest.fixture
-def two_cores() -> Host:
-    return Scenario().read_host()
+    assert digest_graphs(info, [Config(), Config()]) == ("", "")
 
 
 @pytest.fixture

@@ -42,7 +42,7 @@ CONFIRMATION_SHARE = 0.33
 SMALLEST_CONFIRMATION_SHARE = 0.15
 LARGEST_CONFIRMATION_SHARE = 0.7
 LARGEST_SHARE_FOR_LIMITS = 0.8
-RACING_SHARE = 0.31
+RACING_SHARE = 0.37
 """Share of the budget for confirmation, which is larger if a percentile needs it, most of all if it is that of a limit;
 and racing's share of the rest, with pruning. Screening gets the remaining time."""
 

@@ -32,7 +32,7 @@ CERTAIN_ERRORS = 2.0
 
 MIN_PRUNING_LAUNCHES = 3
 MAX_PRUNING_LAUNCHES = 6
-"""Minimum and maximum number of launches of each comparison."""
+"""Minimum number of launches of each comparison, and number from which no further one is made."""
 
 ERROR_OF_MEDIAN = 1.25
 """Standard error of a median of normal values, as a multiple of that of their mean."""
@@ -85,9 +85,9 @@ class Contribution(msgspec.Struct, frozen=True, kw_only=True):
         return max(self.expected) >= MIN_CONTRIBUTION
 
     @property
-    def is_certain(self) -> bool:
-        """Whether the setting is certain to matter."""
-        return any(
+    def is_known(self) -> bool:
+        """Whether no further launch is necessary: the setting is certain to matter, or there were enough."""
+        return self.n_launches >= MAX_PRUNING_LAUNCHES or any(
             value - CERTAIN_ERRORS * error > MIN_CONTRIBUTION
             for value, error in zip(self.log_ratios, self.errors, strict=True)
         )
@@ -155,15 +155,14 @@ def measure_contributions(
         reduced: Simpler candidates, by what they lack. Those that fail, or exceed limits that it keeps, are left out.
         end_s: When the last launch ends, on the runner's clock.
     """
-    left = dict(list(reduced.items())[: board.plan.max_live - 2])
-    for result in (best, *left.values()):
+    for result in (best, *reduced.values()):
         if result.stage == "screening":
             result.enter("racing")
-    found: dict[str, Contribution] = {}
+    # A race may have shown enough of some.
+    found = compare_all(board, best, reduced)
+    left = dict(list(find_uncertain(reduced, found).items())[: board.plan.max_live - 2])
     n_launches, launch_s = 0, expect_launch_s(board, 2 + len(left))
-    while left and n_launches < MAX_PRUNING_LAUNCHES:
-        if board.now_s() + launch_s > end_s:
-            break
+    while left and n_launches < MAX_PRUNING_LAUNCHES and board.now_s() + launch_s <= end_s:
         begin_s = board.now_s()
         with board.launch([best, *left.values()]) as live:
             for measured in live.rounds(board.plan.racing_rounds):
@@ -173,14 +172,29 @@ def measure_contributions(
         if best.failure:
             break
         n_launches, launch_s = n_launches + 1, board.now_s() - begin_s
-        left = {name: result for name, result in left.items() if not result.failure and result.excess <= best.excess}
-        compared = {name: compare_launches(board, best, result) for name, result in left.items()}
-        found |= {name: contribution for name, contribution in compared.items() if contribution}
-        if n_launches >= MIN_PRUNING_LAUNCHES:
-            left = {name: result for name, result in left.items() if not (name in found and found[name].is_certain)}
+        found = compare_all(board, best, reduced)
+        left = find_uncertain(left, found)
     for result in (best, *reduced.values()):
         result.return_if_empty()
-    return {name: found[name] for name in reduced if name in found and not (best.failure or reduced[name].failure)}
+    return {} if best.failure else found
+
+
+def compare_all(board: Board, best: CandidateResult, reduced: Mapping[str, CandidateResult]) -> dict[str, Contribution]:
+    """Return what simpler candidates lack that work and do not exceed limits that the best one keeps."""
+    working = {name: result for name, result in reduced.items() if not result.failure and result.excess <= best.excess}
+    found = {name: compare_launches(board, best, result) for name, result in working.items()}
+    return {name: contribution for name, contribution in found.items() if contribution}
+
+
+def find_uncertain(
+    reduced: Mapping[str, CandidateResult], found: Mapping[str, Contribution]
+) -> dict[str, CandidateResult]:
+    """Return the simpler candidates of which more launches are needed, and that work."""
+    return {
+        name: result
+        for name, result in reduced.items()
+        if not result.failure and not (name in found and found[name].is_known)
+    }
 
 
 def compare_launches(board: Board, best: CandidateResult, reduced: CandidateResult) -> Contribution | None:

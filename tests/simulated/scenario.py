@@ -107,6 +107,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         contended_share: Share of blocks in which other processes use the CPUs.
         contention: How many times as long calls take in them.
         graphs: Name of the optimized graph, by optimization level. That of others is not known.
+        idle: Other settings that change nothing in the optimized graph.
         interrupt_at: Number of the block at which the user presses Ctrl+C; None if they do not.
         wrong_program: Whether a program prints something else with other settings.
         seed: Random seed of the noise.
@@ -131,6 +132,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     contended_share: float = 0.0
     contention: float = 2.0
     graphs: Mapping[str, str] = {}
+    idle: frozenset[str] = frozenset()
     interrupt_at: int | None = None
     wrong_program: bool = False
     seed: int = 0
@@ -171,7 +173,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """Return the digest of the optimized graph; empty if it is not known."""
         settings = keep_graph_settings(config).settings
         graph = self.graphs.get(str(settings.pop(ids.GRAPH_OPTIMIZATION_LEVEL, "ORT_ENABLE_ALL")), "")
-        return f"{graph} {settings}" if graph else ""
+        others = {name: value for name, value in settings.items() if name not in self.idle}
+        return f"{graph} {others}" if graph else ""
 
     def is_deadly(self, config: Config) -> bool:
         """Return whether the process of a config dies when it is measured."""
