@@ -1026,6 +1026,9 @@ class TestRegret:
                 "n_tried": 2,
                 "wall_s": 0,
                 "covered": regret_ < 5,
+                "n_settings": 2,
+                "n_useless": int(regret_ > 5),
+                "n_harmful": 0,
             }
             for regret_ in (0.0, 1.5, 3.0, 10.0)
         ]

@@ -42,6 +42,7 @@ from ortune.console.widgets import (
     add_note,
     format_baseline,
     format_bytes,
+    format_contribution,
     format_count,
     format_duration,
     format_figure,
@@ -135,7 +136,7 @@ def show_figures(console: Console, record: Record, baseline: Summary, winner: Su
 def name_dropped(record: Record) -> str:
     """Return which settings were dropped, with what they contributed; empty if none were."""
     dropped = {name: ratio for name, ratio in record.evidence.dropped.items() if name in KNOBS}
-    named = [f"{name} ({format_speedup(ratio)})" for name, ratio in dropped.items()]
+    named = [f"{name} ({format_contribution(ratio)})" for name, ratio in dropped.items()]
     return f"Dropped because they contribute too little: {', '.join(named)}" if named else ""
 
 

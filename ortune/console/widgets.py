@@ -14,8 +14,9 @@ from ortune.host.topology import list_ranges
 from ortune.knobs import KNOBS, Config, describe
 from ortune.knobs.knob import Knob
 from ortune.measure.comparison import Summary
-from ortune.measure.interval import Interval, format_speedup
+from ortune.measure.interval import format_speedup
 from ortune.numbers import format_digits
+from ortune.record.schema import SettingEvidence
 from ortune.workload import FIGURES, Figure, is_figure
 
 LOG_WIDTH = 200
@@ -26,6 +27,9 @@ MAX_WIDTH = 200
 
 KEPT = "the previous one, which may prove more"
 """Why the copy of a replaced record was kept."""
+
+NOTABLE_CPU = 1.1
+"""By which factor a setting must reduce CPU time more than the objective, so that it is said."""
 
 UNLIMITED_WIDTH = 10_000
 """Columns in which every table fits."""
@@ -61,7 +65,7 @@ def make_table() -> Table:
 
 
 def make_settings_table(
-    config: Config, width: int = LOG_WIDTH, contributions: Mapping[str, Interval] | None = None
+    config: Config, width: int = LOG_WIDTH, contributions: Mapping[str, SettingEvidence] | None = None
 ) -> RenderableType:
     """Return the settings that differ from ONNX Runtime's default, as a table, or as lines where it is too wide.
 
@@ -75,7 +79,7 @@ def make_settings_table(
         knob = KNOBS.get(name)
         rows.append([name, format_default(knob) if knob else "not set", str(value)])
         if contributions:
-            rows[-1].append(format_speedup(contributions[name]) if name in contributions else "-")
+            rows[-1].append(format_contribution(contributions[name]) if name in contributions else "-")
     table = make_table()
     table.add_column("setting", overflow="fold")
     table.add_column("default", style="dim", overflow="fold")
@@ -97,6 +101,13 @@ def make_settings_table(
             )
         )
     return table
+
+
+def format_contribution(contribution: SettingEvidence) -> str:
+    """Return what a setting contributes, and how much CPU time of calls it saves if that is notably more."""
+    saves_cpu = contribution.cpu > NOTABLE_CPU * max(contribution.estimate, 1.0)
+    saved = f", {1 - 1 / contribution.cpu:.0%} less CPU time" if saves_cpu else ""
+    return f"{format_speedup(contribution)}{saved}"
 
 
 def add_note(text: str | tuple[str, str], note: str) -> Text:

@@ -110,6 +110,16 @@ class Occasion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     speedup: Speedup
 
 
+class SettingEvidence(Interval, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a setting contributes beside the other settings: the cost without it divided by the cost with it.
+
+    Attributes:
+        cpu: The same of the CPU time of a call.
+    """
+
+    cpu: float = 1.0
+
+
 class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the recommendation rests on.
 
@@ -130,9 +140,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         noise: How quiet the host was.
         occasions: Verifications that were added to the record.
         hosts: What several hosts of the class say about the config; None if fewer than two were compared.
-        contributions: What each setting of the winner contributes beside its others, by name: the cost without the
-            setting divided by the cost with it. Empty for one setting, whose contribution is the speedup, and where
-            there was no time.
+        contributions: What each setting of the winner contributes, by name. Empty for one setting, whose contribution
+            is the speedup, and where there was no time.
         dropped: The same of settings that the best candidate had before, and that contribute too little.
     """
 
@@ -151,8 +160,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     noise: Noise
     occasions: Annotated[tuple[Occasion, ...], MANY] = ()
     hosts: HostsEvidence | None = None
-    contributions: Annotated[dict[str, Interval], FEW] = {}
-    dropped: Annotated[dict[str, Interval], FEW] = {}
+    contributions: Annotated[dict[str, SettingEvidence], FEW] = {}
+    dropped: Annotated[dict[str, SettingEvidence], FEW] = {}
 
     def __post_init__(self) -> None:
         """Check that both sides have the same limits."""

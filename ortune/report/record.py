@@ -19,6 +19,7 @@ from ortune.console.widgets import (
     find_figure,
     format_baseline,
     format_bytes,
+    format_contribution,
     format_count,
     format_default,
     format_duration,
@@ -160,7 +161,7 @@ def show_settings(record: Record) -> tuple[Block, ...]:
         default = format_default(knob) if knob else "not set"
         row = [Cell(setting), Cell(default), Cell(str(value))]
         if contributions := record.evidence.contributions:
-            row.append(Cell(format_speedup(contributions[setting]) if setting in contributions else "-"))
+            row.append(Cell(format_contribution(contributions[setting]) if setting in contributions else "-"))
         rows.append((*row, Cell(knob.title if knob else "")))
     contributes = ("contributes",) if record.evidence.contributions else ()
     blocks: list[Block] = [Table(columns=("setting", "default", "tuned", *contributes, "what it is"), rows=tuple(rows))]

@@ -181,7 +181,7 @@ def add_contributions(outcome: Outcome, pruned: PruningResult) -> Outcome:
     if not (winner and pruned.ranked and pruned.ranked[0].candidate.config == winner.config):
         return outcome
     contributions, dropped = (
-        {name: contribution.to_interval() for name, contribution in found.items()}
+        {name: contribution.to_evidence() for name, contribution in found.items()}
         for found in (pruned.contributions, pruned.dropped)
     )
     evidence = msgspec.structs.replace(outcome.evidence, contributions=contributions, dropped=dropped)

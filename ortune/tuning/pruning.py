@@ -12,20 +12,22 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import numpy as np
 
-from ortune.measure.interval import Interval
 from ortune.measure.stats import student_interval
+from ortune.record.schema import SettingEvidence
 from ortune.tuning.board import Board
 from ortune.tuning.outliers import TO_SIGMA
-from ortune.tuning.racing import PRIOR_LAUNCHES, USUAL_LUCK_OF_LAUNCHES, expect_launch_s, list_log_ratios
+from ortune.tuning.racing import CPU_STEP, PRIOR_LAUNCHES, USUAL_LUCK_OF_LAUNCHES, expect_launch_s, list_log_ratios
 from ortune.tuning.results import CandidateResult
 
 MIN_CONTRIBUTION = 0.005
 """What a setting must contribute at least, as a log-ratio."""
 
+IDLE_SHARE = 0.4
 USUAL_CONTRIBUTION = 0.03
 SPREAD_OF_CONTRIBUTIONS = 0.05
-"""Mean and standard deviation of what the settings of a finalist contribute, as log-ratios: what is expected of a
-setting before it is measured. Source: finalists on the development landscapes of benchmarks/regret.py."""
+"""What is expected of a setting of a finalist before it is measured: the probability that it does nothing, and mean and
+standard deviation of what it contributes otherwise, as log-ratios. Source: finalists on the development landscapes of
+benchmarks/regret.py."""
 
 CERTAIN_ERRORS = 2.0
 """Standard errors by which a contribution exceeds what is needed if no further launch is necessary."""
@@ -58,31 +60,36 @@ class Contribution(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         log_ratios: For each objective: log(cost without the setting / cost with it), above 0 if the setting helps.
         errors: Their standard errors.
+        cpu: The same for the CPU time of a call.
         n_launches: Number of launches of both.
     """
 
     log_ratios: tuple[float, ...]
     errors: tuple[float, ...]
+    cpu: float
     n_launches: int
 
-    def to_interval(self) -> Interval:
-        """Return the ratio of costs in the first objective, with its interval."""
+    def to_evidence(self) -> SettingEvidence:
+        """Return the ratios of costs in the first objective and in CPU time, as a record holds them."""
         n_free = self.n_launches - 1 + PRIOR_LAUNCHES
-        return student_interval(self.log_ratios[0], self.errors[0], n_free).exp()
-
-    @property
-    def expected(self) -> tuple[float, ...]:
-        """The log-ratios that are expected, given the measurements and what settings usually contribute."""
-        return tuple(
-            (value * SPREAD_OF_CONTRIBUTIONS**2 + USUAL_CONTRIBUTION * error**2)
-            / (SPREAD_OF_CONTRIBUTIONS**2 + error**2)
-            for value, error in zip(self.log_ratios, self.errors, strict=True)
+        interval = student_interval(self.log_ratios[0], self.errors[0], n_free).exp()
+        return SettingEvidence(
+            estimate=interval.estimate,
+            low=interval.low,
+            high=interval.high,
+            confidence=interval.confidence,
+            cpu=math.exp(self.cpu),
         )
 
     @property
+    def expected(self) -> float:
+        """The largest log-ratio that is expected, given the measurements and what settings usually contribute."""
+        return max(map(expect_contribution, self.log_ratios, self.errors))
+
+    @property
     def matters(self) -> bool:
-        """Whether the setting is kept."""
-        return max(self.expected) >= MIN_CONTRIBUTION
+        """Whether the setting is kept: it makes calls faster, or takes CPU time off them."""
+        return self.expected >= MIN_CONTRIBUTION or self.cpu >= CPU_STEP
 
     @property
     def is_known(self) -> bool:
@@ -93,8 +100,27 @@ class Contribution(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+def expect_contribution(value: float, error: float) -> float:
+    """Return what a setting probably contributes, as a log-ratio: a setting does nothing, or what settings usually do.
+
+    Source: a mixture of a point and a normal distribution as the prior ("spike and slab"), T. J. Mitchell and
+    J. J. Beauchamp, "Bayesian variable selection in linear regression", JASA 83 (1988).
+
+    Args:
+        value: The measured log-ratio.
+        error: Its standard error.
+    """
+    spread = math.hypot(SPREAD_OF_CONTRIBUTIONS, error)
+    idle = IDLE_SHARE / error * math.exp(-((value / error) ** 2) / 2)
+    active = (1 - IDLE_SHARE) / spread * math.exp(-(((value - USUAL_CONTRIBUTION) / spread) ** 2) / 2)
+    # Far from what both expect, the second is the less unlikely one.
+    share = active / (idle + active) if idle + active > 0 else 1.0
+    weight = (SPREAD_OF_CONTRIBUTIONS / spread) ** 2
+    return share * (weight * value + (1 - weight) * USUAL_CONTRIBUTION)
+
+
 def prune(board: Board, ranked: Sequence[CandidateResult]) -> PruningResult:
-    """Drop the settings of the best candidate that do not contribute.
+    """Drop the settings of the best candidate that do not contribute. With several objectives, nothing is dropped.
 
     Settings are dropped together if the candidate without all of them is as good, else one at a time: each of two
     settings with the same effect seems useless beside the other one.
@@ -104,11 +130,13 @@ def prune(board: Board, ranked: Sequence[CandidateResult]) -> PruningResult:
         ranked: The candidates, in the order in which they are confirmed.
     """
     ranked = list(ranked)
-    if not ranked or board.is_unpromising or len(ranked[0].candidate.chosen) < 2:
+    is_front = len(board.goal.objectives) > 1
+    if not ranked or is_front or board.is_unpromising or len(ranked[0].candidate.chosen) < 2:
         return PruningResult(ranked=ranked)
     first = best = ranked[0]
     found: dict[str, Contribution] = {}
     end_s = min(board.now_s() + board.plan.pruning_s, board.end_s)
+    best.enter("racing")  # the launches by which it was chosen are biased
     with board.time_stage("pruning"):
         while len(best.candidate.chosen) > 1:
             reduced = list_reduced(board, best)
@@ -117,7 +145,7 @@ def prune(board: Board, ranked: Sequence[CandidateResult]) -> PruningResult:
             if not useless:
                 break
             simplest = drop_together(board, best, useless, end_s) if len(useless) > 1 else None
-            best = simplest or reduced[min(useless, key=lambda name: max(found[name].log_ratios))]
+            best = simplest or reduced[min(useless, key=lambda name: found[name].expected)]
     names = {dimension.name: dimension.setting for dimension in board.space.dimensions}
     kept = best.candidate.chosen
     return PruningResult(
@@ -155,19 +183,18 @@ def measure_contributions(
         reduced: Simpler candidates, by what they lack. Those that fail, or exceed limits that it keeps, are left out.
         end_s: When the last launch ends, on the runner's clock.
     """
-    for result in (best, *reduced.values()):
-        if result.stage == "screening":
-            result.enter("racing")
-    # A race may have shown enough of some.
     found = compare_all(board, best, reduced)
     left = dict(list(find_uncertain(reduced, found).items())[: board.plan.max_live - 2])
+    for result in left.values():
+        if result.stage == "screening":
+            result.enter("racing")
     n_launches, launch_s = 0, expect_launch_s(board, 2 + len(left))
     while left and n_launches < MAX_PRUNING_LAUNCHES and board.now_s() + launch_s <= end_s:
         begin_s = board.now_s()
         with board.launch([best, *left.values()]) as live:
             for measured in live.rounds(board.plan.racing_rounds):
                 live.add(measured)
-                board.report("pruning", n_launches, None, best, end_s=end_s)
+                board.report("pruning", n_launches, None, best, end_s=end_s, then_s=board.plan.confirmation_s)
         board.starved.clear()
         if best.failure:
             break
@@ -199,18 +226,27 @@ def find_uncertain(
 
 def compare_launches(board: Board, best: CandidateResult, reduced: CandidateResult) -> Contribution | None:
     """Return what a simpler candidate lacks, from the launches of both; None with fewer than needed."""
-    luck = board.screened.luck or USUAL_LUCK_OF_LAUNCHES
-    _, values = list_log_ratios([best, reduced], luck)
+    usual = expect_spread(board)
+    _, values = list_log_ratios([best, reduced], usual)
     n_launches = values.shape[1]
     if n_launches < MIN_PRUNING_LAUNCHES:
         return None
     lacks = values[1] - values[0]
     # A launch of either one that stalls must not decide. Launches that agree by chance prove nothing.
     center = np.median(lacks, axis=0)
-    sigmas = np.maximum(TO_SIGMA * np.median(np.abs(lacks - center), axis=0), math.sqrt(2) * luck)
+    sigmas = np.maximum(TO_SIGMA * np.median(np.abs(lacks - center), axis=0), usual)
     sigmas *= ERROR_OF_MEDIAN
     return Contribution(
         log_ratios=tuple(map(float, center)),
         errors=tuple(map(float, sigmas / math.sqrt(n_launches))),
+        cpu=reduced.cpu - best.cpu,
         n_launches=n_launches,
     )
+
+
+def expect_spread(board: Board) -> float:
+    """Return the standard deviation of a launch's log-ratio of two candidates, as screening saw it."""
+    if board.screened.sigmas is None:
+        return math.sqrt(2) * (board.screened.luck or USUAL_LUCK_OF_LAUNCHES)
+    launch_sigma, round_sigma = board.screened.sigmas
+    return math.hypot(launch_sigma, round_sigma / math.sqrt(board.plan.racing_rounds))

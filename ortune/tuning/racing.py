@@ -193,7 +193,7 @@ class Race:
         # It ends before a launch that would take longer than planned, and when one candidate is left.
         latest_s = self._start_s + MAX_RACING_LAUNCHES * self.launch_s if self._n_own else self._end_s
         ends_s = min(self._end_s, latest_s) if len(self.left) > 1 else board.now_s()
-        then_s = min(max(board.end_s - ends_s, 0.0), board.plan.confirmation_s)
+        then_s = min(max(board.end_s - ends_s, 0.0), board.plan.pruning_s + board.plan.confirmation_s)
         board.report("racing", self.n_launches, None, self.best, end_s=ends_s, then_s=then_s)
 
 

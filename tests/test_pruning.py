@@ -1,0 +1,111 @@
+"""An answer contains only settings that contribute, and says what each contributes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import ortune
+from ortune import Record
+from tests.conftest import TINY_CNN, long_params, run_ortune
+from tests.simulated import Effect, Scenario, simulate
+
+THREADS, SPINNING, MODE = "intra_op_num_threads", "session.intra_op.allow_spinning", "execution_mode"
+LEVEL, ARENA = "graph_optimization_level", "enable_cpu_mem_arena"
+
+SEEDS = [0, 1, *long_params(*range(2, 10))]
+N_SEARCHES = 12
+
+
+def search(folder: Path, *effects: Effect, seed: int = 0, budget: str = "60s", only: tuple[str, ...] = ()) -> Record:
+    with simulate(Scenario(n_cores=4, call_ms=5.0, effects=(Effect(cpus=1.8), *effects), seed=seed)):
+        return ortune.search(TINY_CNN, output=folder / "tuned.json", budget=budget, history=False, seed=seed, only=only)
+
+
+def test_settings_that_do_nothing_are_dropped(tmp_path: Path) -> None:
+    record = search(tmp_path, Effect(settings={THREADS: 2}, factor=0.7))
+    assert record.evidence.verdict == "faster"
+    assert record.config.settings == {THREADS: 2}
+    assert record.evidence.dropped
+    # What one setting contributes is the speedup.
+    assert record.evidence.contributions == {}
+
+
+@pytest.mark.long
+def test_few_answers_have_a_setting_that_does_nothing(tmp_path: Path) -> None:
+    found = [
+        search(tmp_path, Effect(settings={THREADS: 2}, factor=0.7), seed=seed).config.settings
+        for seed in range(N_SEARCHES)
+    ]
+    assert all(settings[THREADS] == 2 for settings in found)
+    assert sum(len(settings) == 1 for settings in found) >= N_SEARCHES - 2
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_each_setting_that_is_left_contributes(seed: int, tmp_path: Path) -> None:
+    effects = (
+        Effect(settings={THREADS: 2}, factor=0.8),
+        Effect(settings={LEVEL: "ORT_ENABLE_EXTENDED"}, factor=0.9),
+    )
+    record = search(tmp_path, *effects, seed=seed)
+    assert record.config.settings == {THREADS: 2, LEVEL: "ORT_ENABLE_EXTENDED"}
+    contributions = record.evidence.contributions
+    assert list(contributions) == [THREADS, LEVEL]
+    for name, true in ((THREADS, 1 / 0.8), (LEVEL, 1 / 0.9)):
+        assert contributions[name].low - 0.01 < true < contributions[name].high + 0.01
+    assert not set(record.evidence.dropped) & set(contributions)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_one_of_two_settings_with_the_same_effect_is_left(seed: int, tmp_path: Path) -> None:
+    """Each of them seems to do nothing beside the other one."""
+    one: dict[str, int | str] = {THREADS: 2}
+    other: dict[str, int | str] = {LEVEL: "ORT_ENABLE_EXTENDED"}
+    record = search(
+        tmp_path,
+        Effect(settings=one, factor=0.7),
+        Effect(settings=other, factor=0.7),
+        Effect(settings={**one, **other}, factor=1 / 0.7),
+        seed=seed,
+    )
+    assert record.config.settings in (one, other)
+    assert record.evidence.speedup
+    assert record.evidence.speedup.low > 1.3
+
+
+def test_the_screen_says_what_each_contributes(tmp_path: Path) -> None:
+    effects = (
+        Effect(cpus=1.8),
+        Effect(settings={THREADS: 2}, factor=0.8),
+        Effect(settings={LEVEL: "ORT_ENABLE_EXTENDED"}, factor=0.9),
+    )
+    scenario = Scenario(n_cores=4, call_ms=5.0, effects=effects)
+    done = run_ortune("search", TINY_CNN, "-o", "tuned.json", "--budget", "60s", cwd=tmp_path, simulate=scenario)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    heading = next(number for number, line in enumerate(lines) if line.split()[-1:] == ["contributes"])
+    rows = {line.split()[0]: line for line in lines[heading + 1 : heading + 3]}
+    assert "x [1." in rows[THREADS]
+    assert "x [1." in rows[LEVEL]
+    shown = run_ortune("report", "tuned.json", "-o", "report.html", cwd=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    assert "contributes" in (tmp_path / "report.html").read_text()
+
+
+def test_the_cheaper_of_two_equal_candidates_is_chosen(tmp_path: Path) -> None:
+    """Less CPU time comes before fewer settings."""
+    cheap: dict[str, int | str] = {THREADS: 2, SPINNING: "0"}
+    record = search(
+        tmp_path,
+        Effect(settings={THREADS: 2}, factor=0.7),
+        Effect(settings=cheap, cpus=1.0),
+        only=(THREADS, SPINNING),
+    )
+    assert record.config.settings == cheap
+
+
+def test_a_record_may_lack_contributions(tmp_path: Path) -> None:
+    """Without time for pruning, all settings are confirmed."""
+    record = search(tmp_path, Effect(settings={THREADS: 2}, factor=0.7), budget="5s")
+    assert record.evidence.contributions == {}
