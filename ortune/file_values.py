@@ -7,6 +7,7 @@ too. It may name no other file, no host and no program.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -54,8 +55,9 @@ def list_paths(value: Any) -> Iterator[str]:
         if isinstance(entry, str):
             yield entry
             yield from entry.split("@")
-            for pattern in CONTENTS:
-                yield from map(str, Path(entry).glob(pattern))
+            # There is no folder whose name is too long.
+            with contextlib.suppress(OSError, ValueError):
+                yield from [str(path) for pattern in CONTENTS for path in Path(entry).glob(pattern)]
 
 
 def is_in_working_folder(path: str) -> bool:

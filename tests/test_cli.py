@@ -169,7 +169,7 @@ def test_json_goes_to_stdout_and_other_output_to_stderr(tmp_path: Path) -> None:
 def test_space_gives_reasons(tmp_path: Path) -> None:
     done = run_ortune("space", TINY_CNN, cwd=tmp_path)
     assert done.returncode == 0
-    for word in ("intra_op_num_threads", "ORT_DISABLE_ALL", "distinct candidates"):
+    for word in ("intra_op_num_threads", "graph_optimization_level", "distinct candidates"):
         assert word in done.stdout
     data = json.loads(run_ortune("space", TINY_CNN, "--json", cwd=tmp_path).stdout)
     assert data["candidates"][0]["config"]["session_options"] == {}
@@ -295,7 +295,7 @@ def test_bench_reports_a_config_that_fails(tmp_path: Path) -> None:
         "intra_op_num_threads=2,session.intra_op_thread_affinities=999",
         "--json",
         "--budget",
-        "5s",
+        "12s",
         cwd=tmp_path,
     )
     assert done.returncode == 1

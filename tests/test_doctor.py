@@ -281,7 +281,7 @@ class Ended(BaseException):
     [
         ("_time_runs", "timeout", "the checks took longer than 900 s, and ended while ONNX Runtime ran the model"),
         ("_time_runs", "crash", "the process ended while ONNX Runtime ran the model: gone"),
-        ("_write_graph", "out_of_memory", "the process ended while ONNX Runtime wrote the optimized graph: gone"),
+        ("write_graph", "out_of_memory", "the process ended while ONNX Runtime wrote the optimized graph: gone"),
     ],
 )
 def test_a_model_that_was_loaded_is_not_called_broken_if_the_child_ends_later(
@@ -321,7 +321,7 @@ def test_a_model_that_takes_too_long_to_load(monkeypatch: pytest.MonkeyPatch) ->
 def examine_until(stage: str, kind: FailureKind, monkeypatch: pytest.MonkeyPatch) -> Diagnosis:
     """Return the diagnosis of a model for which the child process ends in a stage."""
 
-    def end(*arguments: Any) -> Any:
+    def end(*arguments: Any, **options: Any) -> Any:
         raise Ended
 
     def ask(module: str, request: Any, reply: type, *, deadline_s: float) -> Any:

@@ -187,3 +187,9 @@ def test_a_gate_file_that_leads_out_ends_the_command(folder: Path) -> None:
     assert done.returncode == 2
     assert "ortune.toml, line 2: base ../a.onnx: this file is not in the working folder" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("length", [300, 5000])
+def test_a_name_that_is_too_long_is_read(length: int) -> None:
+    """It names no file and no folder of this folder. The command says so when it looks for the file."""
+    read("gate", "base", f"'{'a' * length}.onnx'")

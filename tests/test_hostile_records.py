@@ -282,8 +282,8 @@ def test_only_workers_are_started(command: str, tmp_path: Path, monkeypatch: pyt
     path.write_text(json.dumps(document))
     monkeypatch.chdir(tmp_path)
     actions: dict[str, Callable[[], object]] = {
-        "verify": lambda: ortune.verify(path, TINY_CNN, any_host=True, budget=12),
-        "bench": lambda: ortune.bench(TINY_CNN, path, budget=12),
+        "verify": lambda: ortune.verify(path, TINY_CNN, any_host=True),
+        "bench": lambda: ortune.bench(TINY_CNN, path),
         "gate": lambda: ortune.gate(f"{TINY_CNN}@default", f"{TINY_CNN}@{path}", budget=1, busy=True),
     }
     temporary = Path(tempfile.gettempdir())

@@ -66,7 +66,8 @@ def test_launches_of_other_nodes_count(tmp_path: Path, others: str) -> None:
     assert not outcome.interrupted
     if others == "all":
         assert count_launches(outcome) == 1
-        assert confirmed[0] == raced[-1]
+        # Its settings that do nothing may be dropped before it is confirmed.
+        assert raced[-1] in [trial.config for trial in outcome.trials if trial.stage in {"pruning", "confirmation"}]
     else:
         assert count_launches(outcome) >= 2
         assert confirmed[0].session_options["intra_op_num_threads"] == 1

@@ -21,7 +21,7 @@ def test_search_works_on_each_model(name: str, tmp_path: Path) -> None:
     except (RuntimeError, ImportError) as error:
         pytest.skip(str(error))
     done = run_ortune(
-        "search", path, "-o", "c.json", "--budget", "8s", "--trials", "2", *find_search_options(name), cwd=tmp_path
+        "search", path, "-o", "c.json", "--budget", "20s", "--trials", "2", *find_search_options(name), cwd=tmp_path
     )
     assert done.returncode in {0, 3}, done.stdout + done.stderr
     record = read_record(tmp_path / "c.json")

@@ -292,7 +292,7 @@ class SearchJob:
                 board.screened.sigmas,
                 gain if gain >= math.log1p(NEGLIGIBLE_GAIN) else 0.0,
             )
-            racing_log_ratio = finalist.log_ratio if finalist.stage == "racing" else None
+            racing_log_ratio = finalist.log_ratio if finalist.stage in {"racing", "pruning"} else None
             measured = confirmed.fitting[0] if confirmed.fitting and confirmed.fitting[1] is finalist else None
             yield Confirmation(board, finalist, measured, speedup_confidence=confidence)
             confirmed.finalists.append(finalist)
@@ -330,7 +330,7 @@ def is_worthless(goal: Goal, row: Row) -> bool:
 def is_promising(board: Board, results: list[CandidateResult]) -> bool:
     """Return whether a candidate gained clearly more than is negligible in racing; false for none."""
     values = np.array([ratios[0] for result in results for _, ratios, _ in result.launch_log_ratios()])
-    if len(values) < MIN_RACING_LAUNCHES or results[0].stage != "racing":
+    if len(values) < MIN_RACING_LAUNCHES or results[0].stage == "screening":
         return False
     error = max(board.screened.luck or USUAL_LUCK_OF_LAUNCHES, float(values.std(ddof=1))) / math.sqrt(len(values))
     return float(values.mean()) + LAG_ERRORS * error < -math.log1p(NEGLIGIBLE_GAIN)

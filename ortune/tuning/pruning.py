@@ -136,7 +136,7 @@ def prune(board: Board, ranked: Sequence[CandidateResult]) -> PruningResult:
     first = best = ranked[0]
     found: dict[str, Contribution] = {}
     end_s = min(board.now_s() + board.plan.pruning_s, board.end_s)
-    best.enter("racing")  # the launches by which it was chosen are biased
+    best.enter("pruning")  # the launches by which it was chosen are biased
     with board.time_stage("pruning"):
         while len(best.candidate.chosen) > 1:
             reduced = list_reduced(board, best)
@@ -186,8 +186,8 @@ def measure_contributions(
     found = compare_all(board, best, reduced)
     left = dict(list(find_uncertain(reduced, found).items())[: board.plan.max_live - 2])
     for result in left.values():
-        if result.stage == "screening":
-            result.enter("racing")
+        if result.stage != "pruning":
+            result.enter("pruning")
     n_launches, launch_s = 0, expect_launch_s(board, 2 + len(left))
     while left and n_launches < MAX_PRUNING_LAUNCHES and board.now_s() + launch_s <= end_s:
         begin_s = board.now_s()

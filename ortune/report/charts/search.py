@@ -32,7 +32,13 @@ TIME_AXIS: Row = {
 }
 """The horizontal axis of a chart over time."""
 
-STAGE_COLORS = {"fitting": "var(--series-3)", "screening": BASE, "racing": "var(--series-2)", "confirmation": BEST}
+STAGE_COLORS = {
+    "fitting": "var(--series-3)",
+    "screening": BASE,
+    "racing": "var(--series-2)",
+    "pruning": "var(--series-5)",
+    "confirmation": BEST,
+}
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
