@@ -2,6 +2,7 @@
 
     python -m benchmarks.twins
     python -m benchmarks.twins --find [NAME ...]
+    python -m benchmarks.twins --spaces
 
 Twins are candidates that are the same program: their settings differ, but ONNX Runtime makes the same graph with them.
 Recordings that were made before ortune merged twins measured each of them on its own. For each of these recordings, the
@@ -10,6 +11,9 @@ and that between the recorded best and the one of its twins that differs most fr
 
 The second command finds the twins: it makes the graphs of the models on this host, and stores their digests in the
 recordings, of all models or of those that are named.
+
+The third command prints for each model, under one and two clients, how many candidates a search has before and after
+twins are merged, how many combinations of graph settings and graphs there are, and how long finding out takes.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import math
+import time
 from pathlib import Path
 
 import msgspec
@@ -25,9 +30,10 @@ from numpy.typing import NDArray
 
 from benchmarks.host import describe_commit, describe_host
 from benchmarks.landscape import Graphs, Recording, fit, merge_space, recorded_paths
-from models.build import build
+from models.build import GENERATED, build, read_manifest
 from ortune.host import HostClass, read_host
-from ortune.knobs.twins import list_graph_variants
+from ortune.knobs import SpaceOptions, build_space
+from ortune.knobs.twins import list_graph_variants, merge_twins
 from ortune.model import compute_digest, read_model
 from ortune.worker.graphs import digest_graphs
 from ortune.worker.installed import find_installed_version
@@ -110,12 +116,38 @@ def report() -> None:
     print(f"{'all':46}{describe_ratios(np.concatenate(everything))}")
 
 
+def report_spaces() -> None:
+    """Print how many candidates each model has."""
+    host = read_host()
+    print(f"{describe_commit()}\n{describe_host()}\n\nCandidates with one client and with two, before and after:")
+    print("model                        MB    one client    two clients  combinations  graphs  seconds")
+    for name in [*read_manifest(), *GENERATED]:
+        model = read_model(build(name))
+        counts = []
+        start_s = time.perf_counter()
+        listed = build_space(host, model, SpaceOptions())
+        variants = list_graph_variants(listed)
+        digests = digest_graphs(model, [variant.config for variant in variants])
+        took_s = time.perf_counter() - start_s
+        for clients in (1, 2):
+            space = build_space(host, model, SpaceOptions(clients=clients))
+            counts.append(f"{len(space.candidates)} -> {len(merge_twins(space, variants, digests).candidates)}")
+        n_graphs = len({digest for digest in digests if digest}) + digests.count("")
+        size_mb = sum(file.size_bytes for file in model.files) / 1e6
+        sizes = f"{name:26}{size_mb:6.1f}  {counts[0]:>12}  {counts[1]:>13}"
+        print(f"{sizes}  {len(variants):>12}  {n_graphs:>6}  {took_s:7.2f}")
+
+
 def main() -> None:
-    """Print the table, or find the twins."""
+    """Print a table, or find the twins."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--find", action="store_true", help="find the twins, and store them in the recordings")
     parser.add_argument("names", metavar="NAME", nargs="*", help="landscapes for --find (default: all)")
+    parser.add_argument("--spaces", action="store_true", help="print the sizes of the spaces of the models")
     arguments = parser.parse_args()
+    if arguments.spaces:
+        report_spaces()
+        return
     if not arguments.find:
         report()
         return
