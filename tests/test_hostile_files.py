@@ -327,6 +327,9 @@ class TestSettings:
         assert parse_affinity(f"1-{LARGEST_ID}")[0][-1] == LARGEST_ID - 1
         with pytest.raises(ValueError, match="there is no CPU 16385"):
             parse_affinity(f"1;16384-{LARGEST_ID + 1}")
+        for _ in range(100):  # hours, if all CPUs of the range were counted
+            with pytest.raises(ValueError, match="there is no CPU 999999999"):
+                parse_affinity("1-999999999")
         with pytest.raises(ValueError, match="more than 1000000 CPUs"):
             parse_affinity(";".join([f"1-{LARGEST_ID}"] * 62))
 

@@ -58,13 +58,15 @@ def split_affinity(text: str) -> list[Sequence[int]]:
             first, last = int(match[1]), int(match[2])
             if first > last:
                 raise ValueError(f"the range {group} runs backwards")
-            ids = range(first, last + 1)
+            largest, ids = last, range(first, last + 1)
         elif re.fullmatch(r"[1-9][0-9]{0,8}(,[1-9][0-9]{0,8})*", group):
             ids = [int(part) for part in group.split(",")]
+            largest = max(ids)
         else:
             raise ValueError(f"{group!r} is neither a range such as 1-4 nor a list such as 1,3,5")
-        if max(ids) > LARGEST_ID:
-            raise ValueError(f"there is no CPU {max(ids)}")
+        # Not the largest of a range, which has a value for each CPU.
+        if largest > LARGEST_ID:
+            raise ValueError(f"there is no CPU {largest}")
         n_cpus += len(ids)
         if n_cpus > MAX_CPUS:
             raise ValueError(f"there are more than {MAX_CPUS} CPUs")
