@@ -36,6 +36,9 @@ MIN_PRUNING_LAUNCHES = 3
 MAX_PRUNING_LAUNCHES = 6
 """Minimum number of launches of each comparison, and number from which no further one is made."""
 
+LONGEST_PRUNING = 2.0
+"""How many times its planned time pruning may take for the minimum of launches."""
+
 ERROR_OF_MEDIAN = 1.25
 """Standard error of a median of normal values, as a multiple of that of their mean."""
 
@@ -181,7 +184,7 @@ def measure_contributions(
         board: The search.
         best: The candidate.
         reduced: Simpler candidates, by what they lack. Those that fail, or exceed limits that it keeps, are left out.
-        end_s: When the last launch ends, on the runner's clock.
+        end_s: When the last launch ends, on the runner's clock. Those that are needed may end later.
     """
     found = compare_all(board, best, reduced)
     left = dict(list(find_uncertain(reduced, found).items())[: board.plan.max_live - 2])
@@ -189,7 +192,13 @@ def measure_contributions(
         if result.stage != "pruning":
             result.enter("pruning")
     n_launches, launch_s = 0, expect_launch_s(board, 2 + len(left))
-    while left and n_launches < MAX_PRUNING_LAUNCHES and board.now_s() + launch_s <= end_s:
+    latest_s = min(end_s + (LONGEST_PRUNING - 1) * board.plan.pruning_s, board.end_s)
+    while left and n_launches < MAX_PRUNING_LAUNCHES:
+        # Fewer launches than needed would show nothing.
+        n_needed = MIN_PRUNING_LAUNCHES - n_launches
+        needed_s, until_s = (n_needed * launch_s, latest_s) if n_needed > 0 else (launch_s, end_s)
+        if board.now_s() + needed_s > until_s:
+            break
         begin_s = board.now_s()
         with board.launch([best, *left.values()]) as live:
             for measured in live.rounds(board.plan.racing_rounds):
