@@ -18,7 +18,8 @@ block takes simulated time. Its recommendation is compared with the best candida
 - harm: share of the settings without which the answer is better by at least 0.5 %.
 
 `ours` is `ortune search` with all of its stages. The others are common strategies: TPE and random search with one,
-three or ten blocks per trial, successive halving with twice the blocks in each step, and a sweep over all candidates.
+three or ten blocks per trial, successive halving with twice the blocks in each step, a sweep over all candidates, and a
+portfolio of twelve configs that did well elsewhere (benchmarks/portfolio.py).
 They recommend the candidate that measured best, and claim the gain that they measured.
 """
 
@@ -45,6 +46,7 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.held_out import all_held_out, kind_of
 from benchmarks.landscape import Landscape, load_landscape, recorded_paths
+from benchmarks.portfolio import run_portfolio
 from benchmarks.replay import LAUNCH_DEADLINE_S, ReplayExecutor, open_replay
 from benchmarks.synthetic import all_landscapes
 from benchmarks.tpe import ChoiceTpe
@@ -261,6 +263,7 @@ OTHERS: dict[str, Callable[[Tuner, int], tuple[int, float]]] = {
     **{f"random-{n}": lambda tuner, seed, n=n: random_search(tuner, seed, n) for n in (1, 3)},  # type: ignore[misc]
     "halving": successive_halving,
     "exhaustive": exhaustive,
+    "portfolio": run_portfolio,
 }
 
 OURS: dict[str, StrategyName] = {

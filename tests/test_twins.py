@@ -13,6 +13,7 @@ from onnx import TensorProto, helper
 import ortune
 from ortune import Config
 from ortune.model import read_model
+from ortune.model.graph_digest import digest_graph
 from ortune.worker.graphs import digest_graphs
 from tests.conftest import TINY_CNN, run_ortune
 from tests.simulated import Effect, Scenario, simulate
@@ -184,3 +185,31 @@ def quantized(tmp_path: Path) -> Path:
     path = tmp_path / "quantized.onnx"
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
     return path
+
+
+def save_graph(path: Path, nodes: list[onnx.NodeProto], outputs: list[str]) -> Path:
+    """Write an optimized graph with the inputs `x` and `z`."""
+    values = {name: helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 4]) for name in ("x", "z", *outputs)}
+    graph = helper.make_graph(nodes, "graph", [values["x"], values["z"]], [values[name] for name in outputs])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def test_left_out_inputs_and_outputs_have_no_order(tmp_path: Path) -> None:
+    """A node that leaves out an output says nothing of a node that leaves out an input."""
+    make = helper.make_node
+    nodes = [
+        make("SkipLayerNormalization", ["x", "z", "x"], ["a", "", "", "s"], domain="com.microsoft"),
+        make("Clip", ["z", "", "x"], ["b"]),
+    ]
+    first = digest_graph(save_graph(tmp_path / "a.onnx", nodes, ["a", "b"]))
+    assert first == digest_graph(save_graph(tmp_path / "b.onnx", nodes[::-1], ["a", "b"]))
+
+
+def test_optional_outputs_are_work(tmp_path: Path) -> None:
+    make = helper.make_node
+    few = make("LayerNormalization", ["x", "z"], ["a"])
+    more = make("LayerNormalization", ["x", "z"], ["a", "mean", "deviation"])
+    digests = {digest_graph(save_graph(tmp_path / "c.onnx", [node], ["a"])) for node in (few, more)}
+    assert len(digests) == 2

@@ -13,7 +13,7 @@ from ortune.knobs.space import Candidate, SearchSpace, Twin
 
 Space = TypeVar("Space", bound=SearchSpace)
 
-WHY_NO_CHANGE = "no value to try changes the optimized graph of this model"
+WHY_NO_CHANGE = "its values give this model no optimized graph that others do not give"
 
 
 def list_graph_variants(space: SearchSpace) -> tuple[Candidate, ...]:

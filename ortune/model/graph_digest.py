@@ -16,9 +16,9 @@ from ortune.model.onnx_file import parse_model, subgraphs_of
 def digest_graph(path: Path) -> str:
     """Return the digest of all nodes of a graph, of their attributes, and of types and shapes of the weights.
 
-    Names do not count, except for those of inputs, nor does the order of nodes: ONNX Runtime makes up names, and orders
-    the branches of a graph in another way each time. Weights in a separate file count by type and shape, others also by
-    their values.
+    Names do not count, nor does the order of nodes: ONNX Runtime makes up names, and orders the branches of a graph in
+    another way each time. Inputs count by their position, weights in a separate file by type and shape, and other
+    weights also by their values.
 
     A value is described by the node that computes it and by the descriptions of that node's inputs, as in a Merkle tree
     (R. Merkle, "A digital signature based on a conventional encryption function", CRYPTO 1987).
@@ -31,18 +31,24 @@ def digest_graph(path: Path) -> str:
     """
     model = parse_model(path)
     opsets = sorted((opset.domain, opset.version) for opset in model.opset_import)
-    return _combine(repr(opsets), _digest_nodes(model.graph, {}))
+    return _combine(repr(opsets), _digest_nodes(model.graph, {}, 0))
 
 
 def _combine(*parts: str) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
-def _digest_nodes(graph: Any, outer: Mapping[str, str]) -> str:
-    """Return the digest of a graph; `outer` describes the values of the graphs that contain it, by name."""
+def _digest_nodes(graph: Any, outer: Mapping[str, str], depth: int) -> str:
+    """Return the digest of a graph.
+
+    Args:
+        graph: The graph.
+        outer: Descriptions of the values of the graphs that contain it, by name.
+        depth: How many graphs contain it.
+    """
     values = {**outer, "": ""}  # an optional input that is left out has an empty name
     for position, value in enumerate(graph.input):
-        values[value.name] = _combine("input", str(len(outer)), str(position))
+        values[value.name] = _combine("input", str(depth), str(position))
     for tensor in graph.initializer:
         values[tensor.name] = _describe_weight(tensor)
     nodes = []
@@ -51,12 +57,15 @@ def _digest_nodes(graph: Any, outer: Mapping[str, str]) -> str:
             node.domain,
             node.op_type,
             *(_describe_attribute(attribute) for attribute in sorted(node.attribute, key=lambda found: found.name)),
-            *(_digest_nodes(subgraph, values) for subgraph in subgraphs_of(node)),
+            *(_digest_nodes(subgraph, values, depth + 1) for subgraph in subgraphs_of(node)),
             *(values.get(name, name) for name in node.input),
+            # Optional outputs that are left out are not computed.
+            repr([bool(name) for name in node.output]),
         )
         nodes.append(described)
         for position, name in enumerate(node.output):
-            values[name] = _combine(described, str(position))
+            if name:
+                values[name] = _combine(described, str(position))
     return _combine(*sorted(nodes), *(values.get(value.name, value.name) for value in graph.output))
 
 

@@ -27,6 +27,7 @@ from ortune.errors import HostError, OrtuneError, ProgramError, UsageError
 from ortune.host import Host, read_host
 from ortune.host.allocators import find_allocators
 from ortune.knobs import DEFAULT, KNOBS, Config, SpaceOptions
+from ortune.knobs.config import CPU
 from ortune.knobs.knob import Value
 from ortune.knobs.legal import find_faults
 from ortune.model import ModelInfo, compute_digest, read_model
@@ -66,7 +67,7 @@ from ortune.times import read_clock_s
 from ortune.tuning.resume import find_unfinished
 from ortune.worker import Failure, Runtime
 from ortune.worker.attempts import MAX_FIRST_FAILURES
-from ortune.worker.graphs import merge_same_programs
+from ortune.worker.graphs import is_of_graph, merge_same_programs
 from ortune.worker.installed import find_installed_version
 from ortune.worker.owned_folder import OwnedFolder
 from ortune.workload import Goal
@@ -206,7 +207,10 @@ def prepare_program(request: ProgramSearchRequest) -> PreparedProgram:
     )
     infos = [model.info for model in models if model.info]
     space = listed
-    if len(infos) == len(models):
+    varied = {name for model in models for name in model.varied}
+    providers = {name for process in processes for session in process.sessions for name in session.providers}
+    # Sessions whose settings are not all known, and other providers, have graphs that are not known either.
+    if len(infos) == len(models) and providers <= {CPU} and not any(map(is_of_graph, varied)):
         space = merge_same_programs(listed, infos, lambda config, number: resolve(config, models[number]))
     return PreparedProgram(
         request=request,

@@ -9,7 +9,7 @@ import msgspec
 from ortune.measure.comparison import LimitCheck, Noise, Speedup, StageTime, Summary
 from ortune.measure.host_speedup import HostsEvidence
 from ortune.measure.interval import Interval
-from ortune.record.schema import Evidence, FrontPoint, Record, Search
+from ortune.record.schema import Evidence, FrontPoint, Record, Search, SettingEvidence
 from ortune.workload import FIGURES
 
 SIGNIFICANT = 4
@@ -61,7 +61,13 @@ def round_evidence(evidence: Evidence) -> Evidence:
             for occasion in evidence.occasions
         ),
         hosts=evidence.hosts and round_hosts(evidence.hosts),
+        contributions={name: _round_setting(setting) for name, setting in evidence.contributions.items()},
+        dropped={name: _round_setting(setting) for name, setting in evidence.dropped.items()},
     )
+
+
+def _round_setting(setting: SettingEvidence) -> SettingEvidence:
+    return msgspec.structs.replace(_round_interval(setting), cpu=ratio(setting.cpu))
 
 
 def _round_point(point: FrontPoint) -> FrontPoint:

@@ -180,10 +180,12 @@ def add_contributions(outcome: Outcome, pruned: PruningResult) -> Outcome:
     winner = outcome.evidence.winner
     if not (winner and pruned.ranked and pruned.ranked[0].candidate.config == winner.config):
         return outcome
-    contributions, dropped = (
-        {name: contribution.to_evidence() for name, contribution in found.items()}
-        for found in (pruned.contributions, pruned.dropped)
-    )
+    contributions = {
+        name: pruned.contributions[name].to_evidence()
+        for name in winner.config.settings
+        if name in pruned.contributions
+    }
+    dropped = {name: contribution.to_evidence() for name, contribution in pruned.dropped.items()}
     evidence = msgspec.structs.replace(outcome.evidence, contributions=contributions, dropped=dropped)
     return msgspec.structs.replace(outcome, evidence=evidence)
 

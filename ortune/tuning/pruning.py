@@ -6,8 +6,9 @@ Journal of Heuristics 22 (2016).
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -16,8 +17,16 @@ from ortune.measure.stats import student_interval
 from ortune.record.schema import SettingEvidence
 from ortune.tuning.board import Board
 from ortune.tuning.outliers import TO_SIGMA
-from ortune.tuning.racing import CPU_STEP, PRIOR_LAUNCHES, USUAL_LUCK_OF_LAUNCHES, expect_launch_s, list_log_ratios
-from ortune.tuning.results import CandidateResult
+from ortune.tuning.racing import (
+    AS_FAST,
+    CPU_STEP,
+    PRIOR_LAUNCHES,
+    USUAL_LUCK_OF_LAUNCHES,
+    expect_launch_s,
+    is_near_limit,
+    list_log_ratios,
+)
+from ortune.tuning.results import CandidateResult, find_tie
 
 MIN_CONTRIBUTION = 0.005
 """What a setting must contribute at least, as a log-ratio."""
@@ -29,6 +38,9 @@ SPREAD_OF_CONTRIBUTIONS = 0.05
 standard deviation of what it contributes otherwise, as log-ratios. Source: finalists on the development landscapes of
 benchmarks/regret.py."""
 
+IDLE_TOGETHER = 0.8
+"""Probability that settings do nothing together, if each of them seems to do nothing beside the others."""
+
 CERTAIN_ERRORS = 2.0
 """Standard errors by which a contribution exceeds what is needed if no further launch is necessary."""
 
@@ -37,7 +49,7 @@ MAX_PRUNING_LAUNCHES = 6
 """Minimum number of launches of each comparison, and number from which no further one is made."""
 
 LONGEST_PRUNING = 2.0
-"""How many times its planned time pruning may take for the minimum of launches."""
+"""How many times its planned time pruning may take for the minimum of launches: fewer would show nothing."""
 
 ERROR_OF_MEDIAN = 1.25
 """Standard error of a median of normal values, as a multiple of that of their mean."""
@@ -63,13 +75,15 @@ class Contribution(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         log_ratios: For each objective: log(cost without the setting / cost with it), above 0 if the setting helps.
         errors: Their standard errors.
-        cpu: The same for the CPU time of a call.
+        cpu: The same for the CPU time of a call; 0 where it is not known.
+        is_faster: Whether calls are faster with it, where that decides between candidates that are equal in memory.
         n_launches: Number of launches of both.
     """
 
     log_ratios: tuple[float, ...]
     errors: tuple[float, ...]
     cpu: float
+    is_faster: bool = False
     n_launches: int
 
     def to_evidence(self) -> SettingEvidence:
@@ -84,15 +98,18 @@ class Contribution(msgspec.Struct, frozen=True, kw_only=True):
             cpu=math.exp(self.cpu),
         )
 
-    @property
-    def expected(self) -> float:
-        """The largest log-ratio that is expected, given the measurements and what settings usually contribute."""
-        return max(map(expect_contribution, self.log_ratios, self.errors))
+    def expect(self, idle_share: float = IDLE_SHARE) -> float:
+        """Return the largest log-ratio that is expected, given the measurements and what settings usually contribute.
 
-    @property
-    def matters(self) -> bool:
-        """Whether the setting is kept: it makes calls faster, or takes CPU time off them."""
-        return self.expected >= MIN_CONTRIBUTION or self.cpu >= CPU_STEP
+        Args:
+            idle_share: Probability that the setting does nothing, before it is measured.
+        """
+        pairs = zip(self.log_ratios, self.errors, strict=True)
+        return max(expect_contribution(value, error, idle_share) for value, error in pairs)
+
+    def matters(self, idle_share: float = IDLE_SHARE) -> bool:
+        """Return whether the setting is kept: it improves the objective, or makes calls cheaper or faster."""
+        return self.expect(idle_share) >= MIN_CONTRIBUTION or self.cpu >= CPU_STEP or self.is_faster
 
     @property
     def is_known(self) -> bool:
@@ -103,7 +120,7 @@ class Contribution(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def expect_contribution(value: float, error: float) -> float:
+def expect_contribution(value: float, error: float, idle_share: float) -> float:
     """Return what a setting probably contributes, as a log-ratio: a setting does nothing, or what settings usually do.
 
     Source: a mixture of a point and a normal distribution as the prior ("spike and slab"), T. J. Mitchell and
@@ -112,10 +129,11 @@ def expect_contribution(value: float, error: float) -> float:
     Args:
         value: The measured log-ratio.
         error: Its standard error.
+        idle_share: Probability that the setting does nothing, before it is measured.
     """
     spread = math.hypot(SPREAD_OF_CONTRIBUTIONS, error)
-    idle = IDLE_SHARE / error * math.exp(-((value / error) ** 2) / 2)
-    active = (1 - IDLE_SHARE) / spread * math.exp(-(((value - USUAL_CONTRIBUTION) / spread) ** 2) / 2)
+    idle = idle_share / error * math.exp(-((value / error) ** 2) / 2)
+    active = (1 - idle_share) / spread * math.exp(-(((value - USUAL_CONTRIBUTION) / spread) ** 2) / 2)
     # Far from what both expect, the second is the less unlikely one.
     share = active / (idle + active) if idle + active > 0 else 1.0
     weight = (SPREAD_OF_CONTRIBUTIONS / spread) ** 2
@@ -136,26 +154,51 @@ def prune(board: Board, ranked: Sequence[CandidateResult]) -> PruningResult:
     is_front = len(board.goal.objectives) > 1
     if not ranked or is_front or board.is_unpromising or len(ranked[0].candidate.chosen) < 2:
         return PruningResult(ranked=ranked)
-    first = best = ranked[0]
-    found: dict[str, Contribution] = {}
-    end_s = min(board.now_s() + board.plan.pruning_s, board.end_s)
-    best.enter("pruning")  # the launches by which it was chosen are biased
-    with board.time_stage("pruning"):
-        while len(best.candidate.chosen) > 1:
-            reduced = list_reduced(board, best)
-            found |= measure_contributions(board, best, reduced, end_s)
-            useless = [name for name in reduced if name in found and not found[name].matters]
-            if not useless:
-                break
-            simplest = drop_together(board, best, useless, end_s) if len(useless) > 1 else None
-            best = simplest or reduced[min(useless, key=lambda name: found[name].expected)]
+    with board.time_stage("pruning"), keep_earlier_stages(board):
+        best, contributions, dropped = drop_settings(board, ranked[0])
     names = {dimension.name: dimension.setting for dimension in board.space.dimensions}
-    kept = best.candidate.chosen
     return PruningResult(
         ranked=[best, *(result for result in ranked if result is not best)],
-        contributions={names[name]: found[name] for name in kept if name in found and len(kept) > 1},
-        dropped={names[name]: found[name] for name in first.candidate.chosen if name in found and name not in kept},
+        contributions={names[name]: contributions[name] for name in best.candidate.chosen if name in contributions},
+        dropped={names[name]: contribution for name, contribution in dropped.items()},
     )
+
+
+@contextlib.contextmanager
+def keep_earlier_stages(board: Board) -> Iterator[None]:
+    """Let candidates go back to what earlier stages measured of them if pruning is interrupted."""
+    try:
+        yield
+    except BaseException:
+        for result in board.results:
+            if result.stage == "pruning":
+                result.go_back()
+        raise
+
+
+def drop_settings(
+    board: Board, best: CandidateResult
+) -> tuple[CandidateResult, dict[str, Contribution], dict[str, Contribution]]:
+    """Return the simplest candidate that is as good, what its settings contribute, and what those dropped did.
+
+    Settings have the names of their dimensions. What was measured beside another candidate decides nothing: a setting
+    that seemed useless may matter once another one is gone.
+    """
+    dropped: dict[str, Contribution] = {}
+    end_s = min(board.now_s() + board.plan.pruning_s, board.end_s)
+    best.enter("pruning")  # the launches by which it was chosen are biased
+    while len(best.candidate.chosen) > 1:
+        reduced = list_reduced(board, best)
+        found = measure_contributions(board, best, reduced, end_s)
+        useless = [name for name in found if not found[name].matters()]
+        if not useless:
+            return best, found, dropped
+        simplest = drop_together(board, best, useless, end_s) if len(useless) > 1 else None
+        simpler = simplest or reduced[min(useless, key=lambda name: found[name].expect())]
+        gone = best.candidate.chosen.keys() - simpler.candidate.chosen.keys()
+        dropped |= {name: found[name] for name in found if name in gone}
+        best = simpler
+    return best, {}, dropped
 
 
 def list_reduced(board: Board, best: CandidateResult) -> dict[str, CandidateResult]:
@@ -172,7 +215,7 @@ def drop_together(board: Board, best: CandidateResult, useless: Sequence[str], e
     if simplest is board.baseline or simplest.failure:
         return None
     lacks = measure_contributions(board, best, {"": simplest}, end_s).get("")
-    return simplest if lacks and not lacks.matters else None
+    return simplest if lacks and not lacks.matters(IDLE_TOGETHER) else None
 
 
 def measure_contributions(
@@ -194,7 +237,6 @@ def measure_contributions(
     n_launches, launch_s = 0, expect_launch_s(board, 2 + len(left))
     latest_s = min(end_s + (LONGEST_PRUNING - 1) * board.plan.pruning_s, board.end_s)
     while left and n_launches < MAX_PRUNING_LAUNCHES:
-        # Fewer launches than needed would show nothing.
         n_needed = MIN_PRUNING_LAUNCHES - n_launches
         needed_s, until_s = (n_needed * launch_s, latest_s) if n_needed > 0 else (launch_s, end_s)
         if board.now_s() + needed_s > until_s:
@@ -217,9 +259,15 @@ def measure_contributions(
 
 def compare_all(board: Board, best: CandidateResult, reduced: Mapping[str, CandidateResult]) -> dict[str, Contribution]:
     """Return what simpler candidates lack that work and do not exceed limits that the best one keeps."""
-    working = {name: result for name, result in reduced.items() if not result.failure and result.excess <= best.excess}
+    working = {name: result for name, result in reduced.items() if not result.failure and keeps_limits(result, best)}
     found = {name: compare_launches(board, best, result) for name, result in working.items()}
     return {name: contribution for name, contribution in found.items() if contribution}
+
+
+def keeps_limits(reduced: CandidateResult, best: CandidateResult) -> bool:
+    """Return whether a simpler candidate stays within the limits as clearly as the best one."""
+    excess = max(reduced.excesses, default=-math.inf)
+    return excess <= max(best.excesses, default=-math.inf) or not (excess > 0 or is_near_limit(reduced))
 
 
 def find_uncertain(
@@ -248,7 +296,8 @@ def compare_launches(board: Board, best: CandidateResult, reduced: CandidateResu
     return Contribution(
         log_ratios=tuple(map(float, center)),
         errors=tuple(map(float, sigmas / math.sqrt(n_launches))),
-        cpu=reduced.cpu - best.cpu,
+        cpu=0.0 if reduced.cpu is None or best.cpu is None else reduced.cpu - best.cpu,
+        is_faster=find_tie(board.goal) > 0 and reduced.slowdown - best.slowdown >= AS_FAST,
         n_launches=n_launches,
     )
 

@@ -46,7 +46,7 @@ MOST_AS_GOOD = 0.02
 log-ratios."""
 
 CPU_STEP = math.log(1.1)
-"""Candidates whose CPU times are within this log-ratio of each other count as equal in it."""
+"""Log-ratio of CPU times that counts: candidates are compared in steps of it."""
 
 AS_FAST = 0.03
 """Those that are equal in memory count as equally fast within this log-ratio of the fastest of them."""
@@ -447,7 +447,7 @@ def rank_finalists(board: Board) -> list[CandidateResult]:
     alike.sort(
         key=lambda result: (
             max(result.slowdown, fast),
-            *rate_cost_to_others(result),
+            *rate_cost_to_others(result, with_cpu=all(other.cpu is not None for other in alike)),
             order[result.number],
             result.number,
         )
@@ -465,18 +465,23 @@ def find_error_of_best(contenders: list[CandidateResult], luck: float) -> float:
     return float(math.sqrt(2) * errors[best].max())
 
 
-def rate_cost_to_others(result: CandidateResult) -> tuple[int, int, int, int]:
+def rate_cost_to_others(result: CandidateResult, *, with_cpu: bool = True) -> tuple[int, int, int, int]:
     """Return what decides between candidates that are equally good; the smallest is preferred.
 
     First come those without affinities, then those with less CPU time for a call, fewer settings, and fewer settings
     with a risk.
+
+    Args:
+        result: The candidate.
+        with_cpu: Whether the CPU time of all of them is known.
     """
-    settings = result.candidate.config.settings
-    knobs = [KNOBS[name] for name in settings if name in KNOBS]
+    # Entries that differ between sessions have one name for each of them.
+    names = {name.partition(" of session ")[0] for name in result.candidate.config.settings}
+    knobs = [KNOBS[name] for name in names if name in KNOBS]
     return (
-        int(ids.INTRA_OP_THREAD_AFFINITIES in settings),
-        round(result.cpu / CPU_STEP),
-        len(settings),
+        int(ids.INTRA_OP_THREAD_AFFINITIES in names),
+        round((result.cpu or 0.0) / CPU_STEP) if with_cpu else 0,
+        len(names),
         sum(bool(knob.risk or knob.numerics) for knob in knobs),
     )
 

@@ -54,7 +54,7 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
         contended: Whether other processes used the CPUs.
         launch: Number of the launch: scores of one process have the same.
         blocks: The baseline's and the candidate's block, if a percentile needs more calls than one block has.
-        cpu: log(CPU time of a call / that of the baseline); 0 where it is not known.
+        cpu: log(CPU time of a call / that of the baseline); None where it is not known, as other nodes do not send it.
         slowdown: The log-ratio of p50, where it decides among candidates that are equal in the objective; None where
             it does not, or is not known, as other nodes do not send it.
     """
@@ -64,7 +64,7 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
     contended: bool
     launch: int
     blocks: tuple[Block, Block] | None
-    cpu: float = 0.0
+    cpu: float | None = None
     slowdown: float | None = None
 
 
@@ -95,8 +95,12 @@ class CandidateResult:
     def return_if_empty(self) -> None:
         """Return to the stage before this one if nothing was measured in this one."""
         if not self.scores and not self.failure:
-            self.stage, self.scores = self._before
-            self._summary = None
+            self.go_back()
+
+    def go_back(self) -> None:
+        """Return to the stage before this one, whatever was measured in this one."""
+        self.stage, self.scores = self._before
+        self._summary = None
 
     def enter(self, stage: Stage) -> None:
         """Begin a stage. Earlier scores are left out, because selecting the candidate by them makes them biased."""
@@ -124,9 +128,10 @@ class CandidateResult:
         return [score.log_ratios[0] for score in self.selected_scores]
 
     @property
-    def cpu(self) -> float:
-        """Log-ratio of the CPU time of a call to the baseline's."""
-        return statistics.median([score.cpu for score in self.selected_scores] or [0.0])
+    def cpu(self) -> float | None:
+        """Log-ratio of the CPU time of a call to the baseline's; None where it is not known."""
+        known = [score.cpu for score in self.selected_scores if score.cpu is not None]
+        return statistics.median(known) if known else None
 
     @property
     def log_ratios(self) -> tuple[float, ...] | None:
@@ -232,10 +237,10 @@ class CandidateResult:
         return tuple(ratios), tuple(excesses)
 
 
-def compare_cpu(baseline: Block, block: Block) -> float:
-    """Return the logarithm of the ratio of the CPU times of a call; 0 where one of them is not known."""
+def compare_cpu(baseline: Block, block: Block) -> float | None:
+    """Return the logarithm of the ratio of the CPU times of a call; None where one of them is not known."""
     base, own = (compute_cpu([side], [0]) for side in (baseline, block))
-    return math.log(own / base) if min(base, own) > 0 else 0.0
+    return math.log(own / base) if min(base, own) > 0 else None
 
 
 def find_tie(goal: Goal) -> float:
