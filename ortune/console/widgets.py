@@ -28,6 +28,9 @@ MAX_WIDTH = 200
 KEPT = "the previous one, which may prove more"
 """Why the copy of a replaced record was kept."""
 
+COLUMN_GAP = 2
+"""Columns of the console after each column of a table."""
+
 NOTABLE_CPU = 1.1
 """By which factor a setting must reduce CPU time more than the objective, so that it is said."""
 
@@ -80,15 +83,10 @@ def make_settings_table(
         rows.append([name, format_default(knob) if knob else "not set", str(value)])
         if contributions:
             rows[-1].append(format_contribution(contributions[name]) if name in contributions else "-")
-    table = make_table()
-    table.add_column("setting", overflow="fold")
-    table.add_column("default", style="dim", overflow="fold")
-    table.add_column("tuned", style="bold", overflow="fold")
-    if contributions:
-        table.add_column("contributes", overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    if rows and sum(max(map(len, column)) + 2 for column in zip(*rows, strict=True)) > width:
+    if find_width(rows) > width:
+        narrow = [[name, tuned, *rest] for name, _, tuned, *rest in rows]
+        if contributions and find_width(narrow) <= width:
+            return make_table_of(narrow, {"setting": "", "tuned": "bold", "contributes": ""})
         return Group(
             *(
                 Group(
@@ -100,13 +98,29 @@ def make_settings_table(
                 for name, default, tuned, *rest in rows
             )
         )
+    styles = {"setting": "", "default": "dim", "tuned": "bold", "contributes": ""}
+    return make_table_of(rows, dict(list(styles.items())[: 4 if contributions else 3]))
+
+
+def find_width(rows: Sequence[Sequence[str]]) -> int:
+    """Return how many columns of the console a table of texts needs."""
+    return sum(max(map(len, column)) + COLUMN_GAP for column in zip(*rows, strict=True))
+
+
+def make_table_of(rows: Iterable[Sequence[str]], styles: Mapping[str, str]) -> Table:
+    """Return a table of texts, given the style of each column by its heading."""
+    table = make_table()
+    for heading, style in styles.items():
+        table.add_column(heading, style=style or None, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
     return table
 
 
 def format_contribution(contribution: SettingEvidence) -> str:
-    """Return what a setting contributes, and how much CPU time of calls it saves if that is notably more."""
+    """Return what a setting contributes, and the change of the CPU time of calls if it saves notably more of that."""
     saves_cpu = contribution.cpu > NOTABLE_CPU * max(contribution.estimate, 1.0)
-    saved = f", {1 - 1 / contribution.cpu:.0%} less CPU time" if saves_cpu else ""
+    saved = f", CPU {1 / contribution.cpu - 1:+.0%}" if saves_cpu else ""
     return f"{format_speedup(contribution)}{saved}"
 
 

@@ -41,6 +41,10 @@ benchmarks/regret.py."""
 IDLE_TOGETHER = 0.8
 """Probability that settings do nothing together, if each of them seems to do nothing beside the others."""
 
+IDLE_IF_RISKY = 0.9
+"""What is taken as the probability that a setting with a risk does nothing, so that it is kept only if it was measured
+to contribute."""
+
 CERTAIN_ERRORS = 2.0
 """Standard errors by which a contribution exceeds what is needed if no further launch is necessary."""
 
@@ -109,7 +113,9 @@ class Contribution(msgspec.Struct, frozen=True, kw_only=True):
 
     def matters(self, idle_share: float = IDLE_SHARE) -> bool:
         """Return whether the setting is kept: it improves the objective, or makes calls cheaper or faster."""
-        return self.expect(idle_share) >= MIN_CONTRIBUTION or self.cpu >= CPU_STEP or self.is_faster
+        # What was measured counts, too: nobody trusts a setting that seems to do harm.
+        contributes = min(self.expect(idle_share), max(self.log_ratios)) >= MIN_CONTRIBUTION
+        return contributes or self.cpu >= CPU_STEP or self.is_faster
 
     @property
     def is_known(self) -> bool:
@@ -190,7 +196,7 @@ def drop_settings(
     while len(best.candidate.chosen) > 1:
         reduced = list_reduced(board, best)
         found = measure_contributions(board, best, reduced, end_s)
-        useless = [name for name in found if not found[name].matters()]
+        useless = [name for name in found if not found[name].matters(find_idle_share(board, name))]
         if not useless:
             return best, found, dropped
         simplest = drop_together(board, best, useless, end_s) if len(useless) > 1 else None
@@ -199,6 +205,12 @@ def drop_settings(
         dropped |= {name: found[name] for name in found if name in gone}
         best = simpler
     return best, {}, dropped
+
+
+def find_idle_share(board: Board, name: str) -> float:
+    """Return the probability that a setting does nothing, before it is measured, by the name of its dimension."""
+    knob = next(dimension.knob for dimension in board.space.dimensions if dimension.name == name)
+    return IDLE_IF_RISKY if knob.risk or knob.numerics else IDLE_SHARE
 
 
 def list_reduced(board: Board, best: CandidateResult) -> dict[str, CandidateResult]:
@@ -245,16 +257,22 @@ def measure_contributions(
         with board.launch([best, *left.values()]) as live:
             for measured in live.rounds(board.plan.racing_rounds):
                 live.add(measured)
-                board.report("pruning", n_launches, None, best, end_s=end_s, then_s=board.plan.confirmation_s)
+                report_launches(board, best, n_launches, end_s)
         board.starved.clear()
         if best.failure:
             break
         n_launches, launch_s = n_launches + 1, board.now_s() - begin_s
+        report_launches(board, best, n_launches, end_s)
         found = compare_all(board, best, reduced)
         left = find_uncertain(left, found)
     for result in (best, *reduced.values()):
         result.return_if_empty()
     return {} if best.failure else found
+
+
+def report_launches(board: Board, best: CandidateResult, n_launches: int, end_s: float) -> None:
+    """Report progress after so many launches."""
+    board.report("pruning", n_launches, None, best, end_s=end_s, then_s=board.plan.confirmation_s)
 
 
 def compare_all(board: Board, best: CandidateResult, reduced: Mapping[str, CandidateResult]) -> dict[str, Contribution]:
