@@ -1,7 +1,6 @@
 """Pruning: launches the finalist beside itself without each of its settings, and drops settings that do not contribute.
 
-Source of the idea: C. Fawcett and H. Hoos, "Analysing differences between algorithm configurations through ablation",
-Journal of Heuristics 22 (2016).
+Source of the idea: ablation analysis, by C. Fawcett and H. Hoos, Journal of Heuristics 22 (2016), pages 431 to 458.
 """
 
 from __future__ import annotations
