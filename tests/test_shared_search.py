@@ -643,7 +643,8 @@ def test_what_arrives_after_screening_races(tmp_path: Path, monkeypatch: pytest.
     exchange.close(completed=True)
     stages = {trial.config.key: trial.stage for trial in outcome.trials}
     if gains:
-        assert stages[late[0].config.key] == "confirmation"
+        # Without settings that do nothing, if it has any.
+        assert stages[late[0].config.key] in {"pruning", "confirmation"}
     else:
         assert outcome.ended_early == ALL_PAIRS_TRIED
         assert stages[late[0].config.key] != "screening"
