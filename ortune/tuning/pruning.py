@@ -37,6 +37,9 @@ SPREAD_OF_CONTRIBUTIONS = 0.05
 standard deviation of what it contributes otherwise, as log-ratios. Source: finalists on the development landscapes of
 benchmarks/regret.py."""
 
+MOST_ERROR = 0.03
+"""Standard error up to which a setting is dropped because less than the minimum was measured."""
+
 IDLE_TOGETHER = 0.8
 """Probability that settings do nothing together, if each of them seems to do nothing beside the others."""
 
@@ -112,8 +115,9 @@ class Contribution(msgspec.Struct, frozen=True, kw_only=True):
 
     def matters(self, idle_share: float = IDLE_SHARE) -> bool:
         """Return whether the setting is kept: it improves the objective, or makes calls cheaper or faster."""
-        # What was measured counts, too: nobody trusts a setting that seems to do harm.
-        contributes = min(self.expect(idle_share), max(self.log_ratios)) >= MIN_CONTRIBUTION
+        # Nobody trusts a setting that seems to do harm. A rough measurement alone does not drop what probably helps.
+        seems_useless = max(self.errors) <= MOST_ERROR and max(self.log_ratios) < MIN_CONTRIBUTION
+        contributes = self.expect(idle_share) >= MIN_CONTRIBUTION and not seems_useless
         return contributes or self.cpu >= CPU_STEP or self.is_faster
 
     @property
