@@ -41,7 +41,6 @@ from benchmarks.synthetic import (
     make_pool,
 )
 from ortune.knobs import Candidate, SearchSpace, build_space, ids
-from ortune.knobs.dimension import DEFAULT_LABEL
 
 CALL_NS = 5e6
 BEST_GAIN = math.log(1.376)
@@ -56,11 +55,6 @@ N_INSTANCES = 3
 Cost = Callable[[Candidate], float]
 
 
-def find_changes(candidate: Candidate) -> dict[str, str]:
-    """Return the choices of a candidate that differ from the default."""
-    return {name: label for name, label in candidate.labels.items() if label != DEFAULT_LABEL}
-
-
 def choose_labels(space: SearchSpace, rng: np.random.Generator, n: int) -> list[tuple[str, str]]:
     """Return choices of several dimensions that can be combined with others, at most one of each."""
     combined = [dimension for dimension in space.dimensions if not dimension.alone]
@@ -73,7 +67,7 @@ def plateau(space: SearchSpace, rng: np.random.Generator, share: float) -> Cost:
     ((name, label),) = choose_labels(space, rng, 1)
 
     def cost(candidate: Candidate) -> float:
-        labels = find_changes(candidate)
+        labels = candidate.chosen
         if labels.get(name) == label:
             return -BEST_GAIN if len(labels) == 1 else 0.02 * len(labels)
         return -share * BEST_GAIN if len(labels) > 1 else 0.01 * len(labels)
@@ -98,7 +92,7 @@ def families(space: SearchSpace, rng: np.random.Generator) -> Cost:
     gains = rng.uniform(0.1, 0.25, len(anchors))
 
     def cost(candidate: Candidate) -> float:
-        labels = find_changes(candidate)
+        labels = candidate.chosen
         found = [place for place, (name, label) in enumerate(anchors) if labels.get(name) == label]
         if len(found) != 1:
             return others[-1](candidate) + 0.1 * len(found)
@@ -114,7 +108,7 @@ def pair(space: SearchSpace, rng: np.random.Generator) -> Cost:
     wanted = choose_labels(space, rng, 2)
 
     def cost(candidate: Candidate) -> float:
-        labels = find_changes(candidate)
+        labels = candidate.chosen
         n = sum(labels.get(name) == label for name, label in wanted)
         return (0.0, 0.03, -BEST_GAIN)[n] + 0.005 * (len(labels) - n)
 
@@ -126,7 +120,7 @@ def triple(space: SearchSpace, rng: np.random.Generator) -> Cost:
     wanted = choose_labels(space, rng, 3)
 
     def cost(candidate: Candidate) -> float:
-        labels = find_changes(candidate)
+        labels = candidate.chosen
         n = sum(labels.get(name) == label for name, label in wanted)
         return (0.0, 0.01, 0.01, -BEST_GAIN)[n] + 0.005 * (len(labels) - n)
 
@@ -136,7 +130,7 @@ def triple(space: SearchSpace, rng: np.random.Generator) -> Cost:
 def needle(space: SearchSpace, rng: np.random.Generator) -> Cost:
     """Return costs with a single better candidate."""
     best = space.candidates[int(rng.integers(1, len(space.candidates)))].config.key
-    return lambda candidate: -BEST_GAIN if candidate.config.key == best else 0.003 * len(find_changes(candidate))
+    return lambda candidate: -BEST_GAIN if candidate.config.key == best else 0.003 * len(candidate.chosen)
 
 
 def independent(space: SearchSpace, rng: np.random.Generator) -> Cost:
@@ -146,7 +140,7 @@ def independent(space: SearchSpace, rng: np.random.Generator) -> Cost:
         for dimension in space.dimensions
         for choice in dimension.choices[1:]
     }
-    return lambda candidate: sum(effects[item] for item in find_changes(candidate).items())
+    return lambda candidate: sum(effects[item] for item in candidate.chosen.items())
 
 
 def scaling(space: SearchSpace, rng: np.random.Generator) -> Cost:
@@ -159,7 +153,7 @@ def scaling(space: SearchSpace, rng: np.random.Generator) -> Cost:
     rest = rng.uniform(0, 1) / best
 
     def log_cost(candidate: Candidate) -> float:
-        labels = find_changes(candidate)
+        labels = candidate.chosen
         text = labels.pop(ids.INTRA_OP_NUM_THREADS, "")
         n = int(text) if text else space.n_default_threads
         others = msgspec.structs.replace(candidate, labels=labels)

@@ -62,7 +62,6 @@ Row = dict[str, Any]
 
 
 USELESS = 0.005
-HARMFUL = 0.005
 """A setting is useless if it contributes less than this, as a log-ratio, and harmful if the answer is better by as much
 without it."""
 
@@ -304,7 +303,7 @@ def replay(landscape: Landscape, method: str, budget_s: float, seed: int) -> Row
     return row | {
         "n_settings": len(contributions),
         "n_useless": sum(value < USELESS for value in contributions),
-        "n_harmful": sum(value < -HARMFUL for value in contributions),
+        "n_harmful": sum(value < -USELESS for value in contributions),
         "regret": 100 * (math.exp(landscape.log_speedup(landscape.best)) / true - 1),
         "excess": 100 * (claimed - true),
         "worse": true < 1 - 1e-9,

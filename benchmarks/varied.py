@@ -22,7 +22,6 @@ import math
 import msgspec
 import numpy as np
 
-from benchmarks.held_out import find_changes
 from benchmarks.landscape import Landscape
 from benchmarks.synthetic import Machine, assemble, drop_between, make_host, make_model, make_pool
 from ortune.knobs import SearchSpace, build_space
@@ -42,7 +41,7 @@ CORES = (2, 2, 2, 4, 2, 2, 12, 2, 2, 8, 2, 36)
 
 def draw_costs(space: SearchSpace, rng: np.random.Generator) -> np.ndarray:
     """Return the log-costs of all candidates, relative to the default."""
-    changes = [find_changes(candidate) for candidate in space.candidates]
+    changes = [candidate.chosen for candidate in space.candidates]
     choices = [(each.name, choice.label) for each in space.dimensions for choice in each.choices[1:]]
     density, scale = rng.uniform(0.1, 0.5), 10 ** rng.uniform(-2, -0.9)
     effects = {

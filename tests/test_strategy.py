@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks import cores, regret, synthetic
-from benchmarks.held_out import BEST_GAIN, N_INSTANCES, find_changes, make_held_out
+from benchmarks.held_out import BEST_GAIN, N_INSTANCES, make_held_out
 from benchmarks.landscape import (
     IMPOSSIBLE,
     LANDSCAPES,
@@ -502,12 +502,12 @@ class TestPairs:
         gains["graph_optimization_level", "ORT_ENABLE_BASIC"] = 0.08
 
         def cost(candidate: Candidate) -> float:
-            return sum(-gains.get(item, -0.05) for item in find_changes(candidate).items())
+            return sum(-gains.get(item, -0.05) for item in candidate.chosen.items())
 
         costs = np.array([cost(candidate) for candidate in space.candidates])
         landscape = synthetic.assemble("pairs", space, costs + math.log(5e6), np.random.default_rng(0), luck=0.002)
         outcome = search(landscape, budget_s=25)
-        tried = [find_changes(space.candidates[space.numbers[trial.config.key]]) for trial in outcome.trials[1:]]
+        tried = [space.candidates[space.numbers[trial.config.key]].chosen for trial in outcome.trials[1:]]
         pairs = [place for place, labels in enumerate(tried) if len(labels) == 2 and labels.items() <= gains.keys()]
         assert len(pairs) == 3
         # They follow the settings alone, and what the sampler had proposed for the same batch.
@@ -1149,12 +1149,12 @@ class TestLandscapeSets:
         for number in range(N_INSTANCES):
             plateau = make_held_out("plateau_80", number)
             best = plateau.space.candidates[plateau.best]
-            assert len(find_changes(best)) == 1
+            assert len(best.chosen) == 1
             assert plateau.log_speedup(plateau.best) == pytest.approx(BEST_GAIN)
             assert sum(plateau.log_costs < plateau.log_costs[0] - 0.7 * BEST_GAIN) > 20
             pair = make_held_out("pair", number)
-            assert len(find_changes(pair.space.candidates[pair.best])) >= 2
-            singles = [n for n, each in enumerate(pair.space.candidates) if len(find_changes(each)) == 1]
+            assert len(pair.space.candidates[pair.best].chosen) >= 2
+            singles = [n for n, each in enumerate(pair.space.candidates) if len(each.chosen) == 1]
             assert max(pair.log_speedup(n) for n in singles) <= 0
             needle = make_held_out("needle", number)
             assert sum(needle.log_costs < needle.log_costs[0]) == 1

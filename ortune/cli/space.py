@@ -52,7 +52,7 @@ def space(values: Values, output: JsonOptions) -> None:
     else:
         from ortune.console.space import show_space
 
-        show_space(make_console(), found, len(listed.candidates), choice.faults, feed)
+        show_space(make_console(), found, listed, choice.faults, feed)
     if failure:
         show_warning(make_console(stderr=True), warn_unchecked_inputs(failure))
     if fault:

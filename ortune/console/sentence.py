@@ -13,7 +13,7 @@ from ortune.tuning.verdict import SMALL_GAIN
 from ortune.workload import FIGURES, is_figure
 
 NOTABLY_SLOWER = 0.02
-"""Share by which p50 must be longer for a gain in memory to be told together with it."""
+"""Share by which p50 must be longer that is named together with a gain in memory."""
 
 
 def summarize(record: Record) -> str:

@@ -23,13 +23,15 @@ MOST_LISTED_VALUES = 8
 """Maximum number of values between choices that are listed."""
 
 
-def show_space(console: Console, space: SearchSpace, n_listed: int, faults: Mapping[str, str], feed: Feed) -> None:
+def show_space(
+    console: Console, space: SearchSpace, listed: SearchSpace, faults: Mapping[str, str], feed: Feed
+) -> None:
     """Print a search space.
 
     Args:
         console: Where to print.
         space: The search space.
-        n_listed: Number of its candidates before those that are the same program were merged.
+        listed: The same before candidates that are the same program were merged.
         faults: Why execution providers do not work here, by name.
         feed: What the model would be measured with.
     """
@@ -75,7 +77,7 @@ def show_space(console: Console, space: SearchSpace, n_listed: int, faults: Mapp
         console.print(Text.assemble(("not tried  ", "dim"), f"{name}: {why}"))
     _show_twins(console, space)
     n_candidates = format_count(len(space.candidates), "distinct candidate")
-    merged = f"; {n_listed} before those that are the same program were merged" if space.twins else ""
+    merged = f"; {len(listed.candidates)} before those that are the same program were merged" if space.twins else ""
     console.print(Text.assemble((n_candidates, "bold"), f", including the baseline{merged}"))
 
 

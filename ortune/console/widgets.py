@@ -98,8 +98,8 @@ def make_settings_table(
                 for name, default, tuned, *rest in rows
             )
         )
-    styles = {"setting": "", "default": "dim", "tuned": "bold", "contributes": ""}
-    return make_table_of(rows, dict(list(styles.items())[: 4 if contributions else 3]))
+    last = {"contributes": ""} if contributions else {}
+    return make_table_of(rows, {"setting": "", "default": "dim", "tuned": "bold", **last})
 
 
 def find_width(rows: Sequence[Sequence[str]]) -> int:

@@ -10,11 +10,11 @@ import msgspec
 from ortune.errors import ModelError
 from ortune.export.save import SaveRequest, save_optimized
 from ortune.export.target import Job, Target
-from ortune.knobs import KNOBS
 from ortune.knobs.config import CPU
 from ortune.model import read_model
 from ortune.sanitize import printable
 from ortune.worker import Failure
+from ortune.worker.graphs import is_of_graph
 from ortune.worker.installed import require_runtime
 from ortune.worker.owned_folder import OwnedFolder, remove_abandoned_folders
 
@@ -35,7 +35,7 @@ def write(job: Job) -> str:
     pending = job.pending
     level = pending.take_option("graph_optimization_level") or "ORT_ENABLE_ALL"
     given = pending.config.session_config
-    entries = {name: text for name, text in given.items() if name in KNOBS and KNOBS[name].graph}
+    entries = {name: text for name, text in given.items() if is_of_graph(name)}
     for name in entries:
         pending.take_entry(name)
     # The providers remain: the file stores neither them nor their options.

@@ -9,6 +9,7 @@ import msgspec
 from ortune.knobs.config import Config
 from ortune.worker.child_process import Enter, answer_parent, ask_child
 from ortune.worker.failure import Failure
+from ortune.worker.graphs import write_to
 from ortune.worker.runtime import read_runtime
 from ortune.worker.session import make_session
 
@@ -51,9 +52,7 @@ def save(request: SaveRequest, enter: Enter) -> SavedModel:
         Exception: Any error of onnxruntime.
     """
     enter("load")
-    config = request.config.with_setting("session_options", "optimized_model_filepath", request.output)
-    # Errors only: otherwise ONNX Runtime warns that the graph is for this type of CPU, which ortune itself reports.
-    config = config.with_setting("session_options", "log_severity_level", 3)
+    config = write_to(request.config, Path(request.output))
     if Path(request.output).suffix == ".ort":
         config = config.with_setting("session_config", "session.save_model_format", "ORT")
     make_session(request.model_path, config)

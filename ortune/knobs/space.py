@@ -134,12 +134,12 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         labels: dict[str, str] = {}
         config = self.base
         why = []
-        taken: list[str] = []
+        taken = ""
         for dimension in self.dimensions:
             is_combined = bool(dimension.of) and not listed
             if dimension.has_no_effect(labels):
                 continue
-            if dimension.alone and taken and not is_combined and not dimension.requires(taken[-1]):
+            if dimension.alone and taken and not is_combined and not dimension.requires(taken):
                 continue
             choice = dimension.choice(choose(dimension))
             value: object = choice.value
@@ -152,7 +152,7 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True, dict=True):
                 knob = dimension.knob
                 config = config.with_setting(knob.where, knob.name, value, knob.provider)
                 why.append(choice.why)
-                taken += [dimension.name] if dimension.alone else []
+                taken = dimension.name if dimension.alone else taken
         if (merged := self.merge_labels(labels)) != labels:
             return self.draw(lambda dimension: merged.get(dimension.name, DEFAULT_LABEL), listed=listed)
         config = self._normalize(config)

@@ -8,7 +8,7 @@ from typing import TypeVar
 import msgspec
 
 from ortune.knobs.config import CPU
-from ortune.knobs.dimension import DEFAULT_LABEL, Dimension, Rule, Skipped
+from ortune.knobs.dimension import Dimension, Rule, Skipped
 from ortune.knobs.space import Candidate, SearchSpace, Twin
 
 Space = TypeVar("Space", bound=SearchSpace)
@@ -52,7 +52,7 @@ def merge_twins(space: Space, variants: Sequence[Candidate], digests: Sequence[s
     dimensions = {dimension.name: dimension for dimension in space.dimensions}
     twins = []
     for group in groups.values():
-        first = min(group, key=lambda variant: measure_distance(variant.labels, dimensions))
+        first = min(group, key=lambda variant: measure_distance(variant, dimensions))
         twins += [Twin(variant=variant, same_as=first) for variant in group if variant is not first]
     if not twins:
         return space
@@ -71,19 +71,18 @@ def merge_twins(space: Space, variants: Sequence[Candidate], digests: Sequence[s
     )
 
 
-def measure_distance(labels: Mapping[str, str], dimensions: Mapping[str, Dimension]) -> tuple[int, int, int]:
+def measure_distance(variant: Candidate, dimensions: Mapping[str, Dimension]) -> tuple[int, int, int]:
     """Return how far graph settings are from the default.
 
     The result is the number of settings that are tried one at a time, the number of all, and by how many values of a
     list they differ from the default.
     """
-    chosen = {name: label for name, label in labels.items() if label != DEFAULT_LABEL}
     steps = 0
-    for name, label in chosen.items():
+    for name, label in variant.chosen.items():
         knob = dimensions[name].knob
         if label in knob.values and knob.default in knob.values:
             steps += abs(knob.values.index(label) - knob.values.index(str(knob.default)))
-    return sum(dimensions[name].alone for name in chosen), len(chosen), steps
+    return sum(dimensions[name].alone for name in variant.chosen), len(variant.chosen), steps
 
 
 def keep_choices(dimension: Dimension, kept: set[tuple[str, str]]) -> Dimension:

@@ -67,6 +67,14 @@ Launch = contextlib.AbstractContextManager[Iterator[bool]]
 """One launch of a run: it gives what measures a round at each step, and whether that was not the last planned one."""
 
 
+def measure_launch(launch: Launch, on_round: Callable[[], None]) -> None:
+    """Measure the rounds of a launch. `on_round` is called after each but the last planned one."""
+    with launch as rounds:
+        for goes_on in rounds:
+            if goes_on:
+                on_round()
+
+
 class PairedRun:
     """Rounds of several sides, over several launches.
 
@@ -130,10 +138,7 @@ class PairedRun:
         for launch in self.list_launches(
             runner, plan, end_s=end_s, latest_s=latest_s, order=order, stop_within_launch=stop_within_launch
         ):
-            with launch as rounds:
-                for goes_on in rounds:
-                    if goes_on:
-                        on_round()
+            measure_launch(launch, on_round)
             if is_done():
                 break
 

@@ -14,7 +14,7 @@ from ortune.measure.evaluate import compute_speedup, evaluate
 from ortune.measure.interval import DEFAULT_CONFIDENCE
 from ortune.measure.judge import NEGLIGIBLE_GAIN, is_negligible
 from ortune.measure.limits import kept_all
-from ortune.measure.paired_run import FEWEST_LAUNCHES, Launch, PairedRun, Side
+from ortune.measure.paired_run import FEWEST_LAUNCHES, Launch, PairedRun, Side, measure_launch
 from ortune.tuning.board import Board
 from ortune.tuning.results import CandidateResult
 from ortune.tuning.verdict import judge_gain
@@ -310,10 +310,7 @@ def measure_launches(
     """Measure launches of a paired run. `on_round` is called between rounds; see `list_launches` for the others."""
     with keep_earlier(finalists):
         for launch in list_launches(board, run, finalists, plan, is_done, end_s=end_s, stage=stage):
-            with launch as rounds:
-                for goes_on in rounds:
-                    if goes_on:
-                        on_round()
+            measure_launch(launch, on_round)
 
 
 def list_launches(

@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Iterable
 
 from ortune.knobs import Candidate, SearchSpace
-from ortune.knobs.dimension import DEFAULT_LABEL
 
 N_CHOICES = 4
 WORTH_PAIRING = 0.015
@@ -22,7 +21,7 @@ def list_pairs(space: SearchSpace, gains: Iterable[tuple[Candidate, float]]) -> 
     """
     best: dict[str, tuple[float, dict[str, str]]] = {}
     for candidate, gain in gains:
-        labels = {name: label for name, label in candidate.labels.items() if label != DEFAULT_LABEL}
+        labels = candidate.chosen
         if len(labels) == 1:
             (name,) = labels
             if gain >= max(WORTH_PAIRING, best.get(name, (0.0, {}))[0]):

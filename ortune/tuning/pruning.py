@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import math
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
-import numpy as np
 
-from ortune.measure.stats import student_interval
+from ortune.measure.stats import robust_sigma, student_interval
 from ortune.record.schema import SettingEvidence
 from ortune.tuning.board import Board
-from ortune.tuning.outliers import TO_SIGMA
 from ortune.tuning.racing import (
     AS_FAST,
     CPU_STEP,
@@ -54,11 +53,11 @@ MIN_PRUNING_LAUNCHES = 3
 MAX_PRUNING_LAUNCHES = 6
 """Minimum number of launches of each comparison, and number from which no further one is made."""
 
-LONGEST_PRUNING = 2.0
-"""How many times its planned time pruning may take for the minimum of launches: fewer would show nothing."""
-
 ERROR_OF_MEDIAN = 1.25
 """Standard error of a median of normal values, as a multiple of that of their mean."""
+
+LONGEST_PRUNING = 2.0
+"""How many times its planned time pruning may take for the minimum of launches: fewer would show nothing."""
 
 
 class PruningResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,23 +78,23 @@ class Contribution(msgspec.Struct, frozen=True, kw_only=True):
     """What a setting contributes beside the other settings.
 
     Attributes:
-        log_ratios: For each objective: log(cost without the setting / cost with it), above 0 if the setting helps.
-        errors: Their standard errors.
+        log_ratio: log(cost without the setting / cost with it), above 0 if the setting helps.
+        error: Its standard error.
         cpu: The same for the CPU time of a call; 0 where it is not known.
         is_faster: Whether calls are faster with it, where that decides between candidates that are equal in memory.
         n_launches: Number of launches of both.
     """
 
-    log_ratios: tuple[float, ...]
-    errors: tuple[float, ...]
+    log_ratio: float
+    error: float
     cpu: float
     is_faster: bool = False
     n_launches: int
 
     def to_evidence(self) -> SettingEvidence:
-        """Return the ratios of costs in the first objective and in CPU time, as a record holds them."""
+        """Return the ratios of costs and of CPU times, as a record holds them."""
         n_free = self.n_launches - 1 + PRIOR_LAUNCHES
-        interval = student_interval(self.log_ratios[0], self.errors[0], n_free).exp()
+        interval = student_interval(self.log_ratio, self.error, n_free).exp()
         return SettingEvidence(
             estimate=interval.estimate,
             low=interval.low,
@@ -105,28 +104,25 @@ class Contribution(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def expect(self, idle_share: float = IDLE_SHARE) -> float:
-        """Return the largest log-ratio that is expected, given the measurements and what settings usually contribute.
+        """Return the log-ratio that is expected, given the measurements and what settings usually contribute.
 
         Args:
             idle_share: Probability that the setting does nothing, before it is measured.
         """
-        pairs = zip(self.log_ratios, self.errors, strict=True)
-        return max(expect_contribution(value, error, idle_share) for value, error in pairs)
+        return expect_contribution(self.log_ratio, self.error, idle_share)
 
     def matters(self, idle_share: float = IDLE_SHARE) -> bool:
         """Return whether the setting is kept: it improves the objective, or makes calls cheaper or faster."""
         # Nobody trusts a setting that seems to do harm. A rough measurement alone does not drop what probably helps.
-        seems_useless = max(self.errors) <= MOST_ERROR and max(self.log_ratios) < MIN_CONTRIBUTION
+        seems_useless = self.error <= MOST_ERROR and self.log_ratio < MIN_CONTRIBUTION
         contributes = self.expect(idle_share) >= MIN_CONTRIBUTION and not seems_useless
         return contributes or self.cpu >= CPU_STEP or self.is_faster
 
     @property
     def is_known(self) -> bool:
         """Whether no further launch is necessary: the setting is certain to matter, or there were enough."""
-        return self.n_launches >= MAX_PRUNING_LAUNCHES or any(
-            value - CERTAIN_ERRORS * error > MIN_CONTRIBUTION
-            for value, error in zip(self.log_ratios, self.errors, strict=True)
-        )
+        is_certain = self.log_ratio - CERTAIN_ERRORS * self.error > MIN_CONTRIBUTION
+        return is_certain or self.n_launches >= MAX_PRUNING_LAUNCHES
 
 
 def expect_contribution(value: float, error: float, idle_share: float) -> float:
@@ -309,14 +305,11 @@ def compare_launches(board: Board, best: CandidateResult, reduced: CandidateResu
     n_launches = values.shape[1]
     if n_launches < MIN_PRUNING_LAUNCHES:
         return None
-    lacks = values[1] - values[0]
+    lacks = (values[1] - values[0])[:, 0].tolist()
     # A launch of either one that stalls must not decide. Launches that agree by chance prove nothing.
-    center = np.median(lacks, axis=0)
-    sigmas = np.maximum(TO_SIGMA * np.median(np.abs(lacks - center), axis=0), usual)
-    sigmas *= ERROR_OF_MEDIAN
     return Contribution(
-        log_ratios=tuple(map(float, center)),
-        errors=tuple(map(float, sigmas / math.sqrt(n_launches))),
+        log_ratio=statistics.median(lacks),
+        error=ERROR_OF_MEDIAN * max(robust_sigma(lacks), usual) / math.sqrt(n_launches),
         cpu=0.0 if reduced.cpu is None or best.cpu is None else reduced.cpu - best.cpu,
         is_faster=find_tie(board.goal) > 0 and reduced.slowdown - best.slowdown >= AS_FAST,
         n_launches=n_launches,

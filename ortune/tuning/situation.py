@@ -6,7 +6,6 @@ import msgspec
 
 from ortune.host import HostClass
 from ortune.knobs import Candidate, ids
-from ortune.knobs.dimension import DEFAULT_LABEL
 from ortune.workload import Goal
 
 THREADS = ids.INTRA_OP_NUM_THREADS
@@ -81,7 +80,7 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
         if self.quota and self.quota >= 1:
             roles[str(int(self.quota))] = ROUNDED_QUOTA
         roles["1"] = "1"
-        labels = {name: label for name, label in candidate.labels.items() if label != DEFAULT_LABEL}
+        labels = candidate.chosen
         if count := labels.get(THREADS):
             labels[THREADS] = roles.get(count, count)
         return ",".join(f"{name}={label}" for name, label in sorted(labels.items()))

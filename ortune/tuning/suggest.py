@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 
 from ortune.knobs import Candidate, Config, SearchSpace, describe, ids
-from ortune.knobs.dimension import DEFAULT_LABEL, Rule
+from ortune.knobs.dimension import Rule
 from ortune.model import Traits
 from ortune.numbers import format_quota
 from ortune.sanitize import printable
@@ -232,7 +232,7 @@ def describe_cores(effect: Effect) -> str:
 
 def list_reasons(space: SearchSpace, candidate: Candidate, why: str) -> dict[str, str]:
     """Return the reason for each setting of a candidate; `why` for those that no choice explains."""
-    labels = {name: label for name, label in candidate.labels.items() if label != DEFAULT_LABEL}
+    labels = candidate.chosen
     choices = {each.name: each.choice(labels[each.name]) for each in space.dimensions if each.name in labels}
     return {name: choices[name].why if name in choices else why for name in candidate.config.settings}
 

@@ -133,11 +133,7 @@ def find_twins(model: ModelInfo, configs: Mapping[str, Config], n_default_thread
 
 def drop_graph_settings(config: Config) -> Config:
     """Return a config without the settings on which the optimized graph depends."""
-    return msgspec.structs.replace(
-        config,
-        session_options={name: value for name, value in config.session_options.items() if not is_of_graph(name)},
-        session_config={name: value for name, value in config.session_config.items() if not is_of_graph(name)},
-    )
+    return keep_session_settings(config, lambda name: not is_of_graph(name))
 
 
 def is_of_graph(name: str) -> bool:
@@ -147,10 +143,18 @@ def is_of_graph(name: str) -> bool:
 
 def keep_graph_settings(config: Config) -> Config:
     """Return only those settings of a config on which the optimized graph depends, on the CPU."""
+    of_session = msgspec.structs.replace(
+        DEFAULT, session_options=config.session_options, session_config=config.session_config
+    )
+    return keep_session_settings(of_session, is_of_graph)
+
+
+def keep_session_settings(config: Config, is_kept: Callable[[str], bool]) -> Config:
+    """Return a config with only those attributes and entries of the session whose name is kept."""
     return msgspec.structs.replace(
-        DEFAULT,
-        session_options={name: value for name, value in config.session_options.items() if is_of_graph(name)},
-        session_config={name: value for name, value in config.session_config.items() if is_of_graph(name)},
+        config,
+        session_options={name: value for name, value in config.session_options.items() if is_kept(name)},
+        session_config={name: value for name, value in config.session_config.items() if is_kept(name)},
     )
 
 
@@ -174,9 +178,7 @@ def write_graph(model_path: str, config: Config, path: Path, *, model_bytes: int
     if free_bytes < SPARE_FACTOR * model_bytes:
         raise OSError(f"{path.parent} has only {free_bytes / 1e6:.0f} MB free; set TMPDIR to a folder with more space")
     config = (
-        config.with_setting("session_options", "optimized_model_filepath", str(path))
-        # Suppresses ONNX Runtime's warning that a graph of the highest level is specific to this CPU.
-        .with_setting("session_options", "log_severity_level", 3)
+        write_to(config, path)
         .with_setting("session_config", "session.optimized_model_external_initializers_file_name", WEIGHTS_FILE)
         .with_setting(
             "session_config", "session.optimized_model_external_initializers_min_size_in_bytes", EXTERNAL_BYTES
@@ -186,6 +188,13 @@ def write_graph(model_path: str, config: Config, path: Path, *, model_bytes: int
         make_session(model_path, config)
     finally:
         path.with_name(WEIGHTS_FILE).unlink(missing_ok=True)
+
+
+def write_to(config: Config, path: Path) -> Config:
+    """Return a config with which a session writes its optimized graph to a file."""
+    config = config.with_setting("session_options", "optimized_model_filepath", str(path))
+    # Errors only: otherwise ONNX Runtime warns that a graph of the highest level is specific to this CPU.
+    return config.with_setting("session_options", "log_severity_level", 3)
 
 
 def compute_digests(request: DigestRequest, enter: Enter) -> GraphDigests:
@@ -200,7 +209,7 @@ def compute_digests(request: DigestRequest, enter: Enter) -> GraphDigests:
         config = (
             keep_graph_settings(request.configs[number])
             .with_setting("session_options", ids.INTRA_OP_NUM_THREADS, 1)
-            .with_setting("session_config", "session.disable_prepacking", "1")
+            .with_setting("session_config", ids.DISABLE_PREPACKING, "1")
         )
         try:
             write_graph(request.model_path, config, path, model_bytes=request.model_bytes)
