@@ -135,7 +135,7 @@ def gate_by_replay(
     (executor,) = opened.executors
     goal, calibration = landscape.goal, opened.calibration
     block = plan_block(calibration.pace)
-    pairs = count_pairs(N_SIDES * calibration.launch_s, N_SIDES * (block.duration_ns + block.lead_in_ns) / 1e9)
+    pairs = count_pairs(N_SIDES * calibration.launch_s, block, N_SIDES)
     test = SequentialTest(
         goal=goal,
         allowed={goal.objective: ALLOWED},

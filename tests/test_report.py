@@ -299,8 +299,10 @@ class TestPages:
         base, row, *_ = result.rows
         rows = [base]
         for number, each in enumerate(speedups):
-            known = dict(zip(("low", "estimate", "high"), each, strict=True)) if each else None
-            speedup = Speedup(**known, confidence=0.95, n_pairs=60, n_launches=6) if known else None
+            speedup = None
+            if each:
+                low, estimate, high = each
+                speedup = Speedup(low=low, estimate=estimate, high=high, confidence=0.95, n_pairs=60, n_launches=6)
             own = msgspec.structs.replace(row, name=f"row-{number}", speedup=speedup, few_calls=few_calls)
             rows.append(own)
         return msgspec.structs.replace(result, rows=tuple(rows), **changes)

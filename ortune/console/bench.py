@@ -37,7 +37,7 @@ from ortune.console.widgets import (
 )
 from ortune.knobs import describe
 from ortune.measure.bench import BenchResult
-from ortune.measure.comparison import Row, Summary
+from ortune.measure.comparison import Row, Summary, describe_slow_launches
 from ortune.measure.interval import DEFAULT_CONFIDENCE, format_speedup
 from ortune.measure.limits import capacity_per_s, is_overloaded
 from ortune.measure.open import ComparisonSetup
@@ -78,7 +78,8 @@ def show_comparison(console: Console, comparison: BenchResult) -> None:
             Text(
                 f"Ratios of {FIGURES[objective].title}: above 1 is better than the {comparison.rows[0].name}. "
                 f"{DEFAULT_CONFIDENCE:.0%} confidence intervals{together}, from "
-                f"{format_pairs(first.n_pairs, first.n_launches)} of each config.",
+                f"{format_pairs(first.n_pairs, first.n_launches)} of each config; "
+                f"{describe_slow_launches(0, first.n_launches)}.",
                 "dim",
             )
         )
@@ -159,6 +160,8 @@ def find_warnings(comparison: BenchResult) -> list[str]:
             warnings += [f"{row.name}: {text}" for text in found]
         if row.few_calls:
             warnings.append(f"{row.name}: {row.few_calls}.")
+        if row.speedup and row.speedup.n_slow_launches:
+            warnings.append(f"{row.name}: {row.speedup.slow_launches}.")
     logs = [row.session.log for row in comparison.rows if row.session]
     return [*warnings, *warn_sessions(collect_warnings(logs), len(logs))]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Self
@@ -31,8 +30,9 @@ from ortune.console.widgets import (
     show_warning,
 )
 from ortune.gates.reporters.messages import describe_allowed, describe_cost, describe_finding, describe_interval
-from ortune.gates.results import Finding, Gate, GateError, GateResult, InterimResult, Observe
+from ortune.gates.results import N_COPIES, Finding, Gate, GateError, GateResult, InterimResult, Observe
 from ortune.knobs import describe
+from ortune.measure.comparison import describe_slow_launches, one_in_unseen
 from ortune.measure.figures import is_pooled, is_total
 from ortune.measure.interval import Interval
 from ortune.program.tuned import TunedProgram
@@ -231,6 +231,7 @@ def describe_measurement(result: GateResult) -> list[str]:
     pairs = format_pairs(result.pairs, result.launches)
     lines = [f"{pairs} of each side, {result.wall_s:.0f} s{self_check}"]
     lines += describe_rare_calls(result)
+    lines += describe_launches_of_head(result)
     if result.max_error is not None:
         difference = f"; the largest difference is {result.max_error:.2g} of the largest value"
         lines.append("outputs are identical" if result.max_error == 0 else f"outputs match{difference}")
@@ -249,11 +250,21 @@ def describe_rare_calls(result: GateResult) -> list[str]:
     if not names or result.head.summary is None:
         return []
     confidence = min(finding.slowdown.confidence for finding in result.findings)
-    one_in = result.head.summary.n_calls / -math.log(1 - confidence)
+    one_in = one_in_unseen(result.head.summary.n_calls, confidence)
     return [
         f"{', '.join(names)}: contains {format_count(result.head.summary.n_calls, 'call')} of head; a slow call that "
-        f"occurs less than once in {max(round(one_in), 1)} may not be among them"
+        f"occurs less than once in {one_in} may not be among them"
     ]
+
+
+def describe_launches_of_head(result: GateResult) -> list[str]:
+    """Return which slow launches of head there were, or may be: where head passes, in figures of usual launches."""
+    usual = ", ".join(finding.objective for finding in result.findings if not is_total(finding.objective))
+    if result.decision != "pass" or not usual:
+        return []
+    n_launches = N_COPIES * result.launches
+    left_out = " and do not count" if result.n_slow_launches else ""
+    return [f"{usual}: {describe_slow_launches(result.n_slow_launches, n_launches)}{left_out}"]
 
 
 def draw_interim(name: str, interim: InterimResult, *, drawn: bool = True) -> Group:

@@ -229,6 +229,7 @@ def format_evidence(record: Record, speedup: Speedup) -> str:
     return (
         f"{format_speedup(speedup)} with {speedup.confidence:.0%} confidence, "
         f"from {format_pairs(speedup.n_pairs, speedup.n_launches)} of each config{format_span(speedup)}{calls}"
+        f"{f'; {speedup.slow_launches}' if speedup.n_launches else ''}"
     )
 
 

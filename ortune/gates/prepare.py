@@ -11,7 +11,7 @@ import msgspec
 from ortune.apply.verify import HELD_SHARE, check_alone, recorded_inputs
 from ortune.errors import UsageError
 from ortune.gates.acceptance import choose_goal, find_further_limits, note_ignored, settle_tolerance
-from ortune.gates.results import LARGEST_ALLOWED_SLOWDOWN, USUAL_SLOWDOWN, Gate, GateSide
+from ortune.gates.results import LARGEST_ALLOWED_SLOWDOWN, N_COPIES, USUAL_SLOWDOWN, Gate, GateSide
 from ortune.gates.sides import NamedSide, check_inputs, check_outputs, make_side, read_side
 from ortune.host import read_host
 from ortune.knobs import DEFAULT
@@ -29,7 +29,7 @@ from ortune.workload.workload import check_tolerance
 MIN_LOAD_DEADLINE_S = 20.0
 """Time that creating a session may take even if the budget is smaller."""
 
-N_SIDES = 4
+N_SIDES = 2 * N_COPIES
 
 
 def make_gate(request: GateRequest) -> Gate:

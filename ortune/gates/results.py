@@ -23,6 +23,9 @@ LARGEST_ALLOWED_SLOWDOWN = 10.0
 
 USUAL_GATE_BUDGET_S = 180.0
 
+N_COPIES = 2
+"""Processes of each side in a launch."""
+
 
 class GateSide(msgspec.Struct, frozen=True, kw_only=True):
     """One side of a gate.
@@ -95,6 +98,9 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
         decision: What follows.
         p_value: Bound of the probability that any check shows a slowdown at least this significant if the true one is
             the allowed one; 1 between checks.
+        bound: Upper bound of the ratio if some launches of head are up to twice as slow as usual, but too rare to have
+            occurred. A figure that contains rare launches does not pass if it is above the allowed one. None for other
+            figures, and where the interval is not below the allowed one.
     """
 
     objective: Objective
@@ -102,11 +108,17 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     slowdown: Interval
     decision: Decision
     p_value: float
+    bound: float | None = None
 
     @property
     def is_above(self) -> bool:
         """Whether the whole interval is above what is allowed. Among several claims, a failure needs a wider one."""
         return compare(self.slowdown, self.allowed) == "above"
+
+    @property
+    def may_have_slow_launches(self) -> bool:
+        """Whether only launches that are too rare to have occurred could make it worse than allowed."""
+        return self.bound is not None and self.bound >= self.allowed
 
 
 class InterimResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -200,7 +212,8 @@ class GateResult(msgspec.Struct, frozen=True, kw_only=True):
         limits: Whether head stays within each limit.
         self_check: Base compared with a second copy of itself, which differs by the noise of this host only.
         pairs: Pairs of blocks that the decision rests on.
-        launches: Launches of each side.
+        launches: Launches of each side, in two processes.
+        n_slow_launches: Processes of head that were slow compared with base.
         wall_s: Time that it took.
         base: Result of base.
         head: Result of head.
@@ -223,6 +236,7 @@ class GateResult(msgspec.Struct, frozen=True, kw_only=True):
     self_check: Interval | None = None
     pairs: int
     launches: int
+    n_slow_launches: int = 0
     wall_s: float
     base: SideResult
     head: SideResult

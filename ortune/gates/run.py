@@ -14,10 +14,19 @@ from ortune.gates.prepare import N_SIDES, make_gate, prepare_gate
 from ortune.gates.programs import open_programs
 from ortune.gates.reporters.messages import describe_failures
 from ortune.gates.results import Gate, GateError, GateResult, Observe, SideResult
-from ortune.gates.sequential_test import BASE, HEAD, SequentialTest, collect_blocks, count_pairs, run_test
+from ortune.gates.sequential_test import (
+    BASE,
+    HEAD,
+    SequentialTest,
+    collect_blocks,
+    compute_ratios_of_head,
+    count_pairs,
+    run_test,
+)
 from ortune.gates.sides import open_models
 from ortune.host import HostClass
 from ortune.measure.block_plan import RunPlan, limit_warm_up_ns, plan_block
+from ortune.measure.comparison import count_slow_launches
 from ortune.measure.evaluate import summarize
 from ortune.measure.judge import find_deciding
 from ortune.measure.open import ComparisonSetup
@@ -60,7 +69,6 @@ def run_gate(
         opened = allow_for_providers(sides.opened, gate.base.config, [gate.head.config.provider])
         calibration = opened.calibration
         block = plan_block(calibration.pace, longest_warm_up_ns=limit_warm_up_ns(calibration.pace))
-        round_s = N_SIDES * (block.duration_ns + block.lead_in_ns) / 1e9
         start_s = runner.now_s() - (read_clock_s() - begin_s)
         test = SequentialTest(
             goal=gate.goal,
@@ -68,7 +76,7 @@ def run_gate(
             plan=RunPlan(
                 block=block,
                 launches=None,
-                rounds=count_pairs(N_SIDES * calibration.launch_s, round_s),
+                rounds=count_pairs(N_SIDES * calibration.launch_s, block, N_SIDES),
                 call_pace=calibration.pace.call_pace,
             ),
             start_s=start_s,
@@ -102,6 +110,7 @@ def run_gate(
         self_check=interim.self_check,
         pairs=interim.pairs,
         launches=interim.launches,
+        n_slow_launches=count_slow_launches(compute_ratios_of_head(counting, gate.goal.objective)) if counting else 0,
         wall_s=read_clock_s() - begin_s,
         base=base,
         head=head,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from functools import partial
 
@@ -20,7 +21,7 @@ from ortune.gates.decision import (
 from ortune.gates.reporters.messages import describe_failures, describe_undecided, percent
 from ortune.gates.results import LARGEST_ALLOWED_SLOWDOWN, Blocks, InterimResult, Observe
 from ortune.knobs import Config
-from ortune.measure.block_plan import RunPlan
+from ortune.measure.block_plan import RunPlan, fewest_rounds
 from ortune.measure.block_runner import BlockRunner
 from ortune.measure.comparison import LimitCheck
 from ortune.measure.evaluate import (
@@ -30,11 +31,11 @@ from ortune.measure.evaluate import (
     compute_utilization,
     has_enough_calls,
 )
-from ortune.measure.figures import is_pooled, required_calls, to_cost
+from ortune.measure.figures import is_pooled, is_total, required_calls, to_cost
 from ortune.measure.judge import Decision, Kept, judge_utilization
 from ortune.measure.limits import kept_all, name_limits
 from ortune.measure.paired_run import PairedRun, Side, alternate
-from ortune.worker import Executor
+from ortune.worker import BlockPlan, Executor
 from ortune.workload import Goal, Limit, Objective
 
 BASE, HEAD, BASE_COPY, HEAD_COPY = 0, 1, 2, 3
@@ -44,12 +45,10 @@ mean would be biased."""
 
 BASES, HEADS = (BASE, BASE_COPY), (HEAD, HEAD_COPY)
 
-PAIRS_PER_LAUNCH = 2
 MAX_PAIRS_PER_LAUNCH = 24
 LAUNCH_TIME_SHARE = 3.0
-"""Minimum and maximum of pairs per launch, and the time of launching as a multiple of the time of measuring: if
-launching takes longer, each launch gets more pairs. With the same number of pairs, more launches give a narrower
-interval."""
+"""Maximum of pairs per launch, and the time of launching as a multiple of the time of measuring: if launching takes
+longer, each launch gets more pairs. With the same number of pairs, more launches give a narrower interval."""
 
 
 class SequentialTest(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,10 +73,12 @@ class SequentialTest(msgspec.Struct, frozen=True, kw_only=True):
     n_claims: int = 1
 
 
-def count_pairs(launch_s: float, round_s: float) -> int:
-    """Return the pairs per launch, given the time to launch all four sides and the time of one round of them."""
+def count_pairs(launch_s: float, block: BlockPlan, n_sides: int) -> int:
+    """Return the pairs per launch, given the time to launch all sides."""
+    round_s = n_sides * (block.duration_ns + block.lead_in_ns) / 1e9
     pairs = launch_s / (LAUNCH_TIME_SHARE * round_s)
-    return min(max(PAIRS_PER_LAUNCH, 2 * math.ceil(pairs / 2)), MAX_PAIRS_PER_LAUNCH)
+    fewest = fewest_rounds(block)
+    return fewest if pairs <= fewest else min(2 * math.ceil(pairs / 2), MAX_PAIRS_PER_LAUNCH)
 
 
 def run_test(
@@ -171,6 +172,7 @@ def evaluate_interim(
             check=check,
             n_claims=test.n_claims,
             over_all=partial(compare_percentiles, counting, HEADS, BASES, name) if is_pooled(name) else None,
+            of_head=compute_ratios_of_head(counting, name) if is_total(name) else (),
         )
         for name, allowed in test.allowed.items()
     ]
@@ -246,6 +248,18 @@ def compute_log_ratios(run: PairedRun, name: Objective) -> list[list[float]]:
         base, head = ([compute_costs(rounds, position, name) for position in positions] for positions in (BASES, HEADS))
         clusters.append([math.log(h1 * h2 / (b1 * b2)) / 2 for b1, b2, h1, h2 in zip(*base, *head, strict=True)])
     return clusters
+
+
+def compute_ratios_of_head(run: PairedRun, name: Objective) -> list[float]:
+    """Return the log-ratio of the cost of each process of head to that of base's processes in the same launch."""
+    ratios = []
+    for rounds in run.launches:
+        base, head = (
+            [statistics.fmean(map(math.log, compute_costs(rounds, position, name))) for position in positions]
+            for positions in (BASES, HEADS)
+        )
+        ratios += [level - statistics.fmean(base) for level in head]
+    return ratios
 
 
 def compute_copy_ratios(run: PairedRun, name: Objective) -> list[list[float]]:

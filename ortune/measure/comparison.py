@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+import statistics
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import msgspec
 
 from ortune.knobs.config import DEFAULT, Config
-from ortune.measure.interval import Interval, format_speedup
+from ortune.measure.interval import DEFAULT_CONFIDENCE, Interval, format_speedup
 from ortune.measure.judge import Kept, compare
 from ortune.numbers import FEW, Count
 from ortune.worker import CpuPlace, Failure, SessionInfo
@@ -16,6 +19,9 @@ from ortune.workload import FIGURES, Objective
 Stage = Literal["fitting", "screening", "racing", "pruning", "confirmation"]
 """Stages of a search. In the first one, a thread pool that fits the host and its load is compared with the default, if
 ONNX Runtime's own pool does not fit."""
+
+SLOW_LAUNCH = 1.5
+"""A launch is slow if its calls take this many times as long as in the median launch."""
 
 PROOF: frozenset[Stage] = frozenset({"fitting", "confirmation"})
 """Stages whose candidate was not chosen by the rounds that are measured in it."""
@@ -97,6 +103,7 @@ class Speedup(Interval, frozen=True, kw_only=True, forbid_unknown_fields=True):
     Attributes:
         n_pairs: Pairs of blocks that the interval rests on.
         n_launches: Launches of each side that these pairs are spread over.
+        n_slow_launches: Of these, launches in which the side was slow compared with the baseline.
         span_s: Time between the first and the last of the pairs, in seconds; None in plans. The interval covers
             how much the host varies within this time, and how much a gain usually differs between occasions within
             hours, but not how much it varies from day to day.
@@ -104,7 +111,13 @@ class Speedup(Interval, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     n_pairs: Count
     n_launches: Count
+    n_slow_launches: Count = 0
     span_s: float | None = None
+
+    @property
+    def slow_launches(self) -> str:
+        """What is known of slow launches of the side, as a clause."""
+        return describe_slow_launches(self.n_slow_launches, self.n_launches)
 
 
 class LimitCheck(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -243,6 +256,26 @@ class FewCalls(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             f"{known}calls slower than {self.slowest_ns / 1e6:.3g} ms, if rarer than 1 in {self.one_in}, are not "
             "excluded"
         )
+
+
+def count_slow_launches(log_costs: Sequence[float]) -> int:
+    """Return how many launches are slow, given the logarithm of the cost of each."""
+    usual = statistics.median(log_costs)
+    return sum(1 for cost in log_costs if cost - usual >= math.log(SLOW_LAUNCH))
+
+
+def describe_slow_launches(n_slow: int, n_launches: int) -> str:
+    """Return how many launches were slow, or how many may be although none was, as a clause."""
+    if n_slow:
+        verb = "was" if n_slow == 1 else "were"
+        return f"{n_slow} of {n_launches} launches {verb} at least {SLOW_LAUNCH:g}x as slow as usual"
+    one_in = one_in_unseen(n_launches)
+    return f"launches {SLOW_LAUNCH:g}x as slow, if rarer than 1 in {one_in}, are not excluded"
+
+
+def one_in_unseen(n: int, confidence: float = DEFAULT_CONFIDENCE) -> int:
+    """Return k such that what occurs once in k times, or more often, occurs among `n` times with a confidence."""
+    return max(math.floor(-1 / math.expm1(math.log(1 - confidence) / n)), 1)
 
 
 def describe_lack(name: str, n_needed: int, n_calls: int) -> str:

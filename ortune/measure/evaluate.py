@@ -13,7 +13,17 @@ import msgspec
 import numpy as np
 
 from ortune.measure.block_runner import BlockRunner, Round
-from ortune.measure.comparison import Comparison, FewCalls, LimitCheck, Row, Speedup, Summary, TwoSpeeds
+from ortune.measure.comparison import (
+    Comparison,
+    FewCalls,
+    LimitCheck,
+    Row,
+    Speedup,
+    Summary,
+    TwoSpeeds,
+    count_slow_launches,
+    one_in_unseen,
+)
 from ortune.measure.figures import (
     bound_percentile,
     compute_figure,
@@ -31,7 +41,7 @@ from ortune.measure.interval import DEFAULT_CONFIDENCE, Interval, share_error
 from ortune.measure.limits import judge_limit
 from ortune.measure.paired_run import BASELINE_POSITION, PairedRun
 from ortune.measure.quantiles import include_all_calls, percentile_interval, percentile_ratio_interval
-from ortune.measure.stats import TRIM, TYPICAL_TRIM, clustered_interval, t_interval, widen_for_occasions
+from ortune.measure.stats import TRIM, TYPICAL_TRIM, clustered_interval, t_interval, trimmed_mean, widen_for_occasions
 from ortune.measure.two_speeds import find_two_speeds
 from ortune.worker import Block
 from ortune.worker.places import sum_places
@@ -153,6 +163,7 @@ def compute_speedup(
         confidence=interval.confidence,
         n_pairs=sum(map(len, launches)),
         n_launches=len(launches),
+        n_slow_launches=count_slow_launches([-trimmed_mean(ratios, trim) for ratios in clusters]),
         span_s=launches[-1][-1].at_s - launches[0][0].at_s,
     )
 
@@ -239,7 +250,7 @@ def find_few_calls(
         supported=supported,
         speedup=compute_speedup(run, position, supported, confidence=confidence),
         slowest_ns=float(samples.max()),
-        one_in=max(math.floor(len(samples) / -math.log(1 - DEFAULT_CONFIDENCE)), 1),
+        one_in=one_in_unseen(len(samples)),
     )
 
 

@@ -31,6 +31,8 @@ MAD_OF_NORMAL = 0.6745
 
 N_RESAMPLES = 10_000
 
+N_WEIGHTINGS = 4_000
+
 SMALLEST_ERROR = 1e-9
 """Standard error of values that are all equal."""
 
@@ -106,6 +108,30 @@ def t_p_value(values: ArrayLike, limit: float, *, trim: float = 0.0) -> float:
     if error == 0:
         return 0.0 if mean > limit else 1.0
     return float(stdtr(n_free, (limit - mean) / error))
+
+
+def bound_mean(values: ArrayLike, largest: float, confidence: float, *, seed: int = 0) -> float:
+    """Return an upper bound of the mean of a distribution, also if its largest values are too rare to have occurred.
+
+    Student's interval is that of the values that occurred. Here, a share of the distribution that may have been missed
+    is at the largest value that is possible: the values and this one get random weights, as in a Bayesian bootstrap,
+    and the bound is a quantile of the weighted mean.
+
+    Args:
+        values: Independent values.
+        largest: The largest value that is possible. If one of the values is larger, that one is.
+        confidence: Confidence of the bound.
+        seed: Random seed of the weights.
+
+    Source: N. Gaffke, "Three test statistics for a nonparametric one-sided hypothesis on the mean of a nonnegative
+    variable", Mathematical Methods of Statistics 14 (2005). That the bound holds is not proven; E. Learned-Miller and
+    P. S. Thomas, "A new confidence interval for the mean of a bounded random variable" (arXiv 1905.06208), found no
+    exception.
+    """
+    array = np.asarray(values, dtype=float)
+    known = np.append(array, max(largest, float(array.max())))
+    weights = np.random.default_rng(seed).exponential(size=(N_WEIGHTINGS, len(known)))
+    return float(np.quantile(weights @ known / weights.sum(axis=1), confidence))
 
 
 def clustered_interval(

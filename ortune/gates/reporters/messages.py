@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ortune.gates.decision import SLOWEST_LAUNCH, count_needed_launches
 from ortune.gates.results import LARGEST_ALLOWED_SLOWDOWN, Finding, GateResult
 from ortune.knobs import describe
 from ortune.measure.interval import Interval
@@ -37,7 +38,16 @@ def describe_undecided(findings: Sequence[Finding], n_claims: int) -> str:
         n_claims: Objectives and limits of all gates that run together.
     """
     parts = []
-    if unclear := ", ".join(finding.objective for finding in findings if not finding.is_above):
+    for finding in findings:
+        if finding.may_have_slow_launches:
+            parts.append(
+                f"{finding.objective} may be worse by {percent(finding.bound or 1)} if rare launches of head are "
+                f"{SLOWEST_LAUNCH:g}x as slow: to exclude that takes about {count_needed_launches(finding)} of them"
+            )
+    unclear = ", ".join(
+        finding.objective for finding in findings if not finding.is_above and not finding.may_have_slow_launches
+    )
+    if unclear:
         parts.append(f"the confidence interval of {unclear} includes the allowed slowdown")
     if above := ", ".join(finding.objective for finding in findings if finding.is_above):
         parts.append(
