@@ -314,8 +314,8 @@ class TestReplay:
         landscape = load_landscape(path)
         if landscape.has_queue:
             pytest.skip("a rate of requests cannot be replayed")
-        # Under the quota, and if some launches are far off, the last check does not decide most gates of the same model; if
-        # launches usually differ much, of any.
+        # Under the quota, and if some launches are far off, the last check does not decide most gates of the same
+        # model; if launches usually differ much, of any.
         is_noisy = landscape.usual_luck > MOST_LUCK
         is_hard = landscape.quota or landscape.lucks.std() > MOST_LUCK
         for seed in (0, 2):

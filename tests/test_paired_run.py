@@ -15,7 +15,6 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from ortune import Config, Goal, Load, MeasureError, Objective
 from ortune.measure.bench import compare
 from ortune.measure.block_plan import (
-    MIN_LAUNCHES,
     MOST_LAUNCHES_BY_NOISE,
     MOST_USUAL_LAUNCHES,
     Pace,
@@ -26,6 +25,7 @@ from ortune.measure.block_plan import (
 )
 from ortune.measure.block_runner import BlockRunner, FreshCandidate, Round
 from ortune.measure.evaluate import check_limit, compute_speedup, find_side_at_two_speeds
+from ortune.measure.judge import MIN_LAUNCHES
 from ortune.measure.memory import count_fitting, count_on_gpu
 from ortune.measure.open import OpenComparison, open_comparison, prepare_comparison, start_comparison
 from ortune.measure.paired_run import Order, PairedRun, Side, alternate, shuffle

@@ -70,10 +70,11 @@ def judge(
     check: tuple[float, float, float | None] = (1e6, 1e6, 1e6),
     spent: TimeSpent | None = None,
     rate_per_s: float = 100.0,
+    n_launches: int = 6,
     **names: str,
 ) -> tuple[Verdict, str]:
     low, estimate, high = interval
-    speedup = Speedup(low=low, estimate=estimate, high=high, confidence=0.95, n_pairs=60, n_launches=6)
+    speedup = Speedup(low=low, estimate=estimate, high=high, confidence=0.95, n_pairs=60, n_launches=n_launches)
     one_thread = Config(session_options={"intra_op_num_threads": 1})
     comparison = Comparison(
         objective="p99",
@@ -86,6 +87,19 @@ def judge(
     )
     goal = make_goal(make_load(rate_per_s=rate_per_s), limits=(parse_limit("p99<1ms"),))
     return judge_confirmation(goal, comparison, others_left=others_left, spent=spent, **names)
+
+
+@pytest.mark.parametrize("baseline_kept", ["yes", "no"])
+def test_nothing_is_recommended_after_fewer_than_five_launches(baseline_kept: Kept) -> None:
+    spent = TimeSpent(budget_s=60, confirmation_s=20)
+    assert judge(baseline_kept=baseline_kept, n_launches=5, spent=spent)[0] in {"faster", "within_limits"}
+    assert judge(baseline_kept=baseline_kept, n_launches=4, spent=spent) == (
+        "inconclusive",
+        "only 4 launches of each config count, where a proof needs 5: use a budget of 70 s, or a quieter host",
+    )
+    verdict, reason = judge(baseline_kept=baseline_kept, n_launches=1)
+    assert verdict == "inconclusive"
+    assert reason.startswith("only one launch of each config counts, where a proof needs 5: use a larger budget")
 
 
 @pytest.mark.parametrize(

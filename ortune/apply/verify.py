@@ -12,7 +12,7 @@ from ortune.measure.bench import BenchResult, Observe, bench
 from ortune.measure.comparison import Comparison, Row, Speedup, describe_lack
 from ortune.measure.hosts import can_pool
 from ortune.measure.interval import Interval
-from ortune.measure.judge import Answer, compare
+from ortune.measure.judge import MIN_LAUNCHES, Answer, compare, describe_few_launches
 from ortune.measure.limits import kept_all, may_be_overloaded, name_limits
 from ortune.measure.open import ComparisonSetup, prepare_comparison
 from ortune.measure.paired_run import Side
@@ -234,6 +234,9 @@ def judge_gain(row: Row, comparison: Comparison, recorded: Speedup | None) -> tu
         return "inconclusive", NOT_SERVED
     if row.speedup is None:
         return "inconclusive", "fewer than two launches count: use a larger budget or a quieter host"
+    if row.speedup.n_launches < MIN_LAUNCHES:
+        few_launches = describe_few_launches(row.speedup.n_launches)
+        return "inconclusive", f"{few_launches}: use a larger budget or a quieter host"
     answer, reason = judge_speedup(row.speedup, recorded)
     if (few := row.few_calls) is None:
         return answer, reason

@@ -15,6 +15,7 @@ from ortune.console.warnings import (
     warn_busy_host,
     warn_differing_ratio,
     warn_few_calls,
+    warn_of_regimes,
     warn_one_at_a_time,
     warn_opposed_figures,
     warn_overload,
@@ -74,12 +75,13 @@ def show_comparison(console: Console, comparison: BenchResult) -> None:
     if speedups:
         first = speedups[0]
         together = " that hold simultaneously" if len(speedups) > 1 else ""
+        has_slow = any(speedup.n_slow_launches for speedup in speedups)
+        unseen = "" if has_slow else f"; {describe_slow_launches(0, first.n_launches)}"
         console.print(
             Text(
                 f"Ratios of {FIGURES[objective].title}: above 1 is better than the {comparison.rows[0].name}. "
                 f"{DEFAULT_CONFIDENCE:.0%} confidence intervals{together}, from "
-                f"{format_pairs(first.n_pairs, first.n_launches)} of each config; "
-                f"{describe_slow_launches(0, first.n_launches)}.",
+                f"{format_pairs(first.n_pairs, first.n_launches)} of each config{unseen}.",
                 "dim",
             )
         )
@@ -141,6 +143,7 @@ def find_warnings(comparison: BenchResult) -> list[str]:
         warnings.append(warn_few_calls(comparison.objective, comparison.calls_needed, n_calls))
     if comparison.noise.regime == "contended":
         warnings.append(warn_busy_host())
+    warnings += warn_of_regimes(comparison.noise, counts_all_calls=comparison.workload.counts_all_calls)
     if comparison.noise.one_at_a_time:
         warnings.append(warn_one_at_a_time(comparison.workload.program))
     if comparison.noise.two_speeds:

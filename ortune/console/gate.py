@@ -16,7 +16,7 @@ from ortune.console.explain import explain_gates, show_explanations
 from ortune.console.header import add_goal, add_inputs, add_load, show_guesses
 from ortune.console.spinner import LiveSteps
 from ortune.console.tuned import add_program, show_tuned_warnings
-from ortune.console.warnings import warn_one_at_a_time
+from ortune.console.warnings import warn_of_regimes, warn_one_at_a_time
 from ortune.console.widgets import (
     LIMIT_STATES,
     WORST_P99,
@@ -176,6 +176,8 @@ class GateDisplay:
             self._console.print(Text(line, "dim"))
         for check in result.limits:
             self._console.print(Text.assemble(("limit ", "dim"), check.limit, "  ", LIMIT_STATES[check.kept]))
+        for warning in warn_of_regimes(result.noise, counts_all_calls=result.workload.counts_all_calls):
+            show_warning(self._console, warning)
         if result.noise.one_at_a_time:
             show_warning(self._console, warn_one_at_a_time(result.workload.program))
         decision = (result.decision, f"bold {STYLES[result.decision]}")
@@ -259,7 +261,8 @@ def describe_rare_calls(result: GateResult) -> list[str]:
 
 def describe_launches_of_head(result: GateResult) -> list[str]:
     """Return which slow launches of head there were, or may be: where head passes, in figures of usual launches."""
-    usual = ", ".join(finding.objective for finding in result.findings if not is_total(finding.objective))
+    names = (finding.objective for finding in result.findings)
+    usual = ", ".join(name for name in names if FIGURES[name].is_latency and not is_total(name))
     if result.decision != "pass" or not usual:
         return []
     n_launches = N_COPIES * result.launches

@@ -25,6 +25,7 @@ from ortune.console.warnings import (
     warn_failures,
     warn_jumps,
     warn_not_compared,
+    warn_of_regimes,
     warn_one_at_a_time,
     warn_opposed_figures,
     warn_other_nodes,
@@ -318,6 +319,7 @@ def find_warnings(record: Record) -> list[str]:
     elif noise.n_contended > NOTABLE_SHARE * noise.n_blocks:
         confirmed = bool(evidence.winner or evidence.front)
         warnings.append(warn_contended_blocks(noise.n_contended, noise.n_blocks, confirmed=confirmed))
+    warnings += warn_of_regimes(noise, counts_all_calls=record.workload.counts_all_calls)
     if noise.one_at_a_time:
         warnings.append(warn_one_at_a_time(record.workload.program))
     if noise.n_jumps:

@@ -10,7 +10,7 @@ from ortune.knobs import Config
 from ortune.knobs.config import CUDA
 from ortune.knobs.environment import portable_variables
 from ortune.knobs.providers import multiplies_in_tf32
-from ortune.measure.comparison import Summary, TwoSpeeds
+from ortune.measure.comparison import Noise, Summary, TwoSpeeds
 from ortune.measure.interval import Interval
 from ortune.numbers import format_ratio
 from ortune.record.trials import Trial
@@ -203,6 +203,29 @@ def warn_contended_blocks(n_contended: int, n_blocks: int, *, confirmed: bool) -
             "compare more of them, search on a quieter host."
         )
     return f"Other processes used the CPUs during {n_contended} of {n_blocks} blocks.{effect}"
+
+
+def warn_of_regimes(noise: Noise, *, counts_all_calls: bool) -> list[str]:
+    """Warn of rounds that do not count, and of a config that was chosen while the host was busy, or only then not.
+
+    Args:
+        noise: CPU use by other processes.
+        counts_all_calls: Whether calls matter also while other processes use the CPUs.
+    """
+    warnings = []
+    if noise.n_left_out and counts_all_calls:
+        rounds = "One round does" if noise.n_left_out == 1 else f"{noise.n_left_out} rounds do"
+        warnings.append(
+            f"{rounds} not count in the ratios, because of CPU use by other processes. Limits that are not relative to "
+            "the default include all calls."
+        )
+    if noise.chosen_in:
+        chosen, confirmed = ("used", "did not") if noise.chosen_in == "contended" else ("did not use", "did")
+        warnings.append(
+            f"The config was chosen while other processes {chosen} the CPUs, and confirmed while they {confirmed}. "
+            "Another one may be better: search again on a quieter host."
+        )
+    return warnings
 
 
 def warn_slow_gpu(n_slowed: int, n_blocks: int) -> str:

@@ -85,7 +85,9 @@ def run_gate(
             n_claims=n_claims or count_claims(gate),
         )
         run, interim = run_test(test, runner, sides.executors, (gate.base.config, gate.head.config), observe)
-        noise = runner.describe_noise(contended=interim.contended)
+        noise = msgspec.structs.replace(
+            runner.describe_noise(contended=interim.contended), n_left_out=run.n_rounds - interim.pairs
+        )
     counting = run.in_one_regime() if interim.findings else None
     base, head = (
         SideResult(

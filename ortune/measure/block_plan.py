@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 
 from ortune.measure.figures import required_calls
+from ortune.measure.judge import MIN_LAUNCHES
 from ortune.worker import Block, BlockPlan
 from ortune.worker.open_loop import plan_warm_up
 from ortune.workload import FIGURES, Goal, Limit, Load
@@ -65,7 +66,6 @@ LONG_LAUNCH_S = 1.0
 """Launches that take longer are planned as if they were made one after the other."""
 
 MOST_USUAL_LAUNCHES = 8
-MIN_LAUNCHES = 5
 MOST_ROUNDS_PER_LAUNCH = 32
 MIN_ROUNDS_PER_LAUNCH = 2
 ENOUGH_ROUNDS = 60

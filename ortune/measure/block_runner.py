@@ -90,6 +90,7 @@ class BlockRunner:
         one_at_a_time: Whether only one candidate may be live at a time, because two do not fit into memory.
         memory: The memory that candidates share. It limits what each of them may take.
         patient_until_s: Time on the runner's clock after which no block is repeated because of noise.
+        counts_all_calls: Whether no block is repeated because of noise at all, so that the calls in it count.
         sessions: Facts about each session that was created, in order.
     """
 
@@ -102,6 +103,7 @@ class BlockRunner:
         self.one_at_a_time = False
         self.memory = MemoryPlan(None)
         self.patient_until_s = math.inf
+        self.counts_all_calls = False
         self._attempts: defaultdict[tuple[Executor, str], Attempts] = defaultdict(Attempts)
         self._start_s = executor.now_s()
         self._lost_s = 0.0
@@ -191,11 +193,11 @@ class BlockRunner:
         Where requests arrive, what disturbs a block makes them late. Without these blocks, the share of late requests
         would be too low.
         """
-        before, self.patient_until_s = self.patient_until_s, -math.inf
+        before, self.counts_all_calls = self.counts_all_calls, True
         try:
             yield
         finally:
-            self.patient_until_s = before
+            self.counts_all_calls = before
 
     def measure_rounds(
         self,
@@ -263,7 +265,7 @@ class BlockRunner:
         were_many = self._n_repeated >= MOST_REPEATED_SHARE * max(self._n_blocks, 20)
         is_late = self.now_s() >= self.patient_until_s
         has_given_up = plan.give_up_ns is not None and block.n_calls <= 1 and block.wall_ns > plan.give_up_ns
-        return not (were_many or is_late or has_given_up)
+        return not (self.counts_all_calls or were_many or is_late or has_given_up)
 
     @property
     def is_mostly_contended(self) -> bool:

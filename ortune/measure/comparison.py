@@ -171,6 +171,9 @@ class Noise(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             CPU use. The two are never mixed.
         drift: The winner's speedup in racing divided by that in confirmation; None without both. Somewhat above 1 is
             normal, because the luckiest candidate is chosen. Far from 1, the host changes over time.
+        n_left_out: Rounds of the comparison that do not count, because they are of the other regime.
+        chosen_in: The regime of the rounds that chose the winner, if it is another one than that of its confirmation;
+            None if it is the same.
         n_throttled: Blocks at whose end the GPU was throttled by heat or power.
         two_speeds: The side that ran at two speeds, if any did.
         n_relaunched: Workers that ended suddenly and were launched again.
@@ -186,6 +189,8 @@ class Noise(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     foreign_share_p90: float | None = None
     regime: Literal["quiet", "contended", "unknown"]
     drift: float | None = None
+    n_left_out: Count = 0
+    chosen_in: Literal["quiet", "contended"] | None = None
     n_throttled: Count = 0
     two_speeds: TwoSpeeds | None = None
     n_relaunched: Count = 0

@@ -73,7 +73,9 @@ def evaluate(
         ),
         calls_needed=required_calls(goal.objective) if is_pooled(goal.objective) else 1,
         noise=msgspec.structs.replace(
-            runner.describe_noise(contended=run.contended), two_speeds=find_side_at_two_speeds(run)
+            runner.describe_noise(contended=run.contended),
+            two_speeds=find_side_at_two_speeds(run),
+            n_left_out=run.n_left_out,
         ),
     )
 
@@ -277,8 +279,11 @@ def include_slow_calls(interval: Interval, base: Sequence[Block], own: Sequence[
 
 
 def check_limit(run: PairedRun, position: int, limit: Limit, confidence: float = DEFAULT_CONFIDENCE) -> LimitCheck:
-    """Return whether one side stays within a limit, and how certain that is."""
-    launches = run.rounds_of(position, BASELINE_POSITION)
+    """Return whether one side stays within a limit, and how certain that is.
+
+    A limit that is no multiple of the baseline's figure holds for all calls, also while other processes use the CPUs.
+    """
+    launches = (run if limit.relative else run.whole).rounds_of(position, BASELINE_POSITION)
     values = []
     for rounds in launches:
         value = compute_pooled(rounds, position, limit.figure)

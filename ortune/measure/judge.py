@@ -69,6 +69,9 @@ if requests arrive faster than they are served. Without a target, the interval o
 TARGET_VERDICTS: dict[Kept, TargetVerdict] = {"no": "broken", "unsure": "unclear", "yes": "kept"}
 """The words of plans, for what is said of limits elsewhere. The first that occurs decides for several targets."""
 
+MIN_LAUNCHES = 5
+"""Launches of each side that a claim rests on: those that count, without rounds that were left out."""
+
 NEGLIGIBLE_GAIN = 0.02
 """Largest gain that does not justify a setting. If the interval excludes a larger gain, recommend the baseline."""
 
@@ -92,6 +95,12 @@ def compare(found: Ends, bound: float) -> Place:
     if found.low > bound:
         return "above"
     return "below" if found.high is not None and found.high < bound else "unclear"
+
+
+def describe_few_launches(n_launches: int) -> str:
+    """Return that too few launches count for a claim, as a clause."""
+    counted = "one launch of each config counts" if n_launches == 1 else f"{n_launches} launches of each config count"
+    return f"only {counted}, where a proof needs {MIN_LAUNCHES}"
 
 
 def is_negligible(speedup: Ends) -> bool:

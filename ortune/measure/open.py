@@ -466,6 +466,7 @@ def start_comparison(
         MeasureError: The baseline fails.
     """
     runner = BlockRunner(executor, np.random.default_rng(seed), check)
+    runner.counts_all_calls = goal.counts_all_calls
     steady = runner.keep_alive(first, executor)
     runner.sessions.append(steady.session_info)
     enter_step("calibrating: measuring the default", is_measured=True)

@@ -89,6 +89,7 @@ class PairedRun:
         loaded: The session of each launch, by position.
         failures: Why a side failed, by position.
         contended: Whether other processes used the CPUs during the rounds. Known once a regime is selected.
+        whole: The run that the rounds were selected from, or this one.
     """
 
     def __init__(
@@ -101,6 +102,7 @@ class PairedRun:
         self.loaded: dict[int, list[SessionInfo]] = {position: [] for position in range(len(sides))}
         self.failures: dict[int, Failure] = {}
         self.contended = False
+        self.whole = self
         self._executors = executors
         self._turns: list[int] = []
         self._gaps_ns: list[float | None] = []
@@ -365,7 +367,13 @@ class PairedRun:
         selected.loaded = self.loaded
         selected.failures = self.failures
         selected.contended = contended
+        selected.whole = self
         return selected
+
+    @property
+    def n_left_out(self) -> int:
+        """Number of rounds that were left out when the regime was selected."""
+        return self.whole.n_rounds - self.n_rounds
 
     def blocks(self, position: int) -> list[Block]:
         """Return all blocks of one side."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Literal
 
 import msgspec
 
@@ -41,6 +42,8 @@ class Confirmed:
         run: With several objectives: the run behind it.
         finalists: Candidates that were compared with the baseline.
         drift: The speedup of the last of them in racing divided by that in confirmation, or None.
+        is_chosen_contended: Whether other processes used the CPUs in the rounds that chose the last of them; None
+            without one that was chosen.
         pruned: What the settings of the first finalist contribute, and which were dropped.
         fitting: The thread pool that fits the host, and the run in which it was compared with the baseline first; None
             where ONNX Runtime's own pool fits.
@@ -51,6 +54,7 @@ class Confirmed:
         self.run: PairedRun | None = None
         self.finalists: list[CandidateResult] = []
         self.drift: float | None = None
+        self.is_chosen_contended: bool | None = None
         self.pruned = PruningResult(ranked=[])
         self.fitting: tuple[PairedRun, CandidateResult] | None = None
 
@@ -101,6 +105,8 @@ def conclude(board: Board, confirmed: Confirmed, interrupted: str, *, budget_s: 
         noise=msgspec.structs.replace(
             board.runner.describe_noise(contended=contended, drift=confirmed.drift),
             two_speeds=comparison.noise.two_speeds if comparison else None,
+            n_left_out=comparison.noise.n_left_out if comparison else 0,
+            chosen_in=find_other_regime(confirmed.is_chosen_contended, contended=contended) if comparison else None,
         ),
     )
     outcome = Outcome(
@@ -141,6 +147,13 @@ def conclude(board: Board, confirmed: Confirmed, interrupted: str, *, budget_s: 
         )
     concluded = conclude_winner(outcome, board.goal, comparison, others_left=others_left)
     return add_contributions(concluded, confirmed.pruned)
+
+
+def find_other_regime(is_chosen_contended: bool | None, *, contended: bool) -> Literal["quiet", "contended"] | None:
+    """Return the regime in which the winner was chosen, if it is another one than that of its confirmation."""
+    if is_chosen_contended in {None, contended}:
+        return None
+    return "contended" if is_chosen_contended else "quiet"
 
 
 def conclude_winner(outcome: Outcome, goal: Goal, comparison: Comparison, *, others_left: bool) -> Outcome:

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
-from ortune.measure.block_plan import MIN_LAUNCHES, MOST_LAUNCHES_BY_NOISE, RunPlan, paired_run_s
+from ortune.measure.block_plan import MOST_LAUNCHES_BY_NOISE, RunPlan, paired_run_s
 from ortune.measure.block_runner import BASELINE_NAME
 from ortune.measure.comparison import Comparison, Speedup, Stage
 from ortune.measure.evaluate import compute_speedup, evaluate
 from ortune.measure.interval import DEFAULT_CONFIDENCE
-from ortune.measure.judge import NEGLIGIBLE_GAIN, is_negligible
+from ortune.measure.judge import MIN_LAUNCHES, NEGLIGIBLE_GAIN, is_negligible
 from ortune.measure.limits import kept_all
 from ortune.measure.paired_run import FEWEST_LAUNCHES, Launch, PairedRun, Side, measure_launch
 from ortune.tuning.board import Board

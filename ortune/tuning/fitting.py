@@ -11,11 +11,11 @@ import math
 import msgspec
 from scipy.special import ndtri
 
-from ortune.measure.block_plan import MIN_LAUNCHES, plan_paired_run, shortest_run_s
+from ortune.measure.block_plan import plan_paired_run, shortest_run_s
 from ortune.measure.comparison import Comparison, Speedup
 from ortune.measure.evaluate import compute_speedup, evaluate
 from ortune.measure.interval import format_speedup
-from ortune.measure.judge import NEGLIGIBLE_GAIN
+from ortune.measure.judge import MIN_LAUNCHES, NEGLIGIBLE_GAIN
 from ortune.measure.paired_run import PairedRun
 from ortune.measure.stats import SMALLEST_ERROR
 from ortune.tuning.board import Board

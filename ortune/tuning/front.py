@@ -12,7 +12,7 @@ from ortune.measure.comparison import Comparison, LimitCheck, Speedup, describe_
 from ortune.measure.evaluate import compute_speedup, evaluate, find_few_calls
 from ortune.measure.figures import count_calls, is_pooled, required_calls
 from ortune.measure.interval import share_error
-from ortune.measure.judge import Verdict, compare, is_negligible
+from ortune.measure.judge import MIN_LAUNCHES, Verdict, compare, describe_few_launches, is_negligible
 from ortune.measure.limits import is_overloaded, keeps_and_serves_all, kept_all, name_limits
 from ortune.measure.paired_run import BASELINE_POSITION, PairedRun
 from ortune.record.schema import FrontPoint
@@ -21,7 +21,6 @@ from ortune.tuning.confirmation import RoundReports, measure_launches, start_run
 from ortune.tuning.pareto import TIE, find_front, find_knee
 from ortune.tuning.plan import MAX_FRONT_CANDIDATES
 from ortune.tuning.results import CandidateResult
-from ortune.tuning.verdict import TOO_FEW_LAUNCHES
 from ortune.workload import Goal, Objective
 
 
@@ -92,8 +91,8 @@ def judge_front(
     rows = comparison.rows
     if len(run.failures) == len(rows) - 1:
         return "inconclusive", "all candidates failed in confirmation", ()
-    if len(run.launches) < 2:
-        return "inconclusive", TOO_FEW_LAUNCHES, ()
+    if len(run.launches) < MIN_LAUNCHES:
+        return "inconclusive", f"{describe_few_launches(len(run.launches))}: use a larger budget or a quieter host", ()
     positions = [position for position in range(len(rows)) if position not in run.failures]
     summaries = {position: summary for position in positions if (summary := rows[position].summary)}
     kept = {position: keeps_and_serves_all(summaries[position], rows[position].limits) for position in positions}

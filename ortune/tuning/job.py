@@ -120,6 +120,8 @@ def run_search(
             board.is_unpromising = board.screened.is_unpromising
             if job.may_race():
                 board.is_unpromising |= race(board, Race(board, find_racing_s(board)))
+            if job.must_race_again():
+                race(board, Race(board, find_racing_s(board)))
         job.confirmed.pruned = prune(board, [only] if only else job.rank_finalists())
         for confirmation in job.list_confirmations(job.confirmed.pruned.ranked):
             job.confirmed.comparison = confirm(board, confirmation)
@@ -249,6 +251,11 @@ class SearchJob:
         """Return whether there are candidates that are worth a race."""
         return len(self.board.results.rank()) > 1 and not self.board.is_unpromising
 
+    def must_race_again(self) -> bool:
+        """Return whether the race was decided while the host was busy, although it usually is not."""
+        raced = [result for result in self.board.results.rank() if result.stage == "racing"]
+        return bool(raced) and not self.board.is_unpromising and self.board.is_doubtful(raced[0])
+
     def rank_finalists(self) -> list[CandidateResult]:
         """Return the candidates in the order in which they are confirmed."""
         ranked, fitting = rank_finalists(self.board), self.confirmed.fitting
@@ -260,7 +267,7 @@ class SearchJob:
         if confirmed.fitting and confirmed.fitting[1] not in confirmed.finalists:
             proven = find_better_fitting(board, *confirmed.fitting, confirmed.comparison)
             if proven:
-                confirmed.comparison, confirmed.drift = proven, None
+                confirmed.comparison, confirmed.drift, confirmed.is_chosen_contended = proven, None, None
                 confirmed.finalists.append(confirmed.fitting[1])
 
     def list_confirmations(self, ranked: list[CandidateResult]) -> Iterator[Confirmation]:
@@ -292,6 +299,7 @@ class SearchJob:
                 board.screened.sigmas,
                 gain if gain >= math.log1p(NEGLIGIBLE_GAIN) else 0.0,
             )
+            confirmed.is_chosen_contended = finalist.is_contended
             racing_log_ratio = finalist.log_ratio if finalist.stage in {"racing", "pruning"} else None
             measured = confirmed.fitting[0] if confirmed.fitting and confirmed.fitting[1] is finalist else None
             yield Confirmation(board, finalist, measured, speedup_confidence=confidence)

@@ -9,7 +9,6 @@ import msgspec
 
 from ortune.measure.block_plan import (
     LONGEST_BLOCK_NS,
-    MIN_LAUNCHES,
     MOST_USUAL_LAUNCHES,
     SHORT_BLOCK_NS,
     SHORTEST_BLOCK_NS,
@@ -30,6 +29,7 @@ from ortune.measure.block_plan import (
 )
 from ortune.measure.calibrate import Calibration
 from ortune.measure.figures import is_pooled, required_calls
+from ortune.measure.judge import MIN_LAUNCHES
 from ortune.measure.memory import count_fitting
 from ortune.worker import BlockPlan
 from ortune.workload import FIGURES, Goal

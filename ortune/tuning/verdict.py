@@ -8,7 +8,7 @@ import msgspec
 
 from ortune.measure.comparison import Comparison, Row, Speedup, Summary, describe_lack
 from ortune.measure.interval import DEFAULT_CONFIDENCE
-from ortune.measure.judge import Verdict, compare, is_negligible
+from ortune.measure.judge import MIN_LAUNCHES, Verdict, compare, describe_few_launches, is_negligible
 from ortune.measure.limits import capacity_per_s, is_overloaded, kept_all, may_be_overloaded, name_limits
 from ortune.numbers import format_digits
 from ortune.workload import FIGURES, Goal
@@ -78,6 +78,20 @@ def judge_confirmation(
         others_left: Whether other candidates seem to stay within the limits, and to be better than the baseline if that
             stays within them, but were not confirmed.
         spent: Time of the search, from which the advised budget follows; None if unknown.
+    """
+    verdict, reason = judge_figures(goal, comparison, called, others_left=others_left, spent=spent)
+    speedup = comparison.rows[1].speedup
+    if verdict in {"faster", "within_limits"} and speedup and speedup.n_launches < MIN_LAUNCHES:
+        return "inconclusive", explain_few_launches(speedup.n_launches, spent)
+    return verdict, reason
+
+
+def judge_figures(
+    goal: Goal, comparison: Comparison, called: str, *, others_left: bool, spent: TimeSpent | None
+) -> tuple[Verdict, str]:
+    """Return the verdict that figures and intervals support, whatever number of launches they are from.
+
+    See `judge_confirmation` for the arguments.
     """
     baseline, candidate = comparison.rows
     assert candidate.speedup and candidate.summary and baseline.summary
@@ -223,6 +237,20 @@ def advise_budget(goal: Goal, row: Row, spent: TimeSpent | None) -> str:
         undecided = " and ".join(check.figure for check in row.limits if check.kept == "unsure")
         return f"{undecided} would take too long to decide on this host"
     return f"use a budget of {budget_s} s, which may decide it"
+
+
+def explain_few_launches(n_launches: int, spent: TimeSpent | None) -> str:
+    """Return that too few launches count for a proof, and the budget that has enough.
+
+    Args:
+        n_launches: Launches that count, at least one.
+        spent: Time of the search; None if unknown.
+    """
+    advice = "use a larger budget"
+    if spent is not None:
+        missing_s = (MIN_LAUNCHES / n_launches - 1) * spent.confirmation_s
+        advice = f"use a budget of {10 * math.ceil((spent.budget_s + 1.1 * missing_s + 1) / 10)} s"
+    return f"{describe_few_launches(n_launches)}: {advice}, or a quieter host"
 
 
 def advise_calls(factor: float, spent: TimeSpent | None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
@@ -103,6 +104,11 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
         """All figures that must be measured: those of the objectives and of the limits."""
         return tuple(dict.fromkeys((*self.objectives, *(limit.figure for limit in self.limits))))
 
+    @property
+    def counts_all_calls(self) -> bool:
+        """Whether calls count also while other processes use the CPUs; see `all_calls_count`."""
+        return all_calls_count(self.load, self.limits)
+
     def on_host(self, *, throttled: bool) -> Goal:
         """Return the goal on a host, given whether a CPU quota stops programs before they have used all CPUs."""
         return self.with_mean(UNDER_QUOTA) if throttled else self
@@ -115,6 +121,11 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
         """
         is_open = bool(self.why) and self.objectives == ("p50",)
         return msgspec.structs.replace(self, objectives=("mean",), why=why) if is_open else self
+
+
+def all_calls_count(load: Load, limits: Sequence[Limit]) -> bool:
+    """Return whether calls count also while other processes use the CPUs: requests that arrive then are late, too."""
+    return load.rate_per_s is not None or any(not limit.relative for limit in limits)
 
 
 def check_batches(load: Load, batches: tuple[int, ...]) -> None:

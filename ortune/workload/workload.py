@@ -14,7 +14,7 @@ from ortune.bounds import MOST_ITEMS, MOST_TOLERANCE
 from ortune.errors import UsageError
 from ortune.numbers import FEW, MANY, Count
 from ortune.sanitize import printable
-from ortune.workload.goal import Limit
+from ortune.workload.goal import Limit, all_calls_count
 from ortune.workload.load import Load
 from ortune.workload.objectives import Objective
 from ortune.workload.program import ProgramRun
@@ -163,6 +163,11 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def figures(self) -> tuple[Objective, ...]:
         """All figures that the user named: those of the objectives and of the limits."""
         return tuple(dict.fromkeys((*self.objectives, *(limit.figure for limit in self.limits))))
+
+    @property
+    def counts_all_calls(self) -> bool:
+        """Whether calls count also while other processes use the CPUs; see `all_calls_count`."""
+        return all_calls_count(self.load, self.limits)
 
     def __post_init__(self) -> None:
         """Reject a workload without objectives, and numbers of items that no call has."""

@@ -58,6 +58,10 @@ FIRST_SHARE = 0.6
 RUNTIME = Runtime(onnxruntime="simulated", providers=("CPUExecutionProvider",), python="", ortune="")
 
 
+SLOW_LAUNCH_FACTOR = 2.0
+"""How many times as long calls take in a slow launch."""
+
+
 class SimulatedLive:
     def __init__(self, executor: SimulatedExecutor, config: Config) -> None:
         self.config = config
@@ -65,6 +69,9 @@ class SimulatedLive:
         self._executor = executor
         # Each launch has a memory layout of its own.
         self._launch_factor = float(np.exp(executor.rng.normal(0, executor.launch_sigma)))
+        slow_share = executor.slow_share(config)
+        if slow_share and executor.rng.random() < slow_share:
+            self._launch_factor *= SLOW_LAUNCH_FACTOR
         # Where requests arrive at a rate, the queue continues from block to block.
         self._free: list[float] = []
         self._gpu_free_before_bytes = executor.gpu_free_bytes
@@ -220,6 +227,7 @@ class SimulatedExecutor:
         cold: Callable[[Config], Sequence[float]] = lambda config: (),
         most_calls: int = 40,
         fails_at_a_rate: Callable[[Config], bool] = lambda config: False,
+        slow_share: Callable[[Config], float] = lambda config: 0.0,
     ) -> None:
         self.runtime = RUNTIME
         self.n_cases = 1
@@ -250,6 +258,7 @@ class SimulatedExecutor:
         self.cold = cold
         self.most_calls = most_calls
         self.fails_at_a_rate = fails_at_a_rate
+        self.slow_share = slow_share
         self.most_live = 0
         self.n_starved = 0
         self.time_s = 0.0

@@ -63,6 +63,7 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         peak_factor: How many times as much memory the process takes.
         failure: How the candidate fails when it is launched; empty if it does not.
         dies: Whether its process dies when it is measured.
+        slow_share: Share of the launches in which calls take twice as long.
     """
 
     settings: Mapping[str, int | bool | str] = {}
@@ -71,6 +72,7 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     peak_factor: float = 1.0
     failure: FailureKind | Literal[""] = ""
     dies: bool = False
+    slow_share: float = 0.0
 
     def has(self, config: Config) -> bool:
         """Return whether a config has the settings."""
@@ -215,6 +217,7 @@ class SimulatedWorkers(SimulatedExecutor):
             cpu=scenario.find_cpus,
             peak_bytes=scenario.find_peak_bytes,
             calls_to_peak=scenario.calls_to_peak,
+            slow_share=lambda config: sum(effect.slow_share for effect in scenario.list_effects(config)),
         )
         self.runtime = scenario.runtime
         self.reference = ReferenceOutputs(path=Path(), compare_values=True)

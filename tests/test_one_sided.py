@@ -1,0 +1,75 @@
+"""What happens to one side only, or only sometimes: slow launches of a config, and a host that is busy now and then."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ortune
+from ortune import Record
+from tests.conftest import TINY_CNN, run_ortune
+from tests.simulated import Effect, Scenario, simulate
+
+ONE_THREAD = {"intra_op_num_threads": 1}
+
+
+def search(folder: Path, scenario: Scenario, **options: Any) -> Record:
+    with simulate(scenario):
+        return ortune.search(TINY_CNN, output=folder / "tuned.json", budget="60s", history=False, **options)
+
+
+def make_scenario(*, slow_share: float = 0.0, slow_default: float = 0.0, **changes: Any) -> Scenario:
+    """Return a host on which one thread is twice as fast as the default, and slow in a share of its launches."""
+    effects = (
+        Effect(cpus=1.8, slow_share=slow_default),
+        Effect(settings=ONE_THREAD, factor=0.5, cpus=1.0, slow_share=slow_share - slow_default),
+    )
+    return Scenario(effects=effects, **changes)
+
+
+def bench(scenario: Scenario) -> ortune.BenchResult:
+    with simulate(scenario):
+        return ortune.bench(TINY_CNN, set="intra_op_num_threads=1", budget="60s")
+
+
+def test_slow_launches_are_counted_and_said(tmp_path: Path) -> None:
+    speedup = bench(make_scenario(slow_share=0.3, seed=1)).rows[1].speedup
+    assert speedup
+    assert 0 < speedup.n_slow_launches < speedup.n_launches / 2
+    assert "launches were at least 1.5x as slow as usual" in speedup.slow_launches
+    # Where none was seen, it says how rare they may be.
+    usual = bench(make_scenario()).rows[1].speedup
+    assert usual
+    assert usual.n_slow_launches == 0
+    assert usual.slow_launches.startswith("launches 1.5x as slow, if rarer than 1 in")
+
+
+def test_slow_launches_of_the_default_are_not_those_of_the_config() -> None:
+    speedup = bench(make_scenario(slow_default=0.3)).rows[1].speedup
+    assert speedup
+    assert speedup.n_slow_launches == 0
+
+
+@pytest.mark.parametrize("busy", [0.0, 0.3])
+def test_a_limit_in_ms_holds_for_all_calls(busy: float, tmp_path: Path) -> None:
+    record = search(
+        tmp_path, make_scenario(contended_share=busy, contention=8.0, call_ms=5.0), limit="p99<10ms", seed=1
+    )
+    (check,) = record.evidence.limits
+    # Of the calls of one thread, those beside other processes take 20 ms instead of 2.5 ms.
+    assert (check.value > 10e6) is (busy > 0)
+    assert record.evidence.noise.n_repeated == 0
+    assert (record.evidence.verdict == "faster") is not (busy > 0)
+
+
+def test_rounds_that_are_left_out_are_said_where_all_calls_matter(tmp_path: Path) -> None:
+    sentence = "not count in the ratios, because of CPU use by other processes"
+    for limits in (["--limit", "p99<50ms"], []):
+        done = run_ortune(
+            *("search", TINY_CNN, "-o", "tuned.json", "--budget", "60s", "--no-history", *limits),
+            cwd=tmp_path,
+            simulate=make_scenario(contended_share=0.2),
+        )
+        assert (sentence in " ".join(done.stdout.split())) is bool(limits)
