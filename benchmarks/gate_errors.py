@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
+from benchmarks.host import write_header
 from ortune.gates.decision import CHECKS, GATE_CONFIDENCE, judge_objective
 from ortune.workload import Objective
 
@@ -129,6 +130,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rare", action="store_true", help="simulate rare slow calls of head instead")
     options = parser.parse_args()
+    print(write_header())
     if options.rare:
         print_rare_calls(options.gates, options.seed)
         return
