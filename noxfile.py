@@ -256,7 +256,7 @@ def tutorial(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Run all benchmarks. This takes ten hours on an idle host."""
+    """Run all benchmarks. This takes hours, on an idle host."""
     session.install("-e", ".[cpu]")
     session.run("python", "-m", "models.build", "squeezenet", "ppocrv2_cls", "tiny_regressor", "logreg_iris")
     session.run("python", "-m", "benchmarks.overhead")

@@ -13,7 +13,7 @@ import argparse
 import json
 from pathlib import Path
 
-from benchmarks.host import describe_host
+from benchmarks.host import describe_run, write_header
 from benchmarks.inputs import shapes_of
 from benchmarks.null_rows import make_row, print_sums, show_row
 from benchmarks.parts import Row
@@ -56,7 +56,7 @@ def main() -> None:
     parser.add_argument("--bench", action="store_true", help="measure as `ortune bench` does")
     parser.add_argument("--json", type=Path, help="where to write all results")
     arguments = parser.parse_args()
-    print(describe_host())
+    print(write_header())
     rows = []
     for number in range(arguments.comparisons):
         for name in arguments.models:
@@ -65,7 +65,7 @@ def main() -> None:
             print(show_row(row, number, f"{name:16}"), flush=True)
     print_sums(rows, "model", 16)
     if arguments.json:
-        arguments.json.write_text(json.dumps({"host": describe_host(), "comparisons": rows}, indent=1) + "\n")
+        arguments.json.write_text(json.dumps({**describe_run(), "comparisons": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.commands import run_ortune, time_search
-from benchmarks.host import describe_host
+from benchmarks.host import write_header
 from models.build import build, find_search_options
 
 MODELS = ("encoder_int8",)
@@ -71,7 +71,7 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=10, help="number of searches of each model")
     parser.add_argument("--budget", type=float, default=60, help="budget of each search in seconds")
     arguments = parser.parse_args()
-    print(describe_host())
+    print(write_header())
     print("Speedups over the default in one run of `ortune bench`.")
     with tempfile.TemporaryDirectory(prefix="ortune-by-hand-") as folder:
         close = [

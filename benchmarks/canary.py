@@ -20,7 +20,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.host import describe_host
+from benchmarks.host import describe_run, write_header
 from benchmarks.startup import MODEL, SESSION
 from ortune.knobs import Config
 from ortune.measure.stats import t_interval
@@ -42,8 +42,8 @@ def main() -> None:
     parser.add_argument("--launches", type=int, default=20)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    found: dict[str, object] = {"host": describe_host()}
-    print(found["host"])
+    found: dict[str, object] = {**describe_run()}
+    print(write_header())
     with tempfile.TemporaryDirectory() as folder:
         record = write(make_record(MODEL, Config(session_options={"intra_op_num_threads": 1})), Path(folder, "r.json"))
         ortune = [sys.executable, "-P", "-m", "ortune", "apply", str(record), "--quiet"]

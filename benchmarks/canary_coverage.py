@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from benchmarks.host import describe_run, write_header
 from ortune.fleet.mixed_model import Unit, estimate_effect
 
 
@@ -106,6 +107,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    print(write_header())
     print(f"{options.rollouts} rollouts of each kind, true effect {EFFECT:+.0%}, intervals of 95%")
     print(f"{'rollout':<50} coverage  proven   wrong  half width")
     results = {}
@@ -114,7 +116,7 @@ def main() -> None:
         shares = "  ".join(f"{found[key]:7.1%}" for key in ("coverage", "proven", "wrong"))
         print(f"{name:<50} {shares}  {found['width']:9.1%}", flush=True)
     if options.json:
-        options.json.write_text(json.dumps(results, indent=1) + "\n")
+        options.json.write_text(json.dumps({**describe_run(), "rollouts": results}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

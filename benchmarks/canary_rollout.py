@@ -37,7 +37,8 @@ from typing import Any
 
 from onnx import TensorProto, helper
 
-from benchmarks.host import describe_host
+from benchmarks.host import describe_run
+from benchmarks.parts import reopen_rows
 from models.make_tiny import GraphBuilder
 from ortune.knobs import Config
 from tests.records import make_record, write
@@ -149,7 +150,7 @@ def roll_out(kind: str, options: argparse.Namespace, folder: Path) -> dict[str, 
     starts = [json.loads(line) for line in (folder / "starts.jsonl").read_text().splitlines()]
     return {
         "kind": kind,
-        "host": describe_host(),
+        **describe_run(),
         "load_average": statistics.mean(each["load_average"] for each in starts),
         "starts": len(starts),
         "clients": options.clients,
@@ -180,9 +181,7 @@ def main() -> None:
     parser.add_argument("--report", type=Path)
     options = parser.parse_args()
     if options.report:
-        rows = [json.loads(line) for line in options.report.read_text().splitlines()]
-        print(rows[0]["host"])
-        for row in rows:
+        for row in reopen_rows(options.report):
             print(f"\n{show(row)}", end="")
         return
     with tempfile.TemporaryDirectory() as temporary:

@@ -43,7 +43,7 @@ from scipy.special import expit, logit, stdtrit
 
 from benchmarks.inputs import shapes_of
 from benchmarks.loads import cpu_quota
-from benchmarks.parts import Row, add_part_options, read_rows, run_part
+from benchmarks.parts import Row, add_part_options, reopen_rows, run_part
 from benchmarks.plan import find_median_ns
 from models.build import build
 from ortune.errors import MeasureError, OrtuneError
@@ -339,7 +339,7 @@ def main() -> None:
     add_part_options(parser)
     arguments = parser.parse_args()
     if arguments.report:
-        report(read_rows(arguments.report))
+        report(reopen_rows(arguments.report))
         return
     if arguments.quota and not read_host().limits.quota:
         # The cgroup is for a second process, because this process could not leave it again.

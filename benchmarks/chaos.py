@@ -52,7 +52,15 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.chaos_worker import WAYS
 from benchmarks.landscape import Landscape, load_landscape, recorded_paths
-from benchmarks.parts import Row, add_part_options, read_rows, run_part, show_faulty, show_without_output, take_signals
+from benchmarks.parts import (
+    Row,
+    add_part_options,
+    reopen_rows,
+    run_part,
+    show_faulty,
+    show_without_output,
+    take_signals,
+)
 from benchmarks.replay import ReplayExecutor
 from ortune.errors import OrtuneError
 from ortune.knobs import DEFAULT, Config
@@ -510,7 +518,7 @@ def main() -> int:
     add_part_options(parser)
     options = parser.parse_args()
     if options.report:
-        return not report(read_rows(options.report))
+        return not report(reopen_rows(options.report))
     take_signals()
     if not options.kind:
         parser.error("name what to run, or pass --report")

@@ -13,7 +13,7 @@ import argparse
 
 import numpy as np
 
-from benchmarks.host import describe_host
+from benchmarks.host import write_header
 from benchmarks.inputs import shapes_of
 from models.build import build
 from ortune.knobs import DEFAULT, Config, describe
@@ -64,7 +64,7 @@ def main() -> None:
     parser.add_argument("--launches", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=8)
     arguments = parser.parse_args()
-    print(describe_host())
+    print(write_header())
     for name in arguments.models or MODELS:
         for config, figures in zip(CONFIGS, measure(name, arguments.launches, arguments.rounds), strict=True):
             shown = "fails" if figures is None else " ".join(f"{each:5.2f}" for each in figures)

@@ -46,7 +46,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from benchmarks.landscape import Landscape
-from benchmarks.parts import Row, add_part_options, read_rows, run_part
+from benchmarks.parts import Row, add_part_options, reopen_rows, run_part
 from benchmarks.regret import replay, summarize
 from benchmarks.synthetic import Machine, assemble, list_between, make_host, make_model
 from benchmarks.tune import set_constant
@@ -302,7 +302,7 @@ def main() -> None:
     add_part_options(parser)
     arguments = parser.parse_args()
     if arguments.report:
-        rows = {(row["landscape"], row["budget_s"]): row for row in read_rows(arguments.report)}
+        rows = {(row["landscape"], row["budget_s"]): row for row in reopen_rows(arguments.report)}
         report(list(rows.values()))
         return
     if arguments.constants and arguments.set == "test":

@@ -23,6 +23,7 @@ from concurrent.futures import ProcessPoolExecutor
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.host import write_header
 from ortune.knobs import DEFAULT
 from ortune.measure.block_runner import Round
 from ortune.measure.evaluate import check_limit, compute_speedup, compute_utilization
@@ -143,6 +144,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=500)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
+    print(write_header())
     print(f"share of {arguments.runs} intervals that contain the true value, and their median width")
     print(f"{'scenario':22}" + "".join(f"{kind:>18}" for kind in KINDS))
     with ProcessPoolExecutor() as pool:

@@ -31,6 +31,7 @@ from unittest import mock
 
 from threadpoolctl import threadpool_limits
 
+from benchmarks.host import describe_run, write_header
 from benchmarks.landscape import Landscape
 from benchmarks.regret import DEVELOPMENT_SETS, HELD_OUT, RECORDED_TEST, Row, development_set, landscape_sets, replay
 
@@ -141,7 +142,9 @@ def main() -> None:
     parser.add_argument("--report", type=Path, help="print the figures of such a file instead of replaying")
     arguments = parser.parse_args()
     if arguments.report:
-        report(json.loads(arguments.report.read_text()))
+        kept = json.loads(arguments.report.read_text())
+        print(write_header(kept))
+        report(kept["rows"])
         return
     ends = arguments.ends.split(",")
     if unknown := set(ends) - set(ENDS):
@@ -157,7 +160,8 @@ def main() -> None:
     with concurrent.futures.ProcessPoolExecutor(mp_context=multiprocessing.get_context("fork")) as pool:
         rows = list(pool.map(replay_pair, jobs, chunksize=4))
     if arguments.json:
-        arguments.json.write_text(json.dumps(rows) + "\n")
+        arguments.json.write_text(json.dumps({**describe_run(), "rows": rows}) + "\n")
+    print(write_header())
     report(rows)
 
 

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.coverage import make_block
-from benchmarks.host import describe_commit, describe_host
+from benchmarks.host import write_header
 from ortune.knobs import DEFAULT
 from ortune.measure.block_runner import Round
 from ortune.measure.comparison import Comparison, Noise
@@ -130,8 +130,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=1000, help="runs of each case")
     parser.add_argument("--seed", type=int, default=0, help="random seed")
     arguments = parser.parse_args()
-    print(describe_host())
-    print(describe_commit())
+    print(write_header())
     print(f"{arguments.runs} runs of each case, seed {arguments.seed}; p99 needs {required_calls('p99')} calls\n")
     print(f"{'':34}{'calls':>6}{'true ratio':>12}{'claimed':>9}{'wrong':>8}{'contained':>11}{'true statement':>16}")
     jobs = [(scenario, n, arguments.runs, arguments.seed) for scenario in SCENARIOS for n in N_CALLS]

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import ortune
-from benchmarks.host import describe_host
+from benchmarks.host import write_header
 from models.build import build
 from ortune.knobs import Config
 from tests.records import make_local_record, write
@@ -86,7 +86,7 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(COMMANDS), help="commands, separated by commas (default: all)")
     parser.add_argument("models", nargs="*", default=[str(MODEL)], metavar="MODEL")
     options = parser.parse_args()
-    print(describe_host())
+    print(write_header())
     # As in an installation.
     compileall.compile_dir(str(Path(ortune.__file__).parent), quiet=1)
     for model in options.models:

@@ -25,6 +25,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 import numpy as np
 
+from benchmarks.host import write_header
 from ortune.measure.host_speedup import HostsEvidence, HostSpeedup
 from ortune.measure.hosts import FLEET_CONFIDENCE, pool_hosts
 from ortune.measure.interval import Interval
@@ -181,6 +182,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--searches", type=int, default=4000, help="simulated searches or fleets of each row")
     n = parser.parse_args(arguments).searches
+    print(write_header())
     report_false_gains(n)
     report_real_gains(n // 4)
     report_rare_losses(n)

@@ -21,7 +21,7 @@ import time
 import venv
 from pathlib import Path
 
-from benchmarks.host import describe_host
+from benchmarks.host import describe_run, write_header
 from ortune.knobs import Config
 from tests.records import make_record, write
 
@@ -38,8 +38,8 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=40)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    found: dict[str, object] = {"host": describe_host()}
-    print(found["host"])
+    found: dict[str, object] = {**describe_run()}
+    print(write_header())
     with tempfile.TemporaryDirectory() as folder:
         pythons = {name: install(Path(folder, name), project) for name, project in PROJECTS.items()}
         sizes = {name: measure_size(Path(folder, name)) for name in PROJECTS}

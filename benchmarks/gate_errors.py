@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
+from benchmarks.host import write_header
 from ortune.gates.decision import CHECKS, GATE_CONFIDENCE, judge_objective
 from ortune.measure.figures import is_total
 from ortune.workload import Objective
@@ -163,6 +164,7 @@ def main() -> None:
     parser.add_argument("--slow-launches", action="store_true", help="simulate slow launches of head alone instead")
     parser.add_argument("--rare", action="store_true", help="simulate rare slow calls of head instead")
     options = parser.parse_args()
+    print(write_header())
     if options.slow_launches:
         print_slow_launches(options.gates, options.seed)
         return

@@ -37,7 +37,7 @@ import msgspec
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from benchmarks.host import describe_host
+from benchmarks.host import describe_run, write_header
 from benchmarks.inputs import shapes_of
 from benchmarks.landscape import Landscape, load_landscape, recorded_paths
 from benchmarks.replay import ReplayExecutor, open_replay
@@ -246,7 +246,7 @@ def replay(n_gates: int, slowdowns: Sequence[float], rules: Sequence[str], path:
         cells = [f"{row[name]:14.0f}  " for row in found["rows"] if row["rule"] == "ortune gate"]
         print(f"{'ortune gate: ' + title:<40}" + "".join(cells))
     if path:
-        path.write_text(json.dumps(found, indent=1) + "\n")
+        path.write_text(json.dumps({**describe_run(), **found}, indent=1) + "\n")
 
 
 # Live gates.
@@ -350,7 +350,7 @@ def config(model: str, n_gates: int, path: Path | None) -> None:
 def save(path: Path | None, model: str, rows: list[Any]) -> None:
     """Write the rows so far."""
     if path:
-        path.write_text(json.dumps({"host": describe_host(), "model": model, "rows": rows}, indent=1) + "\n")
+        path.write_text(json.dumps({**describe_run(), "model": model, "rows": rows}, indent=1) + "\n")
 
 
 def main() -> None:
@@ -366,7 +366,7 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=60.0, help="budget of a gate with `hog`, in seconds")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    print(describe_host())
+    print(write_header())
     if options.what == "replay":
         slowdowns = [share / 100 for share in options.slowdown] if options.slowdown else SLOWDOWNS
         replay(

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.commands import run_ortune, time_search
-from benchmarks.host import describe_host
+from benchmarks.host import describe_run, write_header
 from models.build import build, find_search_options
 from ortune.measure.stats import t_interval
 from ortune.worker.gpu import list_gpus
@@ -106,13 +106,13 @@ def main() -> None:
     parser.add_argument("--provider", default="cuda,cpu")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
-    print(f"{describe_host()}; {describe_gpus()}", flush=True)
+    print(f"{write_header()}\nGPU: {describe_gpus()}", flush=True)
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for name in arguments.models or MODELS:
             rows.append(check(name, arguments, Path(folder)))
             if arguments.json:
-                arguments.json.write_text(json.dumps(rows, indent=1) + "\n")
+                arguments.json.write_text(json.dumps({**describe_run(), "rows": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

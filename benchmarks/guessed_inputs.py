@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.host import describe_host
+from benchmarks.host import write_header
 from models.build import GENERATED, build, read_manifest
 from tests.input_graphs import GRAPHS, make_graph
 
@@ -77,7 +77,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help="models (default: all)")
     names = parser.parse_args().names
-    print(describe_host())
+    print(write_header())
     with tempfile.TemporaryDirectory() as temporary:
         real = [(name, build(name)) for name in (*read_manifest(), *GENERATED) if not names or name in names]
         graphs = [(name, make_graph(name, Path(temporary))) for name in GRAPHS if not names or name in names]

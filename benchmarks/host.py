@@ -1,11 +1,12 @@
-"""Describes the machine on which results were measured."""
+"""Describes where results are from: commit, date, host and versions."""
 
 from __future__ import annotations
 
 import datetime
+import functools
 import platform
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -13,25 +14,44 @@ from typing import Any
 from ortune.host import read_host
 from ortune.worker.installed import find_runtime_packages
 
+NOT_RECORDED = "not recorded"
 
-def describe_host() -> str:
-    """Return a line with the machine and the versions of the software."""
+
+def describe_run(*runs: Mapping[str, Any]) -> dict[str, str]:
+    """Return what a result says about its origin: commit, date, host and versions.
+
+    Args:
+        runs: Earlier runs, which have these keys. Several values of a key are joined. This run if there are none.
+    """
+    origins = runs or (read_run(),)
+    return {key: "; ".join(dict.fromkeys(run.get(key, NOT_RECORDED) for run in origins)) for key in read_run()}
+
+
+def write_header(*runs: Mapping[str, Any]) -> str:
+    """Return the lines with which a result begins: one for each key of `describe_run`."""
+    return "\n".join(f"{key}: {text}" for key, text in describe_run(*runs).items())
+
+
+@functools.cache
+def read_run() -> dict[str, str]:
+    """Return the origin of this run. It is read once, because the commit may change while a benchmark runs."""
     host = read_host()
-    cores = len(host.usable_cores)
-    return (
-        f"{host.cpu_model or host.machine}, {cores} of {len(host.topology.cores)} cores, {platform.system()} "
-        f"{platform.release().split('-')[0]}, Python {platform.python_version()}, "
-        f"{', '.join(f'{each.name} {each.version}' for each in find_runtime_packages())}, ortune {version('ortune')}"
-    )
+    cpus = f"{len(host.usable_cores)} of {len(host.topology.cores)} cores"
+    packages = (f"{package.name} {package.version}" for package in find_runtime_packages())
+    return {
+        "commit": find_commit(),
+        "date": datetime.date.today().isoformat(),
+        "host": f"{host.cpu_model or host.machine}, {cpus}, {platform.system()} {platform.release().split('-')[0]}",
+        "versions": ", ".join((f"Python {platform.python_version()}", *packages, f"ortune {version('ortune')}")),
+    }
 
 
-def describe_commit() -> str:
-    """Return the commit that is measured, and the date."""
+def find_commit() -> str:
+    """Return the commit of this code, with a note if the package has changes since."""
     git = ("git", "-C", str(Path(__file__).parent))
     commit = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     changed = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", "../ortune"], check=False).returncode
-    name = commit.stdout.strip() or "unknown"
-    return f"commit {name}{' with changes' if changed else ''}, {datetime.date.today().isoformat()}"
+    return f"{commit.stdout.strip()}{' with changes' if changed else ''}" if commit.stdout else NOT_RECORDED
 
 
 def note_noise(rows: Sequence[dict[str, Any]]) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.host import describe_host
+from benchmarks.host import write_header
 from models.build import build
 from models.make_transformer import MINILM_L3, make_transformer
 from ortune.knobs import Config
@@ -95,7 +95,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    print(describe_host())
+    print(write_header())
     print(f"lengths: {arguments.lengths}")
     with tempfile.TemporaryDirectory() as folder:
         for name in arguments.models:

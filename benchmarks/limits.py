@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.host import describe_host
+from benchmarks.host import describe_run, write_header
 from models.build import build, find_search_options
 from ortune.knobs import DEFAULT, Config, build_space
 from ortune.measure.open import start_comparison
@@ -96,6 +96,7 @@ def simulate(kind: str, ratio: float, seed: int) -> str:
 
 def run_simulations(n_searches: int, seed: int) -> None:
     """Print how the simulated searches end."""
+    print(write_header())
     print("service times  true ratio  stays within  undecided  exceeds")
     with ProcessPoolExecutor() as pool:
         for kind in KINDS:
@@ -109,6 +110,7 @@ def run_simulations(n_searches: int, seed: int) -> None:
 def run_live(models: list[str], n_runs: int, json_path: Path | None) -> None:
     """Print how searches of real models end."""
     rows: list[dict[str, Any]] = []
+    print(write_header())
     print("model           seed  verdict        CPU speedup  p99 ratio")
     for name in models:
         for seed in range(n_runs):
@@ -121,7 +123,7 @@ def run_live(models: list[str], n_runs: int, json_path: Path | None) -> None:
                 print(f"    {row['reason']}", flush=True)
     print(dict(Counter(row["verdict"] for row in rows)))
     if json_path:
-        json_path.write_text(json.dumps({"host": describe_host(), "rows": rows}, indent=1) + "\n")
+        json_path.write_text(json.dumps({**describe_run(), "rows": rows}, indent=1) + "\n")
 
 
 def search(name: str, seed: int) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.host import write_header
 from ortune.measure.figures import required_calls
 from ortune.planning.capacity import make_rate_model, predict_capacity
 from ortune.planning.deployment import Deployment
@@ -249,6 +250,7 @@ def summarize(found: NDArray[np.float64], truth: float) -> str:
 def main() -> None:
     """Print the table."""
     arguments = read_arguments(__doc__)
+    print(write_header())
     print(f"{arguments.searches} searches, {arguments.time:g} s for measurements")
     print(
         f"{'host':20} {'target':10} load  predicted: error  within 10%   measured: error  within 10%  intervals  rates"

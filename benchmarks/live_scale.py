@@ -23,6 +23,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.host import write_header
 from benchmarks.live_capacity import read_arguments, summarize
 from ortune.planning.colocation.measured_scale import (
     HIGHEST_SCALE_SHARE,
@@ -202,6 +203,7 @@ def search(case: Case, seed: int, time_s: float) -> tuple[float, float, float, f
 def main() -> None:
     """Print the table."""
     arguments = read_arguments(__doc__)
+    print(write_header())
     print(f"{arguments.searches} searches, {arguments.time:g} s for measurements")
     print(
         f"{'host':18} {'targets':19} scale  predicted: error  within 10%   measured: error  within 10%  intervals  runs"

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.host import describe_host
+from benchmarks.host import describe_run, write_header
 from models.build import build, find_search_options
 
 HOG = "sh -c 'while :; do :; done'"
@@ -211,7 +211,7 @@ def main() -> None:
     unknown = set(arguments.cases) - set(CASES)
     if unknown:
         parser.error(f"unknown case {', '.join(unknown)}; choose from {', '.join(CASES)}")
-    print(describe_host())
+    print(write_header())
     rows = []
     for name in arguments.cases or CASES:
         for case in CASES[name]:
@@ -230,7 +230,7 @@ def main() -> None:
                         flush=True,
                     )
                 if arguments.json:
-                    arguments.json.write_text(json.dumps({"host": describe_host(), "searches": rows}, indent=1) + "\n")
+                    arguments.json.write_text(json.dumps({**describe_run(), "searches": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 from onnx import TensorProto, helper
 
-from benchmarks.host import describe_host
+from benchmarks.host import write_header
 from ortune.host.linux import cgroup_directories
 from ortune.record.files import read_record
 
@@ -149,7 +149,7 @@ def main() -> None:
     parser.add_argument("--model-size", type=float, default=3, help="size of the weights in GB")
     parser.add_argument("--budget", type=float, default=60, help="budget of each search in seconds")
     arguments = parser.parse_args()
-    print(describe_host())
+    print(write_header())
     with tempfile.TemporaryDirectory(prefix="ortune-memory-") as folder:
         model = write_model(Path(folder), int(arguments.model_size * GB))
         print(f"model with {model.with_name('weights.bin').stat().st_size / GB:.2f} GB of weights")

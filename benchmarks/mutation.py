@@ -39,7 +39,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.host import describe_commit, describe_host
+from benchmarks.host import describe_run, write_header
 
 ROOT = Path(__file__).parent.parent
 
@@ -392,10 +392,10 @@ def main() -> None:
             for process in started:
                 process.wait()
         tried = [json.loads(line) for line in results.read_text().splitlines()]
-    content = {"host": describe_host(), "commit": describe_commit(), "changes": tried}
+    content = {**describe_run(), "changes": tried}
     arguments.json.write_text(json.dumps(content, indent=1) + "\n")
-    print(describe_host())
-    print(f"{describe_commit()}; {len(tried)} changes")
+    print(write_header())
+    print(f"{len(tried)} changes")
     for result, count in collections.Counter(change["result"] for change in tried).most_common():
         print(f"{result:12} {count:5}  {count / len(tried):.1%}")
 

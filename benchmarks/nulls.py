@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.commands import time_search
-from benchmarks.host import describe_host
+from benchmarks.host import write_header
 from models.build import find_search_options
 from ortune.record.files import read_record
 
@@ -42,7 +42,7 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=60, help="budget of each search in seconds")
     parser.add_argument("--models", nargs="+", default=MODELS)
     arguments = parser.parse_args()
-    print(describe_host())
+    print(write_header())
     with tempfile.TemporaryDirectory(prefix="ortune-nulls-") as folder:
         times_s = [
             search(name, arguments.budget, seed, Path(folder))

@@ -22,7 +22,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.host import describe_host
+from benchmarks.host import describe_run, write_header
 from models.build import build, find_search_options
 from ortune.measure.interval import Interval
 from ortune.measure.stats import pool_intervals
@@ -91,7 +91,9 @@ def main() -> None:
     parser.add_argument("--report", type=Path, help="print the results of this file, and measure nothing")
     arguments = parser.parse_args()
     if arguments.report:
-        report(json.loads(arguments.report.read_text())["rows"])
+        kept = json.loads(arguments.report.read_text())
+        print(write_header(kept))
+        report(kept["rows"])
         return
     rows: list[dict[str, Any]] = []
     if arguments.json and arguments.json.exists():
@@ -100,9 +102,10 @@ def main() -> None:
     for _ in range(arguments.times):
         time.sleep(max(0.0, next_s - time.monotonic()))
         next_s = time.monotonic() + arguments.every
-        rows += [compare(name) for name in LOADS]
+        rows += [{**describe_run(), **compare(name)} for name in LOADS]
         if arguments.json:
-            arguments.json.write_text(json.dumps({"host": describe_host(), "rows": rows}, indent=1) + "\n")
+            arguments.json.write_text(json.dumps({**describe_run(*rows), "rows": rows}, indent=1) + "\n")
+    print(write_header(*rows))
     report(rows)
 
 

@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnxruntime as ort
 
-from benchmarks.host import describe_host
+from benchmarks.host import describe_run, write_header
 
 ROOT = Path(__file__).parent.parent
 MODEL = ROOT / "models" / "tiny_cnn.onnx"
@@ -65,7 +65,7 @@ def main() -> None:
     if arguments.one is not None:
         print(json.dumps(time_session(arguments.one)))
         return
-    kept: dict[str, Any] = {"host": describe_host(), "repeats": []}
+    kept: dict[str, Any] = {**describe_run(), "repeats": []}
     if arguments.json and arguments.json.exists():
         kept = json.loads(arguments.json.read_text())
     for _ in range(0 if arguments.show else arguments.repeats):
@@ -169,7 +169,7 @@ def judge_method(pair: str, method: str, ratios: list[float], claims: list[bool]
 
 def show(kept: dict[str, Any]) -> None:
     """Print what each method found, for each pair."""
-    print(kept["host"])
+    print(write_header(kept))
     for each in judge(kept):
         print(
             f"{each.pair}: {each.method}: claims a difference in {each.n_claims} of {each.n}; "

@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.host import write_header
 from benchmarks.simulated_clock import SimulatedClock
 from ortune.measure.block_plan import Pace, limit_warm_up_ns, plan_block
 from ortune.queueing.theory import ConstantQueue, ExponentialQueue
@@ -59,6 +60,7 @@ def main() -> None:
     parser.add_argument("--utilization", type=float, nargs="+", default=[0.3, 0.5, 0.7, 0.8, 0.9])
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
+    print(write_header())
     print("queue  utilization  p99 in theory  empty blocks  one stream")
     for name, random_service, known in (("M/D/1", False, ConstantQueue), ("M/M/1", True, ExponentialQueue)):
         for utilization in arguments.utilization:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.host import describe_host
+from benchmarks.host import write_header
 from benchmarks.inputs import shapes_of
 from models.build import build
 from ortune.host import read_host
@@ -137,7 +137,7 @@ def main() -> None:
     parser.add_argument("--restarts", type=int, default=10)
     parser.add_argument("--budget", type=float, default=60.0)
     arguments = parser.parse_args()
-    print(describe_host())
+    print(write_header())
     generators()
     for name in arguments.models:
         compare(name, arguments.restarts)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.host import describe_host
+from benchmarks.host import describe_run, write_header
 
 Row = dict[str, Any]
 
@@ -21,9 +21,11 @@ def add_part_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--report", type=Path, help="report the rows of this file, and run nothing")
 
 
-def read_rows(path: Path) -> list[Row]:
-    """Return the rows of a file."""
-    return [json.loads(line) for line in path.read_text().splitlines()]
+def reopen_rows(path: Path) -> list[Row]:
+    """Print where the rows of a file are from, and return them."""
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    print(write_header(*rows))
+    return rows
 
 
 def run_part(rows: Iterable[Row], path: Path | None, show: Callable[[Row], str]) -> list[Row]:
@@ -37,14 +39,15 @@ def run_part(rows: Iterable[Row], path: Path | None, show: Callable[[Row], str])
     Returns:
         The rows.
     """
-    print(describe_host())
+    print(write_header())
     done = []
-    for row in rows:
+    for measured in rows:
+        row = {**describe_run(), **measured}
         done.append(row)
         if path:
             with path.open("a") as file:
                 file.write(json.dumps(row) + "\n")
-        print(show(row), flush=True)
+        print(show(measured), flush=True)
     return done
 
 

@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from benchmarks.host import describe_host
+from benchmarks.host import describe_run, write_header
 from benchmarks.inputs import shapes_of
 from models.build import build
 from ortune.host import Host, place_processes
@@ -155,16 +155,16 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="file with the results, to which new ones are added")
     arguments = parser.parse_args()
     pairs = [(name, target) for name in arguments.models for target in TARGETS][arguments.first :]
-    print(describe_host())
+    print(write_header())
     known: list[Row] = []
     if arguments.json and arguments.json.exists():
         known = json.loads(arguments.json.read_text())["rows"]
     for name, target in pairs[: arguments.count]:
-        row = compare(name, target, arguments)
+        row = {**describe_run(), **compare(name, target, arguments)}
         report([row])
         known.append(row)
         if arguments.json:
-            arguments.json.write_text(json.dumps({"host": describe_host(), "rows": known}, indent=1) + "\n")
+            arguments.json.write_text(json.dumps({**describe_run(*known), "rows": known}, indent=1) + "\n")
     print("\nall results:")
     report(known)
 

@@ -42,7 +42,7 @@ from typing import Any
 import numpy as np
 import psutil
 
-from benchmarks.host import describe_host
+from benchmarks.host import describe_run, write_header
 from benchmarks.inputs import shapes_of
 from benchmarks.plan import find_median_ns
 from models.build import build
@@ -342,13 +342,13 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, help="write all figures to this file")
     arguments = parser.parse_args()
-    print(describe_host(), flush=True)
+    print(write_header(), flush=True)
     rows = [measure_model(name, arguments) for name in arguments.models]
     answers = [each["answer"] for row in rows for each in row["targets"].values()]
     kept, unsure = answers.count("yes"), answers.count("unsure")
     print(f"{kept} of {len(answers)} exports keep the target at the planned rate; {unsure} unsure")
     if arguments.json:
-        arguments.json.write_text(json.dumps(rows, indent=2) + "\n")
+        arguments.json.write_text(json.dumps({**describe_run(), "rows": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

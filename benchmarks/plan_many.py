@@ -23,7 +23,7 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.host import describe_host
+from benchmarks.host import describe_run, write_header
 from benchmarks.inputs import shapes_of
 from models.build import build
 from ortune.errors import MeasureError
@@ -190,7 +190,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="file for the results")
     arguments = parser.parse_args()
     names = list(arguments.models)
-    print(describe_host())
+    print(write_header())
     medians_ns = find_medians_ns(names)
     for name, median in zip(names, medians_ns, strict=True):
         print(f"{name}: median {median / 1e6:.2f} ms alone, target p99 < {arguments.factor * median / 1e6:.2f} ms")
@@ -199,7 +199,7 @@ def main() -> None:
         rows.append(compare(names, medians_ns, share, arguments))
         report(rows[-1])
         if arguments.json:
-            arguments.json.write_text(json.dumps({"host": describe_host(), "rows": rows}, indent=1) + "\n")
+            arguments.json.write_text(json.dumps({**describe_run(), "rows": rows}, indent=1) + "\n")
         if is_shown(rows[-1]) and not arguments.all:
             break
     shown = ", ".join(f"{row['share']:.0%}" for row in rows if is_shown(row))

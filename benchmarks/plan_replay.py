@@ -42,6 +42,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
+from benchmarks.host import describe_run, write_header
 from ortune.bounds import MOST_PROCESSES
 from ortune.host import Cpus, Host, place_processes
 from ortune.host.placement import list_units
@@ -388,10 +389,13 @@ def main() -> None:
     seeds = range(arguments.seed, arguments.seed + arguments.replays)
     with ProcessPoolExecutor() as pool:
         replays = list(pool.map(replay, seeds, chunksize=5))
+    print(write_header())
     print(f"{arguments.replays} replays from seed {arguments.seed}, a budget of {BUDGET_S:.0f} simulated seconds\n")
     report(replays)
     if arguments.json:
-        arguments.json.write_text(json.dumps([msgspec.to_builtins(each) for each in replays], indent=1) + "\n")
+        arguments.json.write_text(
+            json.dumps({**describe_run(), "replays": msgspec.to_builtins(replays)}, indent=1) + "\n"
+        )
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from benchmarks.host import describe_host
+from benchmarks.host import write_header
 from benchmarks.inputs import shapes_of
 from benchmarks.lengths import find_model
 from ortune.host import Host, read_host
@@ -176,7 +176,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="random seed of the order")
     arguments = parser.parse_args()
     host = read_host()
-    print(describe_host())
+    print(write_header())
     rounds = f"{arguments.launches} launches of {arguments.rounds} rounds"
     print(f"{rounds}, blocks of {arguments.block:g} s, one client for each process")
     deployments = list_deployments(host, arguments.processes, arguments.batch)

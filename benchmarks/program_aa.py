@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.null_rows import make_row, print_sums, show_row
-from benchmarks.parts import Row, add_part_options, read_rows, run_part
+from benchmarks.parts import Row, add_part_options, reopen_rows, run_part
 from ortune.knobs import DEFAULT
 from ortune.measure.evaluate import evaluate
 from ortune.measure.paired_run import PairedRun, Side
@@ -91,7 +91,7 @@ def main() -> int:
     add_part_options(parser)
     options = parser.parse_args()
     if options.report:
-        return not report(read_rows(options.report))
+        return not report(reopen_rows(options.report))
     ways = tuple(WAYS)
     rows = (
         compare_once(ways[number % len(ways)], options.sleep, options.budget, seed=number)

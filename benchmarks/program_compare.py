@@ -15,7 +15,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from benchmarks.host import describe_host
+from benchmarks.host import describe_run, write_header
 from benchmarks.parts import Row
 from benchmarks.program_zoo import ZOO, install, make_command
 from models.build import build
@@ -88,7 +88,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     commands = install(arguments.home.resolve())
-    print(describe_host(), flush=True)
+    print(write_header(), flush=True)
     rows: list[Row] = []
     for name in arguments.names:
         os.environ["MODEL"] = str(build(ZOO[name].model).resolve())
@@ -100,7 +100,7 @@ def main() -> None:
             )
             print(f"{name:9} {row['settings']:22} {shown}", flush=True)
     if arguments.json:
-        arguments.json.write_text(json.dumps({"host": describe_host(), "rows": rows}, indent=1) + "\n")
+        arguments.json.write_text(json.dumps({**describe_run(), "rows": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -36,7 +36,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from benchmarks.host import describe_host
+from benchmarks.host import describe_run, write_header
+from benchmarks.parts import reopen_rows
 from models.build import build
 from ortune.knobs import describe
 from ortune.record.files import read_records
@@ -139,8 +140,8 @@ def main() -> int:
     if unknown := set(options.programs) - set(PROGRAMS):
         parser.error(f"unknown: {', '.join(sorted(unknown))}. Choose from {', '.join(PROGRAMS)}")
     if options.report:
-        return not report([json.loads(line) for line in options.report.read_text().splitlines()])
-    print(describe_host())
+        return not report(reopen_rows(options.report))
+    print(write_header())
     rows = []
     for seed in range(options.first, options.first + options.searches):
         for program in options.programs or PROGRAMS:
@@ -148,7 +149,7 @@ def main() -> int:
             rows.append(row)
             if options.json:
                 with options.json.open("a") as file:
-                    file.write(json.dumps(row) + "\n")
+                    file.write(json.dumps({**describe_run(), **row}) + "\n")
             gain = f"{row['estimate']:.3f} [{row['low']:.3f}, {row['high']:.3f}]" if "low" in row else ""
             print(f"{seed:3} {program:5} {row['verdict']:15} {gain:22} {row.get('settings', '')}", flush=True)
     return not report(rows)

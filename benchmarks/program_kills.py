@@ -37,7 +37,15 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.parts import Row, add_part_options, read_rows, run_part, show_faulty, show_without_output, take_signals
+from benchmarks.parts import (
+    Row,
+    add_part_options,
+    reopen_rows,
+    run_part,
+    show_faulty,
+    show_without_output,
+    take_signals,
+)
 from ortune.errors import OrtuneError
 from ortune.record.files import read_records, read_trials
 from ortune.record.schema import Record
@@ -316,7 +324,7 @@ def main() -> int:
     add_part_options(parser)
     options = parser.parse_args()
     if options.report:
-        return not report(read_rows(options.report))
+        return not report(reopen_rows(options.report))
     take_signals()
     rows = (kill_search(seed) for seed in range(options.first, options.first + options.searches))
     return not report(run_part(rows, options.json, show_without_output))

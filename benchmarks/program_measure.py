@@ -45,7 +45,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.host import describe_host
+from benchmarks.host import write_header
 from benchmarks.program_aa import MODEL, PROGRAM
 from benchmarks.replay_server import start_server
 from benchmarks.wire import Wire, open_wire
@@ -369,7 +369,7 @@ def main() -> None:
     if unknown := set(arguments.kinds) - set(KINDS):
         parser.error(f"unknown: {', '.join(sorted(unknown))}. Choose from {', '.join(KINDS)}")
     kinds = arguments.kinds or KINDS
-    print(describe_host())
+    print(write_header())
     with tempfile.TemporaryDirectory() as folder:
         if "servers" in kinds:
             columns = ("mean: ms, truth", "p50: ms, truth", "CPU a request: ms, truth")

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.commands import run_ortune
-from benchmarks.host import describe_host
+from benchmarks.host import describe_run, write_header
 from models.build import build
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -156,7 +156,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     commands = install(arguments.home.resolve())
-    print(describe_host(), flush=True)
+    print(write_header(), flush=True)
     rows = []
     for name in arguments.names:
         program = ZOO[name]
@@ -192,7 +192,7 @@ def main() -> None:
                 print(f"{name:9} outputs under apply: {'equal' if row['keeps_output'] else 'DIFFERENT'}", flush=True)
             rows.append(row)
             if arguments.json:
-                arguments.json.write_text(json.dumps({"host": describe_host(), "programs": rows}, indent=1) + "\n")
+                arguments.json.write_text(json.dumps({**describe_run(), "programs": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from benchmarks.host import write_header
 from ortune.measure.interval import Interval
 from ortune.queueing.capacity import simulate_capacity
 from ortune.queueing.queue_model import Queue
@@ -84,6 +85,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=20, help="simulations of each queue")
     arguments = parser.parse_args()
+    print(write_header())
     print("latency in service times: theory, largest error, standard error, share of intervals that contain the theory")
     print("queue  load  " + "  ".join(f"{name:>28}" for name in ("mean", "p50", "p99")) + "    time")
     for kind in THEORY:

@@ -24,7 +24,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.host import describe_commit, describe_host
+from benchmarks.host import describe_run, write_header
 from benchmarks.loads import cpu_quota
 from models.build import build, find_search_options
 
@@ -101,7 +101,7 @@ def measure(model: str, quota: float, clients: int, objective: str | None, truth
             {"name": row["name"], "speedup": row.get("speedup"), "summary": row.get("summary")}
             for row in truth.get("rows", ())
         ],
-        "commit": describe_commit(),
+        **describe_run(),
     }
 
 
@@ -186,13 +186,11 @@ def main() -> None:
     known = json.loads(arguments.json.read_text())["cases"] if arguments.json.exists() else []
     cases = [(model, quota, n) for n in clients for quota in arguments.quotas for model in arguments.models]
     missing = [case for case in cases if not any((r["model"], r["quota"], r["clients"]) == case for r in known)]
-    host = describe_host()
     for case in missing[: arguments.most]:
         known.append(measure(*case, arguments.objective, truth_s))
-        arguments.json.write_text(json.dumps({"host": host, "cases": known}, indent=1) + "\n")
+        arguments.json.write_text(json.dumps({**describe_run(*known), "cases": known}, indent=1) + "\n")
         print(describe(known[-1]), file=sys.stderr, flush=True)
-    print(host)
-    print("; ".join(dict.fromkeys(row["commit"] for row in known)))
+    print(write_header(*known))
     print(f"\n{'model':15}quota clients  verdict         claim               wall     truth")
     for row in known:
         print(describe(row))

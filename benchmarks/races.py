@@ -22,7 +22,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.host import describe_host
+from benchmarks.host import write_header
 from ortune.tuning.racing import MAX_RACING_LAUNCHES, MIN_RACING_LAUNCHES, bound_means, find_slower
 
 Array = NDArray[np.float64]
@@ -70,7 +70,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--races", type=int, default=2500)
     arguments = parser.parse_args()
-    print(describe_host())
+    print(write_header())
     for kind, draw in KINDS.items():
         rng = np.random.default_rng(1)
         regrets, n_launches = [], []

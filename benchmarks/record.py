@@ -22,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.host import describe_host
+from benchmarks.host import describe_run
 from benchmarks.inputs import shapes_of
 from benchmarks.landscape import LANDSCAPES, N_QUANTILES, About, Recording
 from benchmarks.loads import cpu_quota
@@ -165,7 +165,7 @@ def record(arguments: argparse.Namespace, path: Path) -> None:
             model=f"{arguments.model} {compute_digest(prepared.model.files)}",
             traits=prepared.model.traits,
             host=HostClass.of(prepared.host),
-            host_text=describe_host(),
+            host_text="{host}, {versions}".format(**describe_run()),
             quota=quota.cpus if quota else None,
             background_load=arguments.beside,
             goal=goal,

@@ -45,6 +45,7 @@ import optuna
 from threadpoolctl import threadpool_limits
 
 from benchmarks.held_out import all_held_out, kind_of
+from benchmarks.host import describe_run, write_header
 from benchmarks.landscape import Landscape, load_landscape, recorded_paths
 from benchmarks.portfolio import run_portfolio
 from benchmarks.replay import LAUNCH_DEADLINE_S, ReplayExecutor, open_replay
@@ -462,15 +463,17 @@ def main() -> None:
     parser.add_argument("--picks", type=Path, help="where to write the choice of each search with its interval")
     arguments = parser.parse_args()
     if arguments.join:
-        summaries = join([json.loads(path.read_text()) for path in arguments.join])
+        parts = [json.loads(path.read_text()) for path in arguments.join]
+        about, summaries = describe_run(*parts), join([part["summaries"] for part in parts])
     else:
-        rows = replay_all(arguments)
+        about, rows = describe_run(), replay_all(arguments)
         summaries = summarize_all(rows)
         if arguments.picks:
             write_picks(rows, arguments.picks)
+    print(write_header(about))
     show(summaries)
     if arguments.json:
-        arguments.json.write_text(json.dumps(summaries, indent=1) + "\n")
+        arguments.json.write_text(json.dumps({**about, "summaries": summaries}, indent=1) + "\n")
     if arguments.plot:
         plot(summaries, arguments.plot)
 

@@ -27,6 +27,7 @@ import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from benchmarks.host import write_header
 from ortune.knobs.catalogue import KNOBS
 from ortune.knobs.knob import Knob
 from tests.binary_keys import (
@@ -262,6 +263,7 @@ def main() -> int:
     parser.add_argument("--wheels", type=Path, help="folder in which wheels are kept")
     parser.add_argument("--providers", action="store_true", help="check the options of providers")
     options = parser.parse_args()
+    print(write_header())
     with tempfile.TemporaryDirectory() as temporary:
         wheels = options.wheels or Path(temporary) / "wheels"
         if options.providers:

@@ -20,6 +20,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from benchmarks.host import write_header
 from ortune.knobs import Config
 from ortune.record.files import read_record, read_trials, write_record
 from ortune.record.trials import Trial, TrialRound, Trials, encode_trials
@@ -99,6 +100,7 @@ def main() -> None:
         begun_s = time.perf_counter()
         made = make_page(read_source(str(record)), record.name)
         write_page(made, page)
+        print(write_header())
         print(f"{len(configs)} candidates, {len(made.charts)} charts")
         print(f"made in {time.perf_counter() - begun_s:.2f} s")
         print(f"size {page.stat().st_size / 1e6:.2f} MB")

@@ -26,7 +26,7 @@ import numpy as np
 import onnxruntime as ort
 
 from benchmarks.call_times import make_samples
-from benchmarks.host import describe_host
+from benchmarks.host import write_header
 from models.build import build
 from ortune.measure.stats import t_interval
 
@@ -98,7 +98,7 @@ def main() -> None:
         sizes = {name: int(size) for name, _, size in (text.partition("=") for text in arguments.dim)}
         serve(str(arguments.serve), arguments.provider, sizes)
         return
-    print(f"{describe_host()}, {PROVIDERS[arguments.provider]}")
+    print(f"{write_header()}\nprovider: {PROVIDERS[arguments.provider]}")
     for name in arguments.models or MODELS:
         options = [str(build(name)), "--provider", arguments.provider, *(f"--dim={each}" for each in arguments.dim)]
         with ExitStack() as stack:

@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from benchmarks.host import describe_host
+from benchmarks.host import describe_run, write_header
 from benchmarks.inputs import shapes_of
 from models.build import build
 from ortune.knobs import Config
@@ -113,10 +113,10 @@ def main() -> None:
     parser.add_argument("--starts", type=int, default=10)
     parser.add_argument("--json", type=Path, help="write all figures to this file")
     arguments = parser.parse_args()
-    print(describe_host(), flush=True)
+    print(write_header(), flush=True)
     rows = [measure_model(name, arguments) for name in arguments.models]
     if arguments.json:
-        arguments.json.write_text(json.dumps(rows, indent=2) + "\n")
+        arguments.json.write_text(json.dumps({**describe_run(), "rows": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

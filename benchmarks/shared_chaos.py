@@ -33,7 +33,7 @@ from typing import Any
 import optuna
 
 from benchmarks.databases import start_postgres
-from benchmarks.parts import Row, add_part_options, read_rows, run_part
+from benchmarks.parts import Row, add_part_options, reopen_rows, run_part
 from benchmarks.shared_worker import REFUSED, name_identity
 from ortune.storage import SharedStudy, parse_location
 from tests.servers import DatabaseServer
@@ -280,7 +280,7 @@ def main() -> None:
     add_part_options(parser)
     given = parser.parse_args()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    show(read_rows(given.report) if given.report else run_part(measure(given), given.json, json.dumps))
+    show(reopen_rows(given.report) if given.report else run_part(measure(given), given.json, json.dumps))
 
 
 if __name__ == "__main__":

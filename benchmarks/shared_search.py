@@ -46,7 +46,7 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.databases import run, start_postgres
 from benchmarks.landscape import Landscape
-from benchmarks.parts import add_part_options, read_rows, run_part
+from benchmarks.parts import add_part_options, reopen_rows, run_part
 from benchmarks.shared_clock import SharedClock
 from benchmarks.shared_worker import load, make_parser, name_identity, run_worker
 from ortune.storage import RESULT, SharedResult, SharedStudy, parse_location
@@ -334,7 +334,7 @@ def main() -> None:
     add_part_options(parser)
     given = parser.parse_args()
     with threadpool_limits(1):  # of workers, too
-        rows = read_rows(given.report) if given.report else run_part(measure(given), given.json, describe)
+        rows = reopen_rows(given.report) if given.report else run_part(measure(given), given.json, describe)
     show(rows)
 
 

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.held_out import all_held_out, kind_of
-from benchmarks.host import describe_host
+from benchmarks.host import describe_run, write_header
 from benchmarks.replay import open_replay
 from models.build import build
 from ortune.tuning.job import SearchSettings, run_search
@@ -39,6 +39,7 @@ LIVE = {"150 ms": "1x3x832x832", "1 s": "1x3x1952x1952"}
 
 def replay_all(n_replays: int) -> None:
     """Print the results of replays."""
+    print(write_header())
     print("calls       budget   tried  time spent       within 2 %  verdicts")
     for kind in KINDS:
         for budget_s in BUDGETS_S:
@@ -91,6 +92,7 @@ def search(call: str, budget_s: float | None) -> dict[str, Any]:
 
 def search_all(json_path: Path | None) -> None:
     """Print the results of live searches."""
+    print(write_header())
     rows = []
     for call in LIVE:
         for budget_s in BUDGETS_S:
@@ -98,7 +100,7 @@ def search_all(json_path: Path | None) -> None:
             rows.append(row)
             print({name: value for name, value in row.items() if name != "reason"}, flush=True)
     if json_path:
-        json_path.write_text(json.dumps({"host": describe_host(), "rows": rows}, indent=1) + "\n")
+        json_path.write_text(json.dumps({**describe_run(), "rows": rows}, indent=1) + "\n")
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ import time
 
 from threadpoolctl import threadpool_limits
 
-from benchmarks.host import describe_host
+from benchmarks.host import write_header
 from benchmarks.replay import open_replay
 from benchmarks.synthetic import make_landscape
 from ortune.knobs import build_space
@@ -25,7 +25,7 @@ N_REPLAYS = 5
 
 def main() -> None:
     """Print sizes and times of search spaces for 2 to 512 CPUs and several widths of graphs, and times of searches."""
-    print(describe_host())
+    print(write_header())
     print("CPUs  nodes  width  candidates  best of 5")
     for n_cores, smt, n_nodes in ((2, 1, 1), (32, 2, 2), (256, 2, 8)):
         for width in (1, 3, 8):

@@ -19,7 +19,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.host import describe_host
+from benchmarks.host import describe_run, write_header
 from ortune.knobs import Config
 from ortune.measure.stats import t_interval
 from tests.records import make_record, write
@@ -56,8 +56,8 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=40)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    found: dict[str, object] = {"host": describe_host()}
-    print(found["host"])
+    found: dict[str, object] = {**describe_run()}
+    print(write_header())
     with tempfile.TemporaryDirectory() as folder:
         record = write(make_record(MODEL, Config(session_options={"intra_op_num_threads": 1})), Path(folder, "r.json"))
         ortune = [sys.executable, "-P", "-m", "ortune", "apply", str(record), "--quiet", "--"]

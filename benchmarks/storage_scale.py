@@ -43,7 +43,7 @@ import sqlalchemy
 
 import ortune.storage.connect as connect
 from benchmarks.databases import Started, start_mariadb, start_pgbouncer, start_postgres
-from benchmarks.host import describe_host
+from benchmarks.host import describe_run, write_header
 from benchmarks.synthetic import Machine, make_host, make_model
 from ortune.knobs import Candidate, SearchSpace, build_space
 from ortune.storage import (
@@ -536,7 +536,7 @@ NODES += (
 def show(path: Path) -> None:
     """Print the table of all rows."""
     rows = [json.loads(line) for line in path.read_text().splitlines()]
-    print(*dict.fromkeys(row["host"] for row in rows), sep="\n")
+    print(write_header(*rows))
     for title, kind in ((OPERATIONS, "operations"), (NODES, "nodes")):
         print(f"\n{title}")
         for row in rows:
@@ -573,7 +573,7 @@ def main() -> None:
         print(show_row(row), row.get("faults", ""), flush=True)
         if options.json:
             with options.json.open("a") as file:
-                file.write(json.dumps({**row, "host": describe_host()}) + "\n")
+                file.write(json.dumps({**describe_run(), **row}) + "\n")
 
 
 if __name__ == "__main__":

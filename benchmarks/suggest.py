@@ -39,7 +39,7 @@ from scipy import stats
 from threadpoolctl import threadpool_limits
 
 from benchmarks.fit_suggest import Recorded, fit_effects, read_recorded
-from benchmarks.host import describe_host
+from benchmarks.host import write_header
 from benchmarks.landscape import recorded_paths
 from benchmarks.loads import HOG, cpu_quota
 from benchmarks.replay import open_replay
@@ -293,7 +293,7 @@ def main() -> None:
     parser.add_argument("--live", metavar="MODEL,...", help="measure the suggestions for these models on this host")
     arguments = parser.parse_args()
     if arguments.live:
-        print(f"{describe_host()}\nspeedup with its 95 % interval, what was expected, and the regime of the blocks")
+        print(f"{write_header()}\nspeedup with its 95 % interval, what was expected, and the regime of the blocks")
         for name in arguments.live.split(","):
             measure_live(name)
         return
@@ -301,7 +301,7 @@ def main() -> None:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     recorded = read_recorded(recorded_paths())
     hosts = {each.recording.about.host_text for each in recorded}
-    print(describe_host())
+    print(write_header())
     searches = {
         each.name: replay_searches(each, arguments.replays) for each in recorded if not each.landscape.has_queue
     }

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import ortune
-from benchmarks.host import describe_host
+from benchmarks.host import write_header
 from models.build import build, find_search_options
 from ortune.options import parse_shapes
 from ortune.tuning.outcome import Progress
@@ -54,7 +54,7 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(SEARCHES), help="searches, separated by commas (default: all)")
     parser.add_argument("--all", action="store_true", help="print every report")
     options = parser.parse_args()
-    print(describe_host())
+    print(write_header())
     for text in options.only.split(","):
         name, budget, clients = (*text.split(":"), "1")[:3]
         watch(name, budget, int(clients), print_all=options.all)

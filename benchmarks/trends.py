@@ -22,6 +22,7 @@ from concurrent.futures import ProcessPoolExecutor
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.host import write_header
 from ortune.gates.trends import find_changes
 
 Noise = Callable[[np.random.Generator, int], NDArray[np.float64]]
@@ -62,6 +63,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--histories", type=int, default=2000, help="histories with a step")
     n = parser.parse_args().histories
+    print(write_header())
     print(f"# python -m benchmarks.trends --histories {n}")
     with ProcessPoolExecutor() as pool:
         for lines in pool.map(judge_noise, NOISES, itertools.repeat(n)):

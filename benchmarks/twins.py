@@ -28,7 +28,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.host import describe_commit, describe_host
+from benchmarks.host import write_header
 from benchmarks.landscape import Graphs, Recording, fit, merge_space, recorded_paths
 from models.build import GENERATED, build, read_manifest
 from ortune.host import HostClass, read_host
@@ -102,7 +102,7 @@ def describe_ratios(ratios: NDArray[np.float64]) -> str:
 
 def report() -> None:
     """Print the table."""
-    print(f"{describe_commit()}\n{describe_host()}\n\nDifferences between recorded costs of twins, in percent:")
+    print(f"{write_header()}\n\nDifferences between recorded costs of twins, in percent:")
     print("recording                 candidates  programs  pairs  median  90th percentile  best and its twins")
     everything = []
     for path in recorded_paths():
@@ -119,7 +119,7 @@ def report() -> None:
 def report_spaces() -> None:
     """Print how many candidates each model has."""
     host = read_host()
-    print(f"{describe_commit()}\n{describe_host()}\n\nCandidates with one client and with two, before and after:")
+    print(f"{write_header()}\n\nCandidates with one client and with two, before and after:")
     print("model                        MB    one client    two clients  combinations  graphs  seconds")
     for name in [*read_manifest(), *GENERATED]:
         model = read_model(build(name))

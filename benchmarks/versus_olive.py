@@ -29,7 +29,7 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.host import describe_host
+from benchmarks.host import describe_run, write_header
 from benchmarks.inputs import shapes_of
 from models.build import build
 from ortune.knobs import DEFAULT, Config, ids
@@ -240,7 +240,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     command = install(arguments.home.resolve())
-    print(describe_host())
+    print(write_header())
     rows = []
     for name in arguments.models:
         folder = Path(tempfile.mkdtemp())
@@ -284,7 +284,7 @@ def main() -> None:
                 }
             )
             if arguments.json:
-                arguments.json.write_text(json.dumps({"host": describe_host(), "runs": rows}, indent=1) + "\n")
+                arguments.json.write_text(json.dumps({**describe_run(), "runs": rows}, indent=1) + "\n")
         shutil.rmtree(folder)
     worse = sum(all(run["ortune_over_olive"]["high"] < 1 for run in row["runs"]) for row in rows)
     in_time = sum(row["ortune_s"] <= row["olive_s"] / 3 for row in rows)

@@ -24,7 +24,7 @@ def make_load_table() -> str:
     for row in results["searches"]:
         groups.setdefault(identify(row), []).append(row)
     lines = [
-        f"\n{results['host']} ([all searches](../benchmarks/results/loads.txt)):\n",
+        f"\n{results['host']}, {results['versions']} ([all searches](../benchmarks/results/loads.txt)):\n",
         "| load | model | figure | gain, median (range) | verdict |",
         "|---|---|---|---|---|",
         *map(describe, groups.values()),
@@ -91,21 +91,20 @@ SEARCH_OF_PROGRAM = re.compile(
 
 def make_program_table() -> str:
     """Return the host, and a row for each search of a program."""
-    lines, hosts, note = [], [], ""
+    lines, header, note = [], {}, ""
     for line in (RESULTS / "program_zoo.txt").read_text().splitlines():
         if line.startswith("# python"):
             # What was different about this run.
             note = "".join(re.findall(r" \((.*)\)$", line))
-        elif " cores, Linux" in line:
-            hosts.append(line)
+        elif found := re.match("(host|versions): (.*)", line):
+            header[found[1]] = found[2]
         elif found := SEARCH_OF_PROGRAM.match(line):
             name = found["name"]
             program = PROGRAMS[name] + (f": {note}" if note and name == "server" else "")
             gain = found["gain"] if found["verdict"] == "faster" else f"not proven: {found['gain']}"
             lines.append(f"| {program} | {gain} | {found['cpu']} | {found['took']} | `{found['verdict']}` |")
-    (host,) = set(hosts)
     head = [
-        f"\n{host} ([output](../benchmarks/results/program_zoo.txt)):\n",
+        f"\n{header['host']}, {header['versions']} ([output](../benchmarks/results/program_zoo.txt)):\n",
         "| program | gain | CPU time | search | verdict |",
         "|---|---|---|---|---|",
     ]
@@ -116,7 +115,7 @@ def make_method_table() -> str:
     """Return the host, and a row for each pair of configurations and method of comparing them."""
     kept = json.loads((RESULTS / "one_at_a_time.json").read_text())
     lines = [
-        f"\n{kept['host']} ([output](../benchmarks/results/one_at_a_time.txt)):\n",
+        f"\n{kept['host']}, {kept['versions']} ([output](../benchmarks/results/one_at_a_time.txt)):\n",
         "| pair | method | claims a difference | ratio: lowest | median | highest |",
         "|---|---|---|---|---|---|",
     ]
@@ -166,7 +165,7 @@ def make_olive_table() -> str:
     for row in results["runs"]:
         groups.setdefault(row["model"], []).append(row)
     lines = [
-        f"\n{results['host']} ([all runs](../benchmarks/results/versus_olive.txt)):\n",
+        f"\n{results['host']}, {results['versions']} ([all runs](../benchmarks/results/versus_olive.txt)):\n",
         "| model | runs | Olive's time | ortune's time | ortune's config / Olive's | Olive's config / the default |",
         "|---|---|---|---|---|---|",
     ]

@@ -20,6 +20,8 @@ from pathlib import Path
 
 import junitparser
 
+from benchmarks.host import write_header
+
 HOG = "while True: pass"
 
 
@@ -66,6 +68,7 @@ def main() -> int:
     arguments, rest = parser.parse_known_args()
     failures = Counter[str]()
     n_tests = 0
+    print(write_header())
     with keep_busy(arguments.hogs):
         for number in range(arguments.count):
             seed = arguments.seed + number

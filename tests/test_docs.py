@@ -1,14 +1,20 @@
-"""The documentation agrees with the code: commands, options, exit codes, links, the transcript of a search."""
+"""The documentation agrees with the code: commands, options, exit codes, links, the transcript of a search.
+
+Results name where they are from.
+"""
 
 from __future__ import annotations
 
 import functools
+import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks.host import describe_run, write_header
 from docs.commands import build_group
 from docs.record_page import find_undocumented
 from docs.record_page import render as render_record_page
@@ -24,6 +30,14 @@ PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
+RESULTS = sorted(path for path in (ROOT / "benchmarks" / "results").iterdir() if path.is_file())
+ORIGIN = {
+    "commit": r"\b[0-9a-f]{7,}\b",
+    "date": r"\b\d{4}-\d{2}-\d{2}\b",
+    "host": r"\d cores\b",
+    "versions": r"\bonnxruntime\S* \S.*\bortune \S",
+}
+"""What a result says about its origin."""
 
 
 def block(name: str) -> str:
@@ -161,3 +175,47 @@ def test_the_page_of_the_record_is_that_of_the_code() -> None:
 
 def test_every_field_of_a_record_has_a_meaning() -> None:
     assert find_undocumented() == []
+
+
+def read_origin(path: Path) -> Mapping[str, Any]:
+    """Return what a result says about its origin: keys of JSON, or the first lines of a text."""
+    if path.suffix == ".json":
+        found = json.loads(path.read_text())
+        return found if isinstance(found, dict) else {}
+    return dict(re.findall(r"^(\w+): (.+)$", "\n".join(path.read_text().splitlines()[: len(ORIGIN)]), re.MULTILINE))
+
+
+def find_missing(origin: Mapping[str, Any]) -> list[str]:
+    """Return what is not said about the origin of a result."""
+    return [
+        key for key, pattern in ORIGIN.items() if not re.search(f"{pattern}|not recorded", str(origin.get(key, "")))
+    ]
+
+
+@pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.name)
+def test_every_result_names_commit_date_host_and_versions(path: Path) -> None:
+    assert not find_missing(read_origin(path))
+
+
+def test_the_header_of_results_names_commit_date_host_and_versions(tmp_path: Path) -> None:
+    text, data = tmp_path / "result.txt", tmp_path / "result.json"
+    text.write_text(f"{write_header()}\n\nfigures\n")
+    data.write_text(json.dumps({**describe_run(), "rows": []}))
+    assert read_origin(text).items() <= read_origin(data).items()
+    assert not find_missing(read_origin(text))
+    assert [*read_origin(text)] == [*ORIGIN]
+
+
+def test_the_header_of_several_runs_names_all_of_them() -> None:
+    runs = {"commit": "1234567", "host": "one, 2 cores"}, {"commit": "7654321", "host": "one, 2 cores"}
+    assert describe_run(*runs) == {
+        "commit": "1234567; 7654321",
+        "date": "not recorded",
+        "host": "one, 2 cores",
+        "versions": "not recorded",
+    }
+
+
+@pytest.mark.parametrize("key", ORIGIN)
+def test_a_result_that_lacks_a_part_of_its_origin_is_noticed(key: str) -> None:
+    assert find_missing({**describe_run(), key: ""}) == [key]

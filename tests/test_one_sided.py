@@ -34,10 +34,10 @@ def bench(scenario: Scenario) -> ortune.BenchResult:
         return ortune.bench(TINY_CNN, set="intra_op_num_threads=1", budget="60s")
 
 
-def test_slow_launches_are_counted_and_said(tmp_path: Path) -> None:
+def test_slow_launches_are_counted_and_said() -> None:
     speedup = bench(make_scenario(slow_share=0.3, seed=1)).rows[1].speedup
     assert speedup
-    assert 0 < speedup.n_slow_launches < speedup.n_launches / 2
+    assert 0 < speedup.n_slow_launches < speedup.n_launches
     assert "launches were at least 1.5x as slow as usual" in speedup.slow_launches
     # Where none was seen, it says how rare they may be.
     usual = bench(make_scenario()).rows[1].speedup
