@@ -19,7 +19,7 @@ from ortune.gates.sequential_test import (
     HEAD,
     SequentialTest,
     collect_blocks,
-    compute_ratios_of_head,
+    compute_launches_of_head,
     count_pairs,
     run_test,
 )
@@ -89,6 +89,7 @@ def run_gate(
             runner.describe_noise(contended=interim.contended), n_left_out=run.n_rounds - interim.pairs
         )
     counting = run.in_one_regime() if interim.findings else None
+    launches_of_head = compute_launches_of_head(counting, gate.goal.objective) if counting else None
     base, head = (
         SideResult(
             text=side.text,
@@ -112,7 +113,9 @@ def run_gate(
         self_check=interim.self_check,
         pairs=interim.pairs,
         launches=interim.launches,
-        n_slow_launches=count_slow_launches(compute_ratios_of_head(counting, gate.goal.objective)) if counting else 0,
+        n_slow_launches=count_slow_launches(*compute_launches_of_head(counting, gate.goal.objective))
+        if counting
+        else 0,
         wall_s=read_clock_s() - begin_s,
         base=base,
         head=head,

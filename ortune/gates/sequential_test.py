@@ -172,7 +172,7 @@ def evaluate_interim(
             check=check,
             n_claims=test.n_claims,
             over_all=partial(compare_percentiles, counting, HEADS, BASES, name) if is_pooled(name) else None,
-            of_head=compute_ratios_of_head(counting, name) if is_total(name) else (),
+            of_head=compute_launches_of_head(counting, name)[1] if is_total(name) else (),
         )
         for name, allowed in test.allowed.items()
     ]
@@ -250,16 +250,17 @@ def compute_log_ratios(run: PairedRun, name: Objective) -> list[list[float]]:
     return clusters
 
 
-def compute_ratios_of_head(run: PairedRun, name: Objective) -> list[float]:
-    """Return the log-ratio of the cost of each process of head to that of base's processes in the same launch."""
-    ratios = []
+def compute_launches_of_head(run: PairedRun, name: Objective) -> tuple[list[float], list[float]]:
+    """Return the log-cost of each process of head, and its log-ratio to base's processes of the same launch."""
+    levels, ratios = [], []
     for rounds in run.launches:
         base, head = (
             [statistics.fmean(map(math.log, compute_costs(rounds, position, name))) for position in positions]
             for positions in (BASES, HEADS)
         )
+        levels += head
         ratios += [level - statistics.fmean(base) for level in head]
-    return ratios
+    return levels, ratios
 
 
 def compute_copy_ratios(run: PairedRun, name: Objective) -> list[list[float]]:

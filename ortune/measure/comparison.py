@@ -262,11 +262,17 @@ class FewCalls(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         )
 
 
-def count_slow_launches(log_costs: Sequence[float]) -> int:
-    """Return how many launches are slow, given the logarithm of the cost of each."""
+def count_slow_launches(log_costs: Sequence[float], log_ratios: Sequence[float]) -> int:
+    """Return in how many launches a side was slow, and the baseline was not slow as well.
+
+    Args:
+        log_costs: For each launch, the logarithm of the cost of the side.
+        log_ratios: The same of its ratio to the cost of the baseline.
+    """
     # Not the median, as half of the launches may be slow.
-    usual = sorted(log_costs)[(len(log_costs) - 1) // 4]
-    return sum(1 for cost in log_costs if cost - usual >= math.log(SLOW_LAUNCH))
+    usual = [sorted(values)[(len(values) - 1) // 4] for values in (log_costs, log_ratios)]
+    excesses = (min(cost - usual[0], ratio - usual[1]) for cost, ratio in zip(log_costs, log_ratios, strict=True))
+    return sum(1 for excess in excesses if excess >= math.log(SLOW_LAUNCH))
 
 
 def describe_slow_launches(n_slow: int, n_launches: int) -> str:

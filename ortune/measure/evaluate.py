@@ -165,7 +165,10 @@ def compute_speedup(
         confidence=interval.confidence,
         n_pairs=sum(map(len, launches)),
         n_launches=len(launches),
-        n_slow_launches=count_slow_launches([-trimmed_mean(ratios, trim) for ratios in clusters]),
+        n_slow_launches=count_slow_launches(
+            [statistics.fmean(map(math.log, compute_costs(rounds, position, name))) for rounds in launches],
+            [-trimmed_mean(ratios, trim) for ratios in clusters],
+        ),
         span_s=launches[-1][-1].at_s - launches[0][0].at_s,
     )
 
