@@ -113,9 +113,7 @@ def run_gate(
         self_check=interim.self_check,
         pairs=interim.pairs,
         launches=interim.launches,
-        n_slow_launches=count_slow_launches(*compute_launches_of_head(counting, gate.goal.objective))
-        if counting
-        else 0,
+        n_slow_launches=count_slow_launches(*launches_of_head) if launches_of_head else 0,
         wall_s=read_clock_s() - begin_s,
         base=base,
         head=head,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import msgspec
 import numpy as np
@@ -65,15 +66,18 @@ shorter than several periods would see only that burst, and not the throttling t
 LONG_LAUNCH_S = 1.0
 """Launches that take longer are planned as if they were made one after the other."""
 
-MOST_USUAL_LAUNCHES = 8
+MOST_USUAL_LAUNCHES = 16
 MOST_ROUNDS_PER_LAUNCH = 32
 MIN_ROUNDS_PER_LAUNCH = 2
 ENOUGH_ROUNDS = 60
-"""Size of a paired run: at least 60 rounds over 5 to 8 launches where time allows. More launches narrow the interval
-more than more rounds do, because the memory layout of a launch affects all of its blocks."""
+"""Size of a paired run: at least 60 rounds over 5 to 16 launches where time allows. More launches narrow the interval
+more than more rounds do, because the memory layout of a launch affects all of its blocks, and they show whether some
+launches are slow."""
 
 MOST_LAUNCHES_BY_NOISE = 24
-"""Launches at most where their number follows from how much launches and rounds differ."""
+CHEAP = 1.1
+"""Launches at most where their number follows from how much launches and rounds differ. Up to the usual number, further
+ones are cheap if they make the expected interval at most 10 % wider."""
 
 MIN_ROUNDS = 20
 RESERVE = 1.1
@@ -338,24 +342,37 @@ def plan_launches(time_s: float, pace: Pace, launch_s: float, *, launch_sigma: f
     """
     from scipy.special import stdtrit
 
-    best, narrowest = RunPlan(block=plan_block(pace), launches=0, rounds=0), math.inf
     # With long calls, there is no time for so many rounds.
     for shortest_ns, enough in (*((each, ENOUGH_ROUNDS) for each in PAIRED_BLOCKS_NS), (SHORTEST_BLOCK_NS, 0)):
         block = plan_block(pace, shortest_ns, largest_lead_in_share=PAIRED_LEAD_IN_SHARE if enough else LEAD_IN_SHARE)
         round_s, step = 2 * block_wall_s(block, pace), fewest_rounds(block)
+        widths: dict[tuple[int, int], float] = {}
         for launches in range(MIN_LAUNCHES, MOST_LAUNCHES_BY_NOISE + 1):
             rounds = int((time_s / launches - launch_sides_s(launch_s, 2)) / round_s + ROUNDING) // step * step
             rounds = min(rounds, MOST_ROUNDS_PER_LAUNCH)
             if rounds < step or rounds * launches < enough:
                 continue
             error = math.sqrt((launch_sigma**2 + round_sigma**2 / rounds) / launches)
-            width = error * float(stdtrit(launches - 1, 0.975))
-            if width < narrowest:
-                plan = RunPlan(block=block, launches=launches, rounds=rounds, call_pace=pace.call_pace)
-                best, narrowest = plan, width
-        if best.launches:
-            break
-    return best
+            widths[launches, rounds] = error * float(stdtrit(launches - 1, 0.975))
+        if widths:
+            launches, rounds = choose_launches(widths)
+            return RunPlan(block=block, launches=launches, rounds=rounds, call_pace=pace.call_pace)
+    return RunPlan(block=plan_block(pace), launches=0, rounds=0)
+
+
+def choose_launches(widths: Mapping[tuple[int, int], float]) -> tuple[int, int]:
+    """Return the launches, and the rounds of each, with the narrowest interval, or more launches if they are cheap.
+
+    Args:
+        widths: The expected width of the interval of each choice.
+    """
+    narrowest = min(widths, key=lambda choice: widths[choice])
+    cheap = [
+        choice
+        for choice, width in widths.items()
+        if choice[0] <= MOST_USUAL_LAUNCHES and width <= CHEAP * widths[narrowest]
+    ]
+    return max([narrowest, *cheap])
 
 
 def fit_launches(time_s: float, block: BlockPlan, pace: Pace, launch_s: float, n_sides: int) -> RunPlan:
