@@ -27,6 +27,7 @@ from ortune.measure.figures import (
     required_calls,
     to_cost,
 )
+from ortune.measure.frequencies import find_different_frequencies
 from ortune.measure.interval import DEFAULT_CONFIDENCE, Interval, share_error
 from ortune.measure.limits import judge_limit
 from ortune.measure.paired_run import BASELINE_POSITION, PairedRun
@@ -63,7 +64,9 @@ def evaluate(
         ),
         calls_needed=required_calls(goal.objective) if is_pooled(goal.objective) else 1,
         noise=msgspec.structs.replace(
-            runner.describe_noise(contended=run.contended), two_speeds=find_side_at_two_speeds(run)
+            runner.describe_noise(contended=run.contended),
+            two_speeds=find_side_at_two_speeds(run),
+            frequencies=find_different_frequencies(run),
         ),
     )
 

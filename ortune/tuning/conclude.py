@@ -101,6 +101,7 @@ def conclude(board: Board, confirmed: Confirmed, interrupted: str, *, budget_s: 
         noise=msgspec.structs.replace(
             board.runner.describe_noise(contended=contended, drift=confirmed.drift),
             two_speeds=comparison.noise.two_speeds if comparison else None,
+            frequencies=comparison.noise.frequencies if comparison else None,
         ),
     )
     outcome = Outcome(
