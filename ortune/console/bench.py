@@ -13,6 +13,7 @@ from rich.text import Text
 from ortune.console.header import add_goal, add_subject, show_header
 from ortune.console.warnings import (
     warn_busy_host,
+    warn_different_frequencies,
     warn_differing_ratio,
     warn_few_calls,
     warn_one_at_a_time,
@@ -140,10 +141,12 @@ def find_warnings(comparison: BenchResult) -> list[str]:
         warnings.append(warn_few_calls(comparison.objective, comparison.calls_needed, n_calls))
     if comparison.noise.regime == "contended":
         warnings.append(warn_busy_host())
-    if comparison.noise.one_at_a_time:
+    if comparison.noise.one_at_a_time and not comparison.workload.sustained:
         warnings.append(warn_one_at_a_time(comparison.workload.program))
     if comparison.noise.two_speeds:
         warnings.append(warn_two_speeds(comparison.noise.two_speeds))
+    if comparison.noise.frequencies and not comparison.workload.sustained:
+        warnings.append(warn_different_frequencies(comparison.noise.frequencies))
     load = comparison.workload.load
     for row in comparison.rows:
         if row.summary and is_overloaded(row.summary):

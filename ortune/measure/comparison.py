@@ -180,7 +180,7 @@ class Noise(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         n_relaunched: Workers that ended suddenly and were launched again.
         n_jumps: Blocks that were thrown away because the host slept or its time was set in the meantime.
         one_at_a_time: Whether one side was measured after the other, because too little memory was free for several
-            sessions. Their blocks are then not interleaved.
+            sessions, or because the speed counts that the host sustains. Their blocks are then not interleaved.
     """
 
     n_blocks: Count

@@ -67,6 +67,7 @@ def evaluate(
             runner.describe_noise(contended=run.contended),
             two_speeds=find_side_at_two_speeds(run),
             frequencies=find_different_frequencies(run),
+            one_at_a_time=runner.one_at_a_time or goal.sustained,
         ),
     )
 

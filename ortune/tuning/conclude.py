@@ -32,6 +32,9 @@ from ortune.tuning.verdict import (
 )
 from ortune.workload import Goal
 
+CONFIRMED_NOISE = ("two_speeds", "frequencies", "one_at_a_time")
+"""What of the noise is that of the confirmation, and not of the whole search."""
+
 
 class Confirmed:
     """Results of confirmation so far.
@@ -100,8 +103,7 @@ def conclude(board: Board, confirmed: Confirmed, interrupted: str, *, budget_s: 
         ),
         noise=msgspec.structs.replace(
             board.runner.describe_noise(contended=contended, drift=confirmed.drift),
-            two_speeds=comparison.noise.two_speeds if comparison else None,
-            frequencies=comparison.noise.frequencies if comparison else None,
+            **{name: getattr(comparison.noise, name) for name in CONFIRMED_NOISE if comparison},
         ),
     )
     outcome = Outcome(

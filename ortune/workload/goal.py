@@ -84,6 +84,7 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
         limits: What the result must satisfy.
         batches: Numbers of items in a call to choose from, the baseline's first; empty if calls are made with the
             samples as they are.
+        sustained: Whether what counts is the speed that the host sustains for minutes.
         why: Why this is the objective, a clause; empty if the user named it.
     """
 
@@ -91,6 +92,7 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
     objectives: tuple[Objective, ...] = ("p50",)
     limits: tuple[Limit, ...] = ()
     batches: tuple[int, ...] = ()
+    sustained: bool = False
     why: str = ""
 
     @property
@@ -159,6 +161,8 @@ def make_goal(
     pareto: tuple[Objective, ...] = (),
     limits: tuple[Limit, ...] = (),
     batches: tuple[int, ...] = (),
+    *,
+    sustained: bool = False,
 ) -> Goal:
     """Return the goal that options describe.
 
@@ -168,6 +172,7 @@ def make_goal(
         pareto: Two or three objectives for a Pareto front, or none.
         limits: What the result must satisfy.
         batches: Numbers of items in a call to choose from, or none.
+        sustained: Whether what counts is the speed that the host sustains for minutes.
 
     Raises:
         UsageError: The options contradict each other.
@@ -202,4 +207,11 @@ def make_goal(
                 option="limit",
             )
     is_chosen = bool(pareto) or objective is not None
-    return Goal(load=load, objectives=names, limits=limits, batches=batches, why="" if is_chosen else why)
+    return Goal(
+        load=load,
+        objectives=names,
+        limits=limits,
+        batches=batches,
+        sustained=sustained,
+        why="" if is_chosen else why,
+    )
