@@ -105,6 +105,16 @@ def test_a_search_confirms_what_is_sustained(
     assert all(each["frequencies_hz"].keys() == each["values"].keys() for each in rounds)
 
 
+def test_all_of_a_front_are_confirmed_alone() -> None:
+    with simulate(make_scenario(1.5)):
+        record = ortune.search(TINY_CNN, pareto=("p50", "cpu"), sustained=True, history=False)
+    assert record.evidence.verdict == "trade_off"
+    assert record.evidence.noise.one_at_a_time
+    best = max((point.speedups["p50"] for point in record.evidence.front if point.speedups), key=lambda s: s.estimate)
+    assert best.n_pairs == best.n_launches
+    assert best.estimate == pytest.approx(1.19, rel=0.015)
+
+
 def test_a_recorded_gain_may_not_be_sustained(tmp_path: Path) -> None:
     """That of a record about sustained speed is verified in the same way."""
     assert run(tmp_path, "search", TINY_CNN, "-o", "short.json", "--budget", "30s")[0] == 0
