@@ -67,6 +67,7 @@ def bench(
     inputs: str | PathLike[str] | None = ...,
     allow_approximate: bool = ...,
     budget: str | float | None = ...,
+    sustained: bool = ...,
     seed: int = ...,
     progress: Callable[[int, int], None] | None = ...,
 ) -> BenchResult: ...
@@ -167,6 +168,7 @@ def search(
     only: str | Sequence[str] = ...,
     allow_approximate: bool = ...,
     budget: str | float | None = ...,
+    sustained: bool = ...,
     trials: int | None = ...,
     build_timeout: str | float = ...,
     strategy: Literal["adaptive", "tpe", "random", "exhaustive"] = ...,
@@ -229,6 +231,7 @@ def verify(
     beside: str | None = ...,
     inputs: str | PathLike[str] | None = ...,
     budget: str | float | None = ...,
+    sustained: bool = ...,
     seed: int = ...,
     progress: Callable[[int, int], None] | None = ...,
 ) -> Verification: ...

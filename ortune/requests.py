@@ -382,6 +382,15 @@ SearchBudget = Annotated[
     float | None,
     make_budget_option("60s or 5m", "a minute; more for slow models, slow programs and high percentiles"),
 ]
+Sustained = Annotated[
+    bool,
+    Option(
+        help="Compare at the speed that the host sustains: each config alone, after a minute of calls. For laptops and "
+        "other hosts with a power limit. Takes a quarter of an hour.",
+        accepts="bool",
+        panel=MEASURING,
+    ),
+]
 Trials = Annotated[
     int | None,
     Option(
@@ -672,6 +681,7 @@ class WorkloadOptions(LoadOptions):
             getattr(self, "pareto", ()) or (),
             getattr(self, "limit", ()) or (),
             getattr(self, "batch", ()) or (),
+            sustained=getattr(self, "sustained", False),
         )
 
 
@@ -921,6 +931,7 @@ class SearchRequest(WorkloadOptions, KnobOptions, InputsOptions, ToleranceOption
     ] = ()
     beside: Beside = None
     budget: SearchBudget = None
+    sustained: Sustained = False
     trials: Trials = None
     build_timeout: Annotated[
         float,
@@ -1219,6 +1230,7 @@ class BenchRequest(WorkloadOptions, InputsOptions):
         float | None,
         make_budget_option("60s", "20 s; more for many configs, slow models and high percentiles"),
     ] = None
+    sustained: Sustained = False
     seed: Seed = 0
 
     def check(self) -> None:
@@ -1413,6 +1425,7 @@ class VerifyRequest(LoadOptions):
     inputs: Data = None
     beside: Beside = None
     budget: Budget = None
+    sustained: Sustained = False
     seed: Seed = 0
 
 
@@ -1652,6 +1665,7 @@ class ApplyRequest(ProgramRequest, JsonOptions):
     inputs: Data = None
     beside: Beside = None
     budget: Budget = None
+    sustained: Sustained = False
     seed: Seed = 0
 
 

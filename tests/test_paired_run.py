@@ -25,6 +25,7 @@ from ortune.measure.block_plan import (
 )
 from ortune.measure.block_runner import BlockRunner, FreshCandidate, Round
 from ortune.measure.evaluate import check_limit, compute_speedup, find_side_at_two_speeds
+from ortune.measure.frequencies import find_different_frequencies
 from ortune.measure.judge import MIN_LAUNCHES
 from ortune.measure.memory import count_fitting, count_on_gpu
 from ortune.measure.open import OpenComparison, open_comparison, prepare_comparison, start_comparison
@@ -519,6 +520,43 @@ class TestTwoSpeeds:
 
     def test_a_few_stalls_are_none(self) -> None:
         assert find_side_at_two_speeds(self.run([1.0] * 23 + [3.0])) is None
+
+
+class TestDifferentFrequencies:
+    def find(self, *rounds: Sequence[float | None]) -> dict[str, Any] | None:
+        """Return what is found in two launches, whose rounds have these frequencies of the sides, in GHz."""
+        run = PairedRun(make_sides(*(Config(), ONE_THREAD, TWO_THREADS)[: len(rounds[0])]), Load())
+        run.launches = [[self.make_round(frequencies) for frequencies in rounds] for _ in range(2)]
+        found = find_different_frequencies(run)
+        return msgspec.structs.asdict(found) if found else None
+
+    def make_round(self, frequencies: Sequence[float | None]) -> Round:
+        one = make_round(*(1e6 for _ in frequencies))
+        blocks = {
+            position: msgspec.structs.replace(block, frequency_hz=ghz and 1e9 * ghz)
+            for (position, block), ghz in zip(one.blocks.items(), frequencies, strict=True)
+        }
+        return Round(blocks=blocks, loads_ns=one.loads_ns, failures={}, contended=False)
+
+    def test_the_sides_are_named(self) -> None:
+        found = self.find((3.0, 2.8), (3.0, 2.9))
+        assert found == {"slow": "side 1", "slow_hz": 2.85e9, "fast": "side 0", "fast_hz": 3e9}
+
+    def test_the_largest_difference_counts(self) -> None:
+        found = self.find((3.0, 2.9, 3.3), (3.0, 2.9, 3.3))
+        assert found == {"slow": "side 0", "slow_hz": 3e9, "fast": "side 2", "fast_hz": 3.3e9}
+
+    @pytest.mark.parametrize(
+        "rounds",
+        [
+            ((3.0, 2.95), (3.0, 2.95)),  # at most 2 %
+            ((3.0, 2.0), (2.0, 3.5)),  # by chance
+            ((3.0, None), (None, 2.0)),  # unknown
+            ((3.0,), (2.0,)),
+        ],
+    )
+    def test_none_is_found(self, rounds: tuple[tuple[float | None, ...], ...]) -> None:
+        assert self.find(*rounds) is None
 
 
 def test_the_more_launches_differ_the_more_are_planned() -> None:

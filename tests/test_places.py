@@ -9,6 +9,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ortune import BenchResult, Config, Load
 from ortune.host import read_host
@@ -23,8 +25,9 @@ from ortune.tuning.conclude import list_sessions
 from ortune.worker import Block, SessionInfo
 from ortune.worker.block import CpuPlace
 from ortune.worker.cpu import tick_ns
-from ortune.worker.places import PlaceReader, ThreadPlace, find_place, read_places, sum_places
+from ortune.worker.places import PlaceReader, ThreadPlace, find_frequency_hz, find_place, read_places, sum_places
 from tests.conftest import long_params
+from tests.hosts import write_files
 from tests.simulated import make_host
 from tests.test_report import BENCH, SEARCH
 from tests.test_worker import PLAN, launch, make_executor, require_worker
@@ -95,6 +98,57 @@ def test_a_thread_knows_where_it_is() -> None:
     assert place
     assert place.cpu in os.sched_getaffinity(0)
     assert place.cpu_ns > 0
+
+
+CPUFREQ = "sys/devices/system/cpu/cpu{}/cpufreq/scaling_cur_freq"
+
+CPUINFO = """\
+processor\t: 0
+model name\t: a CPU: 1
+cpu MHz\t\t: 2100.250
+
+processor\t: 1
+model name\t: one that does not say it
+
+processor\t: 2
+cpu MHz\t\t: 3000.000
+"""
+
+
+class TestFrequencies:
+    """The frequency of a block is that of the CPUs on which its threads ran, by their time."""
+
+    def read(self, root: Path, *spent_ns: int) -> float | None:
+        """Return the mean frequency of CPUs in GHz, given the time that threads spent on each."""
+        places = (CpuPlace(cpu=cpu, pool_ns=own_ns, calls_ns=1) for cpu, own_ns in enumerate(spent_ns) if own_ns)
+        found_hz = find_frequency_hz(tuple(places), root)
+        return found_hz and found_hz / 1e9
+
+    def test_the_driver_of_a_cpu_says_it(self, tmp_path: Path) -> None:
+        files = {CPUFREQ.format(cpu): f"{ghz}00000\n" for cpu, ghz in ((0, 10), (1, 8), (3, 31))}
+        write_files(tmp_path, files | {"proc/cpuinfo": CPUINFO})
+        assert self.read(tmp_path, 99) == pytest.approx(1)
+        assert self.read(tmp_path, 999, 0, 0, 1999) == pytest.approx((1 + 2 * 3.1) / 3)
+        assert self.read(tmp_path, 0, 0, 99, 99) == pytest.approx(3.1)
+
+    def test_without_a_driver_cpuinfo_does(self, tmp_path: Path) -> None:
+        assert self.read(tmp_path, 99) is None
+        write_files(tmp_path, {"proc/cpuinfo": CPUINFO})
+        assert self.read(tmp_path, 99, 99, 99) == pytest.approx((2.10025 + 3) / 2)
+        assert self.read(tmp_path, 0, 99) is None
+        assert self.read(tmp_path) is None
+
+    def test_the_idlest_of_many_cpus_are_not_read(self, tmp_path: Path) -> None:
+        write_files(tmp_path, {CPUFREQ.format(cpu): str(9 if cpu < 32 else 2_000_000) for cpu in range(64)})
+        assert self.read(tmp_path, *range(1000, 1064)) == pytest.approx(2)
+
+    @given(*[st.text("0123456789.-\nprocessorcpu MHz:\t")] * 2)
+    def test_invalid_files_never_raise(
+        self, tmp_path_factory: pytest.TempPathFactory, frequency: str, cpuinfo: str
+    ) -> None:
+        root = tmp_path_factory.mktemp("host")
+        write_files(root, {CPUFREQ.format(0): frequency, "proc/cpuinfo": cpuinfo})
+        assert (self.read(root, 9) or 1) > 0
 
 
 @pytest.mark.parametrize("clients", [2, *long_params(1)])

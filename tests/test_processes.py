@@ -185,7 +185,13 @@ class TestMergedBlocks:
         merged = merge_blocks(
             [
                 make_block([10, 10, 40], foreign_share=0.01, contended=True, cpu_between_ns=2.0, lead_in_ns=3),
-                make_block([100], memory=Memory(steady_bytes=1, peak_bytes=2), cpu_between_ns=6.0, lead_in_ns=5),
+                make_block(
+                    [100],
+                    frequency_hz=2e9,
+                    memory=Memory(steady_bytes=1, peak_bytes=2),
+                    cpu_between_ns=6.0,
+                    lead_in_ns=5,
+                ),
             ]
         )
         assert merged.samples_ns.tolist() == [10, 10, 40, 100]
@@ -195,7 +201,7 @@ class TestMergedBlocks:
         assert merged.memory == Memory(steady_bytes=11, peak_bytes=22)
         assert merged.service_ns == pytest.approx(40)
         assert merged.cpu_between_ns == pytest.approx(3)
-        assert (merged.foreign_share, merged.contended) == (0.01, True)
+        assert (merged.foreign_share, merged.contended, merged.frequency_hz) == (0.01, True, 2e9)
         assert compute_figure("throughput", [merged]) == pytest.approx(4e6)
         assert compute_figure("cpu", [merged]) == pytest.approx(250)
         assert compute_figure("p99", [merged]) == 100

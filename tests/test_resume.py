@@ -361,7 +361,13 @@ class TestFile:
         block = make_block(np.random.default_rng(0))
         cases = np.arange(len(block.samples_ns))
         block = msgspec.structs.replace(
-            block, cases=cases, creations_ns=np.array([7, 8]), clock_jump_s=2.0, foreign_share=-0.01, metric=0.5
+            block,
+            cases=cases,
+            creations_ns=np.array([7, 8]),
+            clock_jump_s=2.0,
+            foreign_share=-0.01,
+            metric=0.5,
+            frequency_hz=2.9e9,
         )
         line = encode_event(Measured(launch=0, position=0, plan=PLAN, block=pack_block(block), at_s=1.5))
         (event,) = list_events(encode_event(BEGIN) + line)

@@ -36,7 +36,7 @@ def prepare_bench(request: BenchRequest) -> tuple[ComparisonSetup, tuple[Side, .
     base, sides = cross_with_batches(sides, request.batch)
     goal = request.goal
     if not request.batch and (batches := list_batches(base.batch, *(side.config.batch for side in sides))):
-        goal = make_goal(goal.load, request.objective, batches=batches)
+        goal = make_goal(goal.load, request.objective, batches=batches, sustained=goal.sustained)
     setup = prepare_comparison(
         request.model,
         goal,

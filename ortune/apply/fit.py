@@ -120,6 +120,14 @@ def find_load_mismatch(record: Record, beside: str | None) -> tuple[Mismatch, ..
     )
 
 
+def find_speed_mismatch(record: Record, *, sustained: bool) -> tuple[Mismatch, ...]:
+    """Return that only one of a record and a verification is about the speed that a host sustains; empty if not."""
+    if record.workload.sustained == sustained:
+        return ()
+    recorded, here = ("sustained", "interleaved") if record.workload.sustained else ("interleaved", "sustained")
+    return (Mismatch(what="speed", recorded=recorded, here=here, hint="Search again at the other speed."),)
+
+
 def _install(package: str, version: str) -> str:
     """Return how to install the recorded version of a package. If it is not a version, there is no command."""
     command = f": pip install {package}=={version};" if VERSION.fullmatch(version) else f" of {package},"

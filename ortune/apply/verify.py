@@ -6,7 +6,7 @@ import math
 
 import msgspec
 
-from ortune.apply.fit import Mismatch, find_all_mismatches
+from ortune.apply.fit import Mismatch, find_all_mismatches, find_speed_mismatch
 from ortune.errors import RecordError
 from ortune.measure.bench import BenchResult, Observe, bench
 from ortune.measure.comparison import Comparison, Row, Speedup, describe_lack
@@ -54,7 +54,7 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
         n_occasions: The search, the verifications that were added to the record, and this one; without those whose
             intervals say nothing.
         record: The record with this verification added; None if it does not belong there, because nothing was measured,
-            or not on this class of host with this software and background load.
+            or not on this class of host with this software and background load, or at another speed.
     """
 
     answer: Answer
@@ -76,7 +76,8 @@ def prepare_verification(record: Record, request: VerifyRequest) -> ComparisonSe
 
     Args:
         record: The record.
-        request: Model, inputs, background load and seed. Its `config` is not read.
+        request: Model, inputs, background load, seed, and whether the sustained speed counts although the record is not
+            about it. Its `config` is not read.
 
     Raises:
         OrtuneError: The record is for another model, or the inputs do not fit the model.
@@ -85,7 +86,12 @@ def prepare_verification(record: Record, request: VerifyRequest) -> ComparisonSe
     check_alone(record)
     check_model(record, model)
     workload = record.workload
-    goal = Goal(load=workload.load, objectives=record.objectives, limits=workload.limits)
+    goal = Goal(
+        load=workload.load,
+        objectives=record.objectives,
+        limits=workload.limits,
+        sustained=workload.sustained or request.sustained,
+    )
     return msgspec.structs.replace(
         prepare_comparison(
             model,
@@ -167,7 +173,10 @@ def verify(
     recorded = record.gain
     answer, reason = judge_comparison(record, comparison, recorded)
     here = comparison.rows[1].speedup
-    mismatches = find_all_mismatches(record, setup.host, comparison.runtime, setup.beside)
+    mismatches = (
+        *find_all_mismatches(record, setup.host, comparison.runtime, setup.beside),
+        *find_speed_mismatch(record, sustained=setup.goal.sustained),
+    )
     added = add_occasion(record, Occasion(started=started, speedup=here)) if here and not mismatches else None
     return Verification(
         answer=answer,

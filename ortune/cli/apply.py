@@ -91,6 +91,10 @@ def check_combination(request: ApplyRequest) -> None:
             "Leave it out, or verify.",
             option="storage",
         )
+    if request.sustained and not request.verify:
+        raise UsageError(
+            "needs {verify}: without it, nothing is measured.", "Leave it out, or verify.", option="sustained"
+        )
     check_cache_options(request)
     for name in ("budget", "beside"):
         value = getattr(request, name)
@@ -256,7 +260,12 @@ def verify_here(request: ApplyRequest, record: Record, model: str | None, path: 
         check_single(path, record, trust=request.trust)
         check_writable(path, "update")
     verify_request = VerifyRequest(
-        config=record, model=model, inputs=request.inputs, beside=request.beside, seed=request.seed
+        config=record,
+        model=model,
+        inputs=request.inputs,
+        beside=request.beside,
+        sustained=request.sustained,
+        seed=request.seed,
     )
     setup = prepare_verification(record, verify_request)
     claim = open_shared(request, record)

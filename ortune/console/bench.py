@@ -13,6 +13,7 @@ from rich.text import Text
 from ortune.console.header import add_goal, add_subject, show_header
 from ortune.console.warnings import (
     warn_busy_host,
+    warn_different_frequencies,
     warn_differing_ratio,
     warn_few_calls,
     warn_of_regimes,
@@ -141,13 +142,7 @@ def find_warnings(comparison: BenchResult) -> list[str]:
     n_calls = min((row.summary.n_calls for row in comparison.rows if row.summary), default=0)
     if n_calls < comparison.calls_needed:
         warnings.append(warn_few_calls(comparison.objective, comparison.calls_needed, n_calls))
-    if comparison.noise.regime == "contended":
-        warnings.append(warn_busy_host())
-    warnings += warn_of_regimes(comparison.noise, counts_all_calls=comparison.workload.counts_all_calls)
-    if comparison.noise.one_at_a_time:
-        warnings.append(warn_one_at_a_time(comparison.workload.program))
-    if comparison.noise.two_speeds:
-        warnings.append(warn_two_speeds(comparison.noise.two_speeds))
+    warnings += find_noise_warnings(comparison)
     load = comparison.workload.load
     for row in comparison.rows:
         if row.summary and is_overloaded(row.summary):
@@ -167,6 +162,20 @@ def find_warnings(comparison: BenchResult) -> list[str]:
             warnings.append(f"{row.name}: {row.speedup.slow_launches}.")
     logs = [row.session.log for row in comparison.rows if row.session]
     return [*warnings, *warn_sessions(collect_warnings(logs), len(logs))]
+
+
+def find_noise_warnings(comparison: BenchResult) -> list[str]:
+    """Return what to know about the state of the host during the measurements."""
+    noise, workload = comparison.noise, comparison.workload
+    warnings = [warn_busy_host()] if noise.regime == "contended" else []
+    warnings += warn_of_regimes(noise, counts_all_calls=workload.counts_all_calls)
+    if noise.one_at_a_time and not workload.sustained:
+        warnings.append(warn_one_at_a_time(workload.program))
+    if noise.two_speeds:
+        warnings.append(warn_two_speeds(noise.two_speeds))
+    if noise.frequencies and not workload.sustained:
+        warnings.append(warn_different_frequencies(noise.frequencies))
+    return warnings
 
 
 def list_columns(comparison: BenchResult) -> dict[str, Callable[[Summary], str]]:

@@ -92,6 +92,8 @@ def add_load(grid: Table, goal: Goal, feed: Feed) -> None:
         shown = f"{', '.join(map(str, goal.batches))} items per call"
         first = "the first in the baseline; " if len(goal.batches) > 1 else ""
         grid.add_row("batch", add_note(shown, f"{first}throughput and CPU time are per item"))
+    if goal.sustained:
+        grid.add_row("speed", add_note("what the host sustains", "each config alone, after a minute of calls"))
 
 
 def add_goal(grid: Table, goal: Goal, budget_s: float | None = None) -> None:

@@ -20,6 +20,7 @@ from ortune.console.warnings import (
     warn_busy_host,
     warn_compilation,
     warn_contended_blocks,
+    warn_different_frequencies,
     warn_differing_ratio,
     warn_disagreement,
     warn_failures,
@@ -312,25 +313,7 @@ def _winner_title(recommended: bool) -> str:
 def find_warnings(record: Record) -> list[str]:
     """Return what to know about the result: the state of the host, requirements of the config, failures."""
     evidence = record.evidence
-    noise = evidence.noise
-    warnings = []
-    if noise.regime == "contended":
-        warnings.append(warn_busy_host("confirmation"))
-    elif noise.n_contended > NOTABLE_SHARE * noise.n_blocks:
-        confirmed = bool(evidence.winner or evidence.front)
-        warnings.append(warn_contended_blocks(noise.n_contended, noise.n_blocks, confirmed=confirmed))
-    warnings += warn_of_regimes(noise, counts_all_calls=record.workload.counts_all_calls)
-    if noise.one_at_a_time:
-        warnings.append(warn_one_at_a_time(record.workload.program))
-    if noise.n_jumps:
-        warnings.append(warn_jumps(noise.n_jumps))
-    if noise.n_relaunched:
-        warnings.append(warn_relaunched(noise.n_relaunched))
-    if noise.two_speeds:
-        is_unsure = evidence.verdict == "inconclusive" and evidence.objective == "p50"
-        warnings.append(warn_two_speeds(noise.two_speeds, median_is_unsure=is_unsure))
-    if noise.n_throttled > NOTABLE_SHARE * noise.n_blocks:
-        warnings.append(warn_slow_gpu(noise.n_throttled, noise.n_blocks))
+    warnings = find_noise_warnings(record)
     warnings += find_differing_ratios(record)
     warnings += find_opposed_figures(record)
     warnings += find_config_warnings(record)
@@ -338,11 +321,39 @@ def find_warnings(record: Record) -> list[str]:
         warnings.append(warn_unstable_outputs())
     elif evidence.output_check.compared == "nothing" and record.workload.program:
         warnings.append(warn_not_compared())
-    if noise.drift is not None and not 1 / NOTABLE_DRIFT < noise.drift < NOTABLE_DRIFT:
-        warnings.append(warn_disagreement(noise.drift))
+    drift = evidence.noise.drift
+    if drift is not None and not 1 / NOTABLE_DRIFT < drift < NOTABLE_DRIFT:
+        warnings.append(warn_disagreement(drift))
     if failed := record.search.failed:
         trials = record.search.trials.file if record.search.trials else ""
         warnings.append(warn_failures(sum(failed.values()), record.search.n_tried, failed, trials))
+    return warnings
+
+
+def find_noise_warnings(record: Record) -> list[str]:
+    """Return what to know about the state of the host during the measurements."""
+    evidence, workload = record.evidence, record.workload
+    noise = evidence.noise
+    warnings = []
+    if noise.regime == "contended":
+        warnings.append(warn_busy_host("confirmation"))
+    elif noise.n_contended > NOTABLE_SHARE * noise.n_blocks:
+        confirmed = bool(evidence.winner or evidence.front)
+        warnings.append(warn_contended_blocks(noise.n_contended, noise.n_blocks, confirmed=confirmed))
+    warnings += warn_of_regimes(noise, counts_all_calls=workload.counts_all_calls)
+    if noise.one_at_a_time and not workload.sustained:
+        warnings.append(warn_one_at_a_time(workload.program))
+    if noise.n_jumps:
+        warnings.append(warn_jumps(noise.n_jumps))
+    if noise.n_relaunched:
+        warnings.append(warn_relaunched(noise.n_relaunched))
+    if noise.two_speeds:
+        is_unsure = evidence.verdict == "inconclusive" and evidence.objective == "p50"
+        warnings.append(warn_two_speeds(noise.two_speeds, median_is_unsure=is_unsure))
+    if noise.frequencies and not workload.sustained:
+        warnings.append(warn_different_frequencies(noise.frequencies))
+    if noise.n_throttled > NOTABLE_SHARE * noise.n_blocks:
+        warnings.append(warn_slow_gpu(noise.n_throttled, noise.n_blocks))
     return warnings
 
 

@@ -10,7 +10,7 @@ from ortune.knobs import Config
 from ortune.knobs.config import CUDA
 from ortune.knobs.environment import portable_variables
 from ortune.knobs.providers import multiplies_in_tf32
-from ortune.measure.comparison import Noise, Summary, TwoSpeeds
+from ortune.measure.comparison import DifferentFrequencies, Noise, Summary, TwoSpeeds
 from ortune.measure.interval import Interval
 from ortune.numbers import format_ratio
 from ortune.record.trials import Trial
@@ -103,6 +103,18 @@ def warn_two_speeds(speeds: TwoSpeeds, *, median_is_unsure: bool = False) -> str
         f"{speeds.side[0].upper()}{speeds.side[1:]} ran at two speeds: in {speeds.slow_share:.0%} of its blocks, calls "
         f"took {speeds.factor:.2g} times as long. The result depends on how often that happens. It is common on "
         f"virtual machines, and with threads that are not pinned.{advice if median_is_unsure else ''}"
+    )
+
+
+def warn_different_frequencies(frequencies: DifferentFrequencies) -> str:
+    """Warn that the CPUs ran at different frequencies for two sides."""
+    slow, fast = (
+        f"{1e-9 * hz:.3g} GHz for {side}"
+        for hz, side in ((frequencies.slow_hz, frequencies.slow), (frequencies.fast_hz, frequencies.fast))
+    )
+    return (
+        f"The CPUs ran at {slow}, and at {fast}. If that is due to a limit of power or heat, the ratio may be another "
+        f"one where one of them runs alone for minutes: {spell_as_flag('sustained')} measures that."
     )
 
 

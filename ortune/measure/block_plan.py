@@ -63,6 +63,13 @@ QUOTA_LEAD_IN_PERIODS = 1.5
 """Under a CPU quota, the kernel lets a process run at full speed until its share of the period is used up. A block
 shorter than several periods would see only that burst, and not the throttling that follows."""
 
+SUSTAINED_LEAD_IN_NS = 60_000_000_000
+SUSTAINED_BLOCK_NS = 10_000_000_000
+"""Unmeasured calls, and the shortest block after them, where the speed counts that the host sustains. A processor may
+take more power than it sustains until the mean, over the last 28 s on many laptops, is what it sustains. Where that is
+15 W, a config that takes 30 W reaches it 19 s after a pause, and one that takes 17 W, which slows it down by 4 %, after
+60 s (the power grows with the third power of the frequency)."""
+
 LONG_LAUNCH_S = 1.0
 """Launches that take longer are planned as if they were made one after the other."""
 
@@ -154,6 +161,7 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
         block: How each block is measured.
         launches: Launches of each side; 0 if there is no time for one, None for no limit.
         rounds: Rounds per launch. It is even, so that each order comes up as often as its reverse, or 1 of long blocks.
+        in_turn: Whether one side is launched and measured after the other, so that none runs while another one rests.
         call_pace: The baseline's pace at the start of a launch, if blocks end after a number of calls; None if they end
             by time.
     """
@@ -161,6 +169,7 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
     block: BlockPlan
     launches: int | None
     rounds: int
+    in_turn: bool = False
     call_pace: CallPace | None = None
 
     @property
@@ -305,8 +314,12 @@ def plan_paired_run(time_s: float, goal: Goal, pace: Pace, launch_s: float, n_si
     """Return the size of a paired run that fits into `time_s`.
 
     The time is used first for launches, then for rounds, then for longer blocks, which show CPU use by others more
-    precisely.
+    precisely. Where the speed counts that the host sustains, each launch has one long block of each side.
     """
+    if goal.sustained:
+        plan = plan_sustained_launch(goal, pace)
+        launches = int(time_s / paired_run_s(plan, pace, launch_s, n_sides) + ROUNDING)
+        return msgspec.structs.replace(plan, launches=min(launches, MOST_USUAL_LAUNCHES))
     launch_s += expect_warm_up_ns(pace) / 1e9
     longest_ns = limit_warm_up_ns(pace)
     for shortest_ns in PAIRED_BLOCKS_NS:
@@ -325,6 +338,23 @@ def plan_paired_run(time_s: float, goal: Goal, pace: Pace, launch_s: float, n_si
     return fit_launches(
         time_s, plan_block(pace, SHORTEST_BLOCK_NS, longest_ns, SHORT_BLOCK_NS), pace, launch_s, n_sides
     )
+
+
+def plan_sustained_launch(goal: Goal, pace: Pace) -> RunPlan:
+    """Return a launch that measures each side alone, after calls that spend what the host allows for a short time.
+
+    A block is as long as the calls require that the fewest launches must have together.
+    """
+    usual = plan_block(pace)
+    calls_ns = required_rounds(goal, pace, usual) * usual.duration_ns / MIN_LAUNCHES
+    duration_ns = int(max(SUSTAINED_BLOCK_NS, calls_ns))
+    block = msgspec.structs.replace(
+        usual,
+        duration_ns=duration_ns,
+        lead_in_ns=SUSTAINED_LEAD_IN_NS,
+        deadline_s=usual.deadline_s + 2 * (SUSTAINED_LEAD_IN_NS + duration_ns) / 1e9,
+    )
+    return RunPlan(block=block, launches=1, rounds=1, in_turn=True, call_pace=pace.call_pace)
 
 
 def plan_launches(time_s: float, pace: Pace, launch_s: float, *, launch_sigma: float, round_sigma: float) -> RunPlan:
@@ -405,6 +435,8 @@ def fewest_rounds(block: BlockPlan) -> int:
 
 def required_run_s(goal: Goal, pace: Pace, launch_s: float, n_sides: int) -> float:
     """Return the time of a paired run that has the rounds and the calls it needs."""
+    if goal.sustained:
+        return MIN_LAUNCHES * paired_run_s(plan_sustained_launch(goal, pace), pace, launch_s, n_sides)
     block = plan_block(pace)
     # A block under a quota is long, because it holds several periods.
     least = MIN_LAUNCHES * fewest_rounds(block) if is_long(pace) or pace.quota else MIN_ROUNDS

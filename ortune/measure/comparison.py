@@ -157,6 +157,22 @@ class TwoSpeeds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     factor: float
 
 
+class DifferentFrequencies(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Two sides during which the CPUs ran at different frequencies. Their ratio may be another one at other times.
+
+    Attributes:
+        slow: Name of the side with the lower frequency.
+        slow_hz: Mean frequency of the CPUs at the end of its blocks.
+        fast: Name of the other side.
+        fast_hz: The same for this side.
+    """
+
+    slow: str
+    slow_hz: float
+    fast: str
+    fast_hz: float
+
+
 class Noise(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """CPU use by other processes during the measurements.
 
@@ -175,10 +191,11 @@ class Noise(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             None if it is the same.
         n_throttled: Blocks at whose end the GPU was throttled by heat or power.
         two_speeds: The side that ran at two speeds, if any did.
+        frequencies: Sides during which the CPUs ran at different frequencies, if they did.
         n_relaunched: Workers that ended suddenly and were launched again.
         n_jumps: Blocks that were thrown away because the host slept or its time was set in the meantime.
         one_at_a_time: Whether one side was measured after the other, because too little memory was free for several
-            sessions. Their blocks are then not interleaved.
+            sessions, or because the speed counts that the host sustains. Their blocks are then not interleaved.
     """
 
     n_blocks: Count
@@ -192,6 +209,7 @@ class Noise(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     chosen_in: Literal["quiet", "contended"] | None = None
     n_throttled: Count = 0
     two_speeds: TwoSpeeds | None = None
+    frequencies: DifferentFrequencies | None = None
     n_relaunched: Count = 0
     n_jumps: Count = 0
     one_at_a_time: bool = False

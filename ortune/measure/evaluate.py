@@ -37,6 +37,7 @@ from ortune.measure.figures import (
     required_calls,
     to_cost,
 )
+from ortune.measure.frequencies import find_different_frequencies
 from ortune.measure.interval import DEFAULT_CONFIDENCE, Interval, share_error
 from ortune.measure.limits import judge_limit
 from ortune.measure.paired_run import BASELINE_POSITION, PairedRun
@@ -76,6 +77,8 @@ def evaluate(
             runner.describe_noise(contended=run.contended),
             two_speeds=find_side_at_two_speeds(run),
             n_left_out=run.n_left_out,
+            frequencies=find_different_frequencies(run),
+            one_at_a_time=runner.one_at_a_time or goal.sustained,
         ),
     )
 

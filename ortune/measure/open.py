@@ -126,6 +126,7 @@ class ComparisonSetup(msgspec.Struct, frozen=True, kw_only=True):
             tolerance=self.tolerance,
             background_load=BackgroundProgram.of(self.beside) if self.beside is not None else None,
             batches=self.goal.batches,
+            sustained=self.goal.sustained,
         )
 
 

@@ -157,7 +157,7 @@ class PairedRun:
         """Yield the launches that are to be measured. Who takes one measures it before the next one is asked for.
 
         They end after the planned number, at `end_s`, or when only the baseline is left. If not all sides fit into
-        memory at the same time, they are launched and measured one after the other.
+        memory at the same time, or the plan says so, they are launched and measured one after the other.
 
         Args:
             runner: Measures blocks.
@@ -170,9 +170,10 @@ class PairedRun:
                 no launch begins that would end after `end_s`.
         """
         first = number = len(self.launches)
+        is_unknown = sum(is_memory_unknown(side.config) for side in self.sides) > 1
         while plan.launches is None or number < first + plan.launches:
             start_s, last_start_s = runner.now_s(), end_s
-            if runner.one_at_a_time or sum(is_memory_unknown(side.config) for side in self.sides) > 1:
+            if plan.in_turn or runner.one_at_a_time or is_unknown:
                 yield contextlib.closing(self._measure_in_turn(runner, plan, number, order=order))
                 if stop_within_launch:
                     last_start_s -= runner.now_s() - start_s

@@ -200,6 +200,7 @@ def _check_block(block: Block) -> None:
         block.cpu_ns,
         block.cpu_between_ns or 0.0,
         block.metric or 0.0,
+        block.frequency_hz or 0.0,
         *(getattr(block.memory, name) or 0 for name in block.memory.__struct_fields__),
         *(getattr(place, name) for place in block.places for name in place.__struct_fields__),
     )

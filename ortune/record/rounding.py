@@ -81,8 +81,12 @@ def _round_point(point: FrontPoint) -> FrontPoint:
 
 def round_noise(noise: Noise) -> Noise:
     """Return noise with rounded shares."""
-    speeds = noise.two_speeds
-    return msgspec.structs.replace(noise, two_speeds=speeds and _significant(speeds, "slow_share", "factor"))
+    speeds, frequencies = noise.two_speeds, noise.frequencies
+    return msgspec.structs.replace(
+        noise,
+        two_speeds=speeds and _significant(speeds, "slow_share", "factor"),
+        frequencies=frequencies and _significant(frequencies, "slow_hz", "fast_hz"),
+    )
 
 
 def _round_search(search: Search) -> Search:

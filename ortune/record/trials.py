@@ -91,6 +91,7 @@ class TrialRound(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         at_s: When it began, in seconds after the start of the search.
         foreign_share: Largest share of the usable CPUs' time that other processes used during one of its blocks; None
             if unknown.
+        frequencies_hz: By number of the trial: the frequency of the CPUs at the end of its block, where it is known.
     """
 
     stage: Stage
@@ -99,6 +100,7 @@ class TrialRound(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     contended: tuple[Count, ...] = ()
     at_s: float
     foreign_share: float | None = None
+    frequencies_hz: dict[Count, float] = {}
 
 
 class TrialSession(

@@ -150,6 +150,8 @@ def describe_workload(workload: Workload) -> Facts:
         facts.append(("limits", ", ".join(limit.text for limit in workload.limits)))
     if workload.batches:
         facts.append(("items in a call", ", ".join(map(str, workload.batches))))
+    if workload.sustained:
+        facts.append(("speed", "what the host sustains: each config alone, after a minute of calls"))
     inputs = [f"{name}: {data} ({data.origin})" for name, data in workload.inputs.items()]
     facts += [("inputs" if number == 0 else "", text) for number, text in enumerate(inputs)]
     if workload.program:
@@ -188,6 +190,8 @@ def workload_options(workload: Workload) -> list[str]:
     options += [f"--limit {shlex.quote(limit.text)}" for limit in workload.limits]
     if workload.batches:
         options.append(f"--batch {','.join(map(str, workload.batches))}")
+    if workload.sustained:
+        options.append("--sustained")
     for name, data in workload.inputs.items():
         # Arrays of files, named by their origin, have their own shapes. A single number has no sizes.
         if len(data.shapes) == 1 and data.shapes[0] and not data.origin.startswith("from "):

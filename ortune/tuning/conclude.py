@@ -33,6 +33,9 @@ from ortune.tuning.verdict import (
 )
 from ortune.workload import Goal
 
+CONFIRMED_NOISE = ("two_speeds", "frequencies", "one_at_a_time", "n_left_out")
+"""What of the noise is that of the confirmation, and not of the whole search."""
+
 
 class Confirmed:
     """Results of confirmation so far.
@@ -104,8 +107,7 @@ def conclude(board: Board, confirmed: Confirmed, interrupted: str, *, budget_s: 
         ),
         noise=msgspec.structs.replace(
             board.runner.describe_noise(contended=contended, drift=confirmed.drift),
-            two_speeds=comparison.noise.two_speeds if comparison else None,
-            n_left_out=comparison.noise.n_left_out if comparison else 0,
+            **{name: getattr(comparison.noise, name) for name in CONFIRMED_NOISE if comparison},
             chosen_in=find_other_regime(confirmed.is_chosen_contended, contended=contended) if comparison else None,
         ),
     )

@@ -212,8 +212,9 @@ class RoundReports:
     def report(self) -> None:
         """Report how many rounds are done, and the time left.
 
-        At first, this is the planned time. From half of the rounds on, only their own times count. On a slow host, the
-        budget ends the confirmation before all planned launches.
+        At first, this is the planned time, with the duration of a launch as soon as one is done. From half of the
+        rounds on, only their own times count. On a slow host, the budget ends the confirmation before all planned
+        launches.
         """
         board, now_s = self._state, self._state.now_s()
         n_done = self._run.n_rounds - self._n_before[0]
@@ -223,7 +224,8 @@ class RoundReports:
             self._n_done, self._done_s = n_done, spent_s
         share = n_done / max(n_planned, 1)
         weight = min(2 * share, 1.0)
-        total_s = (1 - weight) * self._planned_s + (weight * self._done_s / share if n_done else 0.0)
+        planned_s = self._launch_s * (self._plan.launches or 0) or self._planned_s
+        total_s = (1 - weight) * planned_s + (weight * self._done_s / share if n_done else 0.0)
         if self._launch_s > 0:
             n_fitting = int((find_latest_s(board, self._run) - board.stage_start_s) / self._launch_s)
             total_s = min(total_s, max(n_fitting, FEWEST_LAUNCHES) * self._launch_s)

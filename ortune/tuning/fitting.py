@@ -47,10 +47,10 @@ def find_fitting(board: Board) -> CandidateResult | None:
 
     Returns:
         The pool; None if the default pool fits, and in searches for a Pareto front or with another strategy, which
-        begin as other tuners do.
+        begin as other tuners do. Where the speed counts that the host sustains, there is no time for two comparisons.
     """
     candidate = board.space.fitting
-    if candidate is None or len(board.goal.objectives) > 1:
+    if candidate is None or len(board.goal.objectives) > 1 or board.goal.sustained:
         return None
     return board.results.get_or_add(candidate) if board.strategy == "adaptive" else None
 

@@ -27,10 +27,12 @@ from ortune.workload import Goal, Objective
 def confirm_front(board: Board, chosen: Sequence[CandidateResult]) -> tuple[PairedRun, Comparison]:
     """Compare candidates with the baseline."""
     planned = board.plan.confirmation
-    # The plan assumes the maximum number of candidates.
-    step = fewest_rounds(planned.block)
-    rounds = max(step, planned.rounds * (1 + MAX_FRONT_CANDIDATES) // (len(chosen) + 1) // step * step)
-    plan = msgspec.structs.replace(planned, rounds=rounds)
+    plan = planned
+    if not planned.in_turn:
+        # The plan assumes the maximum number of candidates.
+        step = fewest_rounds(planned.block)
+        rounds = max(step, planned.rounds * (1 + MAX_FRONT_CANDIDATES) // (len(chosen) + 1) // step * step)
+        plan = msgspec.structs.replace(planned, rounds=rounds)
 
     run = start_run(board, chosen)
     reports = RoundReports(board, run, plan, None)

@@ -45,6 +45,7 @@ from ortune.tuning.plan import (
     SearchPlan,
     Split,
     is_simple,
+    required_budget_s,
     resize_confirmation,
     shortest_confirmation_s,
     split_budget,
@@ -176,6 +177,14 @@ class SearchJob:
         self._budget_s = settings.budget_s or usual_budget_s(goal, calibration.pace, calibration.launch_s)
         end_s = opened.start_s + self._budget_s
         plan = self.plan_stages(space, end_s)
+        if goal.sustained and not plan.can_prove:
+            spent_s = opened.runner.now_s() - opened.start_s
+            enough_s = math.ceil(spent_s + required_budget_s(goal, calibration.pace, calibration.launch_s))
+            raise UsageError(
+                f"{self._budget_s:g}s: too short to measure what the host sustains.",
+                f"Give {{budget={enough_s}s}} or more, or omit it.",
+                option="budget",
+            )
         self.board = Board(
             opened,
             space=space,

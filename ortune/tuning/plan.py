@@ -42,9 +42,11 @@ CONFIRMATION_SHARE = 0.33
 SMALLEST_CONFIRMATION_SHARE = 0.15
 LARGEST_CONFIRMATION_SHARE = 0.7
 LARGEST_SHARE_FOR_LIMITS = 0.8
+LARGEST_SHARE_SUSTAINED = 0.95
 RACING_SHARE = 0.37
-"""Share of the budget for confirmation, which is larger if a percentile needs it, most of all if it is that of a limit;
-and racing's share of the rest, with pruning. Screening gets the remaining time."""
+"""Share of the budget for confirmation, which is larger if a percentile needs it, most of all if it is that of a limit,
+or if it takes minutes to see the speed that the host sustains; and racing's share of the rest, with pruning. Screening
+gets the remaining time."""
 
 PRUNING_SHARE = 0.08
 """Share of the budget for pruning."""
@@ -230,8 +232,8 @@ def unpromising_confirmation_s(plan: SearchPlan, goal: Goal, pace: Pace) -> floa
 
 
 def is_simple(goal: Goal) -> bool:
-    """Return whether a confirmation has two sides and no limits, and a figure that does not need a number of calls."""
-    is_pair = len(goal.objectives) == 1 and not goal.limits
+    """Return whether a confirmation has two sides and no limits, and a figure that needs neither calls nor minutes."""
+    is_pair = len(goal.objectives) == 1 and not goal.limits and not goal.sustained
     return is_pair and not is_pooled(goal.objective) and goal.load.rate_per_s is None
 
 
@@ -320,6 +322,8 @@ def spread_rounds(plan: SearchPlan, n_candidates: int) -> SearchPlan:
 
 def largest_share(goal: Goal) -> float:
     """Return the largest share of the budget that confirmation may take."""
+    if goal.sustained:
+        return LARGEST_SHARE_SUSTAINED
     has_percentile = any(is_pooled(limit.figure) for limit in goal.limits)
     return LARGEST_SHARE_FOR_LIMITS if has_percentile else LARGEST_CONFIRMATION_SHARE
 
@@ -330,8 +334,12 @@ def count_sides(goal: Goal) -> int:
 
 
 def usual_budget_s(goal: Goal, pace: Pace, launch_s: float) -> float:
-    """Return the default budget: a minute, or the time that the search needs, up to ten minutes."""
-    return min(max(USUAL_SEARCH_BUDGET_S, required_budget_s(goal, pace, launch_s)), LONGEST_USUAL_BUDGET_S)
+    """Return the default budget: a minute, or the time that the search needs, up to ten minutes.
+
+    The speed that the host sustains takes longer, which the user has asked for.
+    """
+    needed_s = max(USUAL_SEARCH_BUDGET_S, required_budget_s(goal, pace, launch_s))
+    return needed_s if goal.sustained else min(needed_s, LONGEST_USUAL_BUDGET_S)
 
 
 def required_budget_s(goal: Goal, pace: Pace, launch_s: float) -> float:

@@ -69,12 +69,13 @@ def make_record(
 
 
 def _round_values(measured: TrialRound) -> TrialRound:
-    """Return a round with figures limited to the digits that a nanosecond clock can resolve in a block."""
+    """Return a round with figures limited to the digits that clocks can resolve in a block."""
     values = {
         number: tuple(significant(value, RAW_DIGITS) for value in figures)
         for number, figures in measured.values.items()
     }
-    return msgspec.structs.replace(measured, values=values)
+    frequencies_hz = {number: significant(hz) for number, hz in measured.frequencies_hz.items()}
+    return msgspec.structs.replace(measured, values=values, frequencies_hz=frequencies_hz)
 
 
 def make_trials(record: Record, outcome: Outcome, goal: Goal, host: Host) -> Trials:

@@ -350,6 +350,11 @@ class Results:
             contended=tuple(results[position].number for position, block in measured.blocks.items() if block.contended),
             at_s=round(measured.at_s - self._start_s, 2),
             foreign_share=None if not shares else round(max(shares), 3),
+            frequencies_hz={
+                results[position].number: block.frequency_hz
+                for position, block in measured.blocks.items()
+                if block.frequency_hz is not None
+            },
         )
 
     def _excesses(self, measured: Round, position: int) -> tuple[float, ...]:

@@ -159,6 +159,7 @@ class BlockFigures(msgspec.Struct, frozen=True, kw_only=True):
             as a fraction of the output's largest value. None for other blocks.
         output_fault: Why outputs of the job are not those of the items alone; empty if they are.
         places: CPU time on each CPU since the block before; empty if unknown. All processes of a group count.
+        frequency_hz: Mean frequency of these CPUs at the end of the block, weighted by this time; None if unknown.
     """
 
     n_calls: float
@@ -179,6 +180,7 @@ class BlockFigures(msgspec.Struct, frozen=True, kw_only=True):
     output_error: float | None = None
     output_fault: str = ""
     places: tuple[CpuPlace, ...] = ()
+    frequency_hz: float | None = None
 
     @property
     def n_items(self) -> float:

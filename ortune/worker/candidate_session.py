@@ -16,7 +16,7 @@ from ortune.worker.barrier import Exchange
 from ortune.worker.block import Block, BlockPlan, ItemsJob, Memory
 from ortune.worker.failure import Failure
 from ortune.worker.gpu import GpuReader, find_number
-from ortune.worker.places import PlaceReader
+from ortune.worker.places import PlaceReader, find_frequency_hz
 from ortune.worker.readback import find_unapplied, read_pool, read_preloaded, read_settings
 from ortune.worker.session import MISCOUNTED
 from ortune.worker.session_info import SessionInfo
@@ -390,6 +390,7 @@ class CandidateSession:
             exchange=self.exchange if request.group else None,
         )
         places = self.places.read(clock.places)
+        frequency_hz = find_frequency_hz(places)
         share, contended = None, False
         if window.before and window.after:
             n_cpus = len(self.usable)
@@ -420,6 +421,7 @@ class CandidateSession:
             output_error=job.difference.max_error if job and job.difference else None,
             output_fault=job.difference.fault if job and job.difference else "",
             places=places,
+            frequency_hz=frequency_hz,
         )
 
     def run_calls(self, calls: Sequence[dict[str, Any]]) -> None:

@@ -163,6 +163,7 @@ def merge_blocks(blocks: Sequence[Block]) -> Block:
     between = [block.cpu_between_ns for block in blocks if block.cpu_between_ns is not None]
     cases = [block.cases for block in blocks if block.cases is not None]
     service_ns, service_sd_ns = merge_services(blocks)
+    frequencies = [block.frequency_hz for block in blocks if block.frequency_hz is not None]
     creations = [block.creations_ns for block in blocks if block.creations_ns is not None]
     return Block(
         samples_ns=np.concatenate([block.samples_ns for block in blocks]),
@@ -187,6 +188,7 @@ def merge_blocks(blocks: Sequence[Block]) -> Block:
         output_error=max((block.output_error for block in blocks if block.output_error is not None), default=None),
         output_fault=next((block.output_fault for block in blocks if block.output_fault), ""),
         places=sum_places(block.places for block in blocks),
+        frequency_hz=float(np.mean(frequencies)) if frequencies else None,
     )
 
 

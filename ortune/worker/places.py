@@ -16,10 +16,15 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from ortune.host.frequency import read_frequencies_hz
 from ortune.worker.block import CpuPlace
 from ortune.worker.cpu import read_stat, tick_ns
 
 PROCESS = Path("/proc/self")
+
+MOST_CPUS_READ = 8
+"""Number of CPUs whose frequency is read after a block: those with the most CPU time. Some systems interrupt a CPU to
+read its frequency."""
 
 
 class ThreadPlace(NamedTuple):
@@ -111,6 +116,22 @@ def make_places(pool: Counter[int], calls: Counter[int]) -> tuple[CpuPlace, ...]
         for cpu in sorted({*pool, *calls})
         if pool[cpu] or calls[cpu]
     )
+
+
+def find_frequency_hz(places: Sequence[CpuPlace], root: Path = Path("/")) -> float | None:
+    """Return the mean frequency of the CPUs that threads ran on, weighted by their CPU time; None if unknown.
+
+    CPUs that are idle may report any frequency.
+
+    Args:
+        places: The CPU time on each CPU.
+        root: Folder that contains `/proc` and `/sys`.
+    """
+    spent_ns = {place.cpu: place.pool_ns + place.calls_ns for place in places}
+    used = sorted((cpu for cpu in spent_ns if spent_ns[cpu] > 0), key=lambda cpu: -spent_ns[cpu])
+    known = read_frequencies_hz(used[:MOST_CPUS_READ], root)
+    total_ns = sum(spent_ns[cpu] for cpu in known)
+    return sum(hz * spent_ns[cpu] for cpu, hz in known.items()) / total_ns if known else None
 
 
 def sum_places(places: Iterable[Sequence[CpuPlace]]) -> tuple[CpuPlace, ...]:

@@ -85,6 +85,7 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
         limits: What the result must satisfy.
         batches: Numbers of items in a call to choose from, the baseline's first; empty if calls are made with the
             samples as they are.
+        sustained: Whether what counts is the speed that the host sustains for minutes.
         why: Why this is the objective, a clause; empty if the user named it.
     """
 
@@ -92,6 +93,7 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
     objectives: tuple[Objective, ...] = ("p50",)
     limits: tuple[Limit, ...] = ()
     batches: tuple[int, ...] = ()
+    sustained: bool = False
     why: str = ""
 
     @property
@@ -125,7 +127,13 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
 
 def all_calls_count(load: Load, limits: Sequence[Limit]) -> bool:
     """Return whether calls count also while other processes use the CPUs: requests that arrive then are late, too."""
-    return load.rate_per_s is not None or any(not limit.relative for limit in limits)
+    return load.rate_per_s is not None or any(not limit.relative and is_of_calls(limit) for limit in limits)
+
+
+def is_of_calls(limit: Limit) -> bool:
+    """Return whether a limit is one of how fast calls are."""
+    figure = FIGURES[limit.figure]
+    return figure.is_latency or figure.unit == "per_s"
 
 
 def check_batches(load: Load, batches: tuple[int, ...]) -> None:
@@ -170,6 +178,8 @@ def make_goal(
     pareto: tuple[Objective, ...] = (),
     limits: tuple[Limit, ...] = (),
     batches: tuple[int, ...] = (),
+    *,
+    sustained: bool = False,
 ) -> Goal:
     """Return the goal that options describe.
 
@@ -179,6 +189,7 @@ def make_goal(
         pareto: Two or three objectives for a Pareto front, or none.
         limits: What the result must satisfy.
         batches: Numbers of items in a call to choose from, or none.
+        sustained: Whether what counts is the speed that the host sustains for minutes.
 
     Raises:
         UsageError: The options contradict each other.
@@ -213,4 +224,11 @@ def make_goal(
                 option="limit",
             )
     is_chosen = bool(pareto) or objective is not None
-    return Goal(load=load, objectives=names, limits=limits, batches=batches, why="" if is_chosen else why)
+    return Goal(
+        load=load,
+        objectives=names,
+        limits=limits,
+        batches=batches,
+        sustained=sustained,
+        why="" if is_chosen else why,
+    )

@@ -147,6 +147,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         program: The program that was measured as a whole; None if a session was measured alone.
         batches: Numbers of items in a call that were compared, the baseline's first. Throughput and CPU time are then
             those of items, and each sample is one item. Empty if calls were made with the samples as they are.
+        sustained: Whether it is the speed that the host sustains for minutes: each side alone, after a minute of calls.
     """
 
     load: Load = Load()
@@ -158,6 +159,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     background_load: BackgroundProgram | None = None
     program: ProgramRun | None = None
     batches: Annotated[tuple[int, ...], MANY] = ()
+    sustained: bool = False
 
     @property
     def figures(self) -> tuple[Objective, ...]:

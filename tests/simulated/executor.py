@@ -18,6 +18,7 @@ from ortune.worker import Block, BlockPlan, Failure, LiveCandidate, Memory, Runt
 from ortune.worker.block import GpuState, ItemsJob
 from ortune.worker.open_loop import draw_arrivals
 from ortune.workload import Goal, Load
+from tests.simulated.power import HIGHEST_HZ, PowerLimit
 
 Latency = Callable[[Config], float]
 """Returns the true duration of a call in ns, given a config."""
@@ -91,11 +92,13 @@ class SimulatedLive:
         if executor.interrupt_at is not None and executor.n_blocks >= executor.interrupt_at:
             raise KeyboardInterrupt
         contended = bool(executor.rng.random() < executor.contended_share)
-        drift = 1 + 0.1 * np.sin(executor.time_s / 7)
+        drift = 1 + executor.drift * np.sin(executor.time_s / 7)
         level = executor.find_level(self.config, plan.load) * self._launch_factor * drift
         if contended:
             level *= executor.contention(self.config)
         level *= np.exp(executor.rng.normal(0, executor.block_sigma))
+        frequency_hz = executor.run_cpus(self.config, plan)
+        level *= HIGHEST_HZ / frequency_hz if frequency_hz else 1
         if plan.job:
             level *= executor.find_job_ns(plan.job) / executor.find_level(self.config, plan.load)
         n_calls = max(plan.min_calls, min(round(plan.duration_ns / level), executor.most_calls))
@@ -150,6 +153,7 @@ class SimulatedLive:
             gpu=self._read_gpu(),
             output_error=0.0 if plan.job and plan.job.is_checked else None,
             output_fault=executor.find_fault(plan.job) if plan.job else "",
+            frequency_hz=frequency_hz,
         )
 
     def _find_share_of_peak(self) -> float:
@@ -228,6 +232,9 @@ class SimulatedExecutor:
         most_calls: int = 40,
         fails_at_a_rate: Callable[[Config], bool] = lambda config: False,
         slow_share: Callable[[Config], float] = lambda config: 0.0,
+        drift: float = 0.1,
+        power: PowerLimit | None = None,
+        watts: Callable[[Config], float] = lambda config: 1.0,
     ) -> None:
         self.runtime = RUNTIME
         self.n_cases = 1
@@ -259,6 +266,9 @@ class SimulatedExecutor:
         self.most_calls = most_calls
         self.fails_at_a_rate = fails_at_a_rate
         self.slow_share = slow_share
+        self.drift = drift
+        self.power = power
+        self.watts = watts
         self.most_live = 0
         self.n_starved = 0
         self.time_s = 0.0
@@ -269,6 +279,8 @@ class SimulatedExecutor:
     def launch(self, configs: Sequence[Config], *, deadline_s: float) -> list[LiveCandidate | Failure]:
         answers: list[LiveCandidate | Failure] = []
         self.time_s += 0.15
+        if self.power:  # loading keeps the CPUs busy, too
+            self.power.run(self.power.sustained_w, 0.15 + self.launch_s * len(configs))
         for config in configs:
             self.time_s += self.launch_s
             self.launched.append(config)
@@ -281,6 +293,13 @@ class SimulatedExecutor:
             self.most_live = max(self.most_live, len(self.live))
             answers.append(live)
         return answers
+
+    def run_cpus(self, config: Config, plan: BlockPlan) -> float | None:
+        """Return the frequency of the CPUs in a block; None without a power limit, where it is not known."""
+        if not self.power:
+            return None
+        self.power.run(self.watts(config), plan.lead_in_ns / 1e9)
+        return HIGHEST_HZ * self.power.run(self.watts(config), plan.duration_ns / 1e9)
 
     def find_level(self, config: Config, load: Load) -> float:
         """Return the true duration of a call in ns."""

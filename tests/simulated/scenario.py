@@ -45,6 +45,7 @@ from ortune.worker.runtime import ask_for_runtime, read_installed_runtime
 from ortune.workload import Feed, Load
 from tests.simulated.executor import RUNTIME, SimulatedExecutor
 from tests.simulated.host import make_host
+from tests.simulated.power import PowerLimit
 from tests.simulated.reading import read_here
 
 ONE_THREAD = {"intra_op_num_threads": 1}
@@ -60,6 +61,7 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         settings: Settings and values that a config must have. Without any, all configs have them.
         factor: How many times as long a call takes.
         cpus: CPUs that a call keeps busy; None to leave them as they are.
+        watts: Power that calls take at the highest frequency; None to leave it as it is.
         peak_factor: How many times as much memory the process takes.
         failure: How the candidate fails when it is launched; empty if it does not.
         dies: Whether its process dies when it is measured.
@@ -69,6 +71,7 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     settings: Mapping[str, int | bool | str] = {}
     factor: float = 1.0
     cpus: float | None = None
+    watts: float | None = None
     peak_factor: float = 1.0
     failure: FailureKind | Literal[""] = ""
     dies: bool = False
@@ -106,6 +109,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         models: For file names of models, how many times as long their calls take.
         block_noise: Standard deviation of the logarithm of the durations from block to block.
         launch_noise: The same from launch to launch.
+        drift: By which share of it the speed of the host rises and falls again within 44 s.
+        sustained_w: Power that the processor sustains; None without a limit.
         contended_share: Share of blocks in which other processes use the CPUs.
         contention: How many times as long calls take in them.
         graphs: Name of the optimized graph, by optimization level. That of others is not known.
@@ -131,6 +136,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     models: Mapping[str, float] = {}
     block_noise: float = 0.01
     launch_noise: float = 0.005
+    drift: float = 0.1
+    sustained_w: float | None = None
     contended_share: float = 0.0
     contention: float = 2.0
     graphs: Mapping[str, str] = {}
@@ -155,6 +162,11 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def find_cpus(self, config: Config) -> float:
         """Return how many CPUs a call keeps busy."""
         known = [each.cpus for each in self.list_effects(config) if each.cpus is not None]
+        return known[-1] if known else 1.0
+
+    def find_watts(self, config: Config) -> float:
+        """Return the power that calls take at the highest frequency."""
+        known = [each.watts for each in self.list_effects(config) if each.watts is not None]
         return known[-1] if known else 1.0
 
     def find_peak_bytes(self, config: Config) -> float:
@@ -209,6 +221,9 @@ class SimulatedWorkers(SimulatedExecutor):
             seed=scenario.seed,
             block_sigma=scenario.block_noise,
             launch_sigma=scenario.launch_noise,
+            drift=scenario.drift,
+            power=PowerLimit(scenario.sustained_w) if scenario.sustained_w else None,
+            watts=scenario.find_watts,
             contended_share=scenario.contended_share,
             contention=lambda config: scenario.contention,
             fails_to_launch=scenario.find_failure,
