@@ -566,7 +566,7 @@ def test_progress_never_goes_backwards() -> None:
     ],
 )
 def test_the_time_left_is_true(latency: Callable[[Config], float], options: dict[str, Any]) -> None:
-    """After the first third, it is true within a quarter, or a bound if the search may end early; never too short."""
+    """After the first third, it is true within 30 %, or a bound if the search may end early; never too short."""
     executor = SimulatedExecutor(latency)
     reports: list[tuple[float, Progress]] = []
     search(executor, observe=lambda report: reports.append((executor.now_s(), report)), **options)
@@ -576,7 +576,7 @@ def test_the_time_left_is_true(latency: Callable[[Config], float], options: dict
         assert report.left_s > real_s - 0.05 * end_s
         # Only the end of a search without a gain is not known.
         if now_s > end_s / 3 and not report.may_end_early and latency is not all_alike:
-            assert report.left_s == pytest.approx(real_s, rel=0.25, abs=1.0)
+            assert report.left_s == pytest.approx(real_s, rel=0.3, abs=1.0)
         assert latency is all_alike or report.may_end_early == (report.stage != "confirmation")
 
 
