@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 from ortune.measure.figures import percentiles
 from ortune.measure.interval import Interval, share_error
 from ortune.measure.quantiles import bound_share, percentile_interval, quantile_interval
-from ortune.measure.stats import clustered_interval, pool_intervals, t_interval, trimmed_mean, widen_for_occasions
+from ortune.measure.stats import (
+    OCCASION_SIGMA,
+    clustered_interval,
+    find_varying_share,
+    pool_intervals,
+    t_interval,
+    trimmed_mean,
+    widen_for_occasions,
+)
 from ortune.worker import Block, Memory
 from tests.conftest import long_params
 
@@ -167,7 +175,20 @@ class TestOccasions:
         widened = widen_for_occasions(interval)
         assert (widened.low, widened.high) == (interval.low, interval.high)
 
-    @given(estimate=st.floats(0.01, 3), share=st.floats(0.01, 0.98))
+    @pytest.mark.parametrize("ratio", [1.3, 2.0, 10.0])
+    def test_the_side_that_varies_decides_how_wide_it_is(self, ratio: float) -> None:
+        """If it is the faster one, a saving that varies by a share moves the ratio by as many times as it is larger."""
+        estimate, rng = math.log(ratio), np.random.default_rng(3)
+        usual, varying, shared = (rng.normal(0, sigma, 400) for sigma in (0.001, 0.05, 0.1))
+        shares = [find_varying_share(slower, faster) for slower, faster in ((varying, usual), (usual, varying))]
+        narrow, wide = (widen_for_occasions(self.interval(estimate, 0.0), share) for share in shares)
+        sigma = 1.96 * OCCASION_SIGMA
+        assert estimate - narrow.low < sigma * (1 - 1 / ratio) + 0.4 * sigma * (ratio - 1)
+        assert estimate - wide.low == pytest.approx(sigma * (ratio - 1), rel=0.1)
+        # What both sides have in common does not count.
+        assert find_varying_share(varying + shared, usual + shared) < 0.2
+
+    @given(estimate=st.floats(0.01, 1), share=st.floats(0.01, 0.95))
     def test_a_proven_gain_stays_proven(self, estimate: float, share: float) -> None:
         assert widen_for_occasions(self.interval(estimate, share * estimate)).low > 0
         assert widen_for_occasions(self.interval(-estimate, share * estimate)).high < 0

@@ -42,7 +42,15 @@ from ortune.measure.interval import DEFAULT_CONFIDENCE, Interval, share_error
 from ortune.measure.limits import judge_limit
 from ortune.measure.paired_run import BASELINE_POSITION, PairedRun
 from ortune.measure.quantiles import include_all_calls, percentile_interval, percentile_ratio_interval
-from ortune.measure.stats import TRIM, TYPICAL_TRIM, clustered_interval, t_interval, trimmed_mean, widen_for_occasions
+from ortune.measure.stats import (
+    TRIM,
+    TYPICAL_TRIM,
+    clustered_interval,
+    find_varying_share,
+    t_interval,
+    trimmed_mean,
+    widen_for_occasions,
+)
 from ortune.measure.two_speeds import find_two_speeds
 from ortune.worker import Block
 from ortune.worker.places import sum_places
@@ -143,12 +151,16 @@ def compute_speedup(
     Means, throughput and CPU time are ratios of the totals of a launch, because a mean of rounds without the extreme
     ones would not contain rare slow calls.
 
-    The interval covers how much launches differ, and how much times usually differ between occasions.
+    The interval covers how much launches differ, and how much times usually differ between occasions within hours.
     """
     launches = run.rounds_of(position, base)
     if len(launches) < 2:
         return None
     clusters = compute_log_ratios(run, position, name, base)
+    default, own = (
+        [statistics.fmean(map(math.log, compute_costs(rounds, side, name))) for rounds in launches]
+        for side in (base, position)
+    )
     trim = TYPICAL_TRIM if FIGURES[name].percentile == 50 else TRIM
     interval = clustered_interval(clusters, confidence=confidence, trim=trim, seed=run.seed)
     if is_pooled(name):
@@ -159,7 +171,8 @@ def compute_speedup(
         if not has_enough_calls(run, position, name):
             interval = include_slow_calls(interval, run.blocks(base), run.blocks(position), point)
     if FIGURES[name].unit != "bytes":  # memory does not depend on how busy the host is
-        interval = widen_for_occasions(interval)
+        by_speed = (own, default) if interval.estimate < 0 else (default, own)
+        interval = widen_for_occasions(interval, find_varying_share(*by_speed))
     interval = interval.exp()
     return Speedup(
         estimate=interval.estimate,
@@ -168,10 +181,7 @@ def compute_speedup(
         confidence=interval.confidence,
         n_pairs=sum(map(len, launches)),
         n_launches=len(launches),
-        n_slow_launches=count_slow_launches(
-            [statistics.fmean(map(math.log, compute_costs(rounds, position, name))) for rounds in launches],
-            [-trimmed_mean(ratios, trim) for ratios in clusters],
-        ),
+        n_slow_launches=count_slow_launches(own, [-trimmed_mean(ratios, trim) for ratios in clusters]),
         span_s=launches[-1][-1].at_s - launches[0][0].at_s,
     )
 

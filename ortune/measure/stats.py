@@ -36,12 +36,18 @@ N_WEIGHTINGS = 4_000
 SMALLEST_ERROR = 1e-9
 """Standard error of values that are all equal."""
 
-OCCASION_SIGMA = 0.075
+OCCASION_SIGMA = 0.06
 """Standard deviation, between occasions on one host, of what a setting saves, as a share of what it saves.
 
-Source: the first twelve occasions of `python -m benchmarks.occasions` (two clients, the variance between occasions of
-DerSimonian and Laird), checked on twelve others.
+Source: thirteen occasions of each of two loads, with speedups of 1.47x and 1/0.81x (`python -m benchmarks.occasions`).
+With the variance between occasions of DerSimonian and Laird, and both sides varying alike, it is 0.051 and 0.048.
 """
+
+LARGEST_GAIN = math.log(10.0)
+"""Log-ratio from which on the variation between occasions is that of this one. Larger ones were not measured."""
+
+PRIOR_OCCASIONS = 4
+"""Number of launches that the assumption that both sides vary alike is worth."""
 
 
 def trimmed_mean(values: ArrayLike, trim: float = TRIM) -> float:
@@ -186,16 +192,21 @@ def expanded_tail(k: int, confidence: float) -> float:
     return float(ndtr(-math.sqrt(k / (k - 1)) * float(stdtrit(k - 1, (1 + confidence) / 2))))
 
 
-def widen_for_occasions(interval: Interval) -> Interval:
+def widen_for_occasions(interval: Interval, share: float = 0.5) -> Interval:
     """Return an interval of a log-ratio that also covers how much the same comparison differs between occasions.
 
-    Launches that follow one another share the state of the host. A setting takes a part off the time of a call, and
-    this part varies between occasions: of a time t, d = t (1 - 1/ratio) is saved, and if d varies by a share s,
-    log(ratio) varies by s (1 - 1/ratio). A side that is equal to the other stays equal.
+    Launches that follow one another share the state of the host. Of the longer time t of the two sides, settings save
+    d = t (1 - 1/ratio), and d varies between occasions by a share s. Where the slower side varies, log(ratio) varies by
+    s (1 - 1/ratio); where the faster one does, by s (ratio - 1). A side that is equal to the other stays equal.
+
+    Args:
+        interval: The interval.
+        share: Share of the variance that is the faster side's; see `find_varying_share`.
     """
     from scipy.special import ndtri
 
-    saved = -math.expm1(-abs(interval.estimate))
+    gain = min(abs(interval.estimate), LARGEST_GAIN)
+    saved = math.hypot(math.sqrt(1 - share) * math.expm1(-gain), math.sqrt(share) * math.expm1(gain))
     half = float(ndtri((1 + interval.confidence) / 2)) * OCCASION_SIGMA * saved
     return Interval(
         estimate=interval.estimate,
@@ -203,6 +214,21 @@ def widen_for_occasions(interval: Interval) -> Interval:
         high=interval.estimate + math.hypot(interval.high - interval.estimate, half),
         confidence=interval.confidence,
     )
+
+
+def find_varying_share(slower: Sequence[float], faster: Sequence[float]) -> float:
+    """Return which share of the variance between launches is that of the faster side, without what both share.
+
+    Args:
+        slower: The logarithm of the cost of the slower side in each of at least two launches.
+        faster: The same for the faster side.
+    """
+    covariance = np.cov(slower, faster)
+    common = min(max(covariance[0, 1], 0.0), covariance[0, 0], covariance[1, 1])
+    own = np.diag(covariance) - common
+    share = float(own[1] / own.sum()) if own.sum() > 0 else 0.5
+    n_free = len(faster) - 1
+    return (n_free * share + PRIOR_OCCASIONS / 2) / (n_free + PRIOR_OCCASIONS)
 
 
 def pool_intervals(
