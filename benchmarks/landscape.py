@@ -316,9 +316,9 @@ def recorded_paths() -> list[Path]:
     return sorted(LANDSCAPES.glob("*.npz"))
 
 
-def load_landscape(path: Path) -> Landscape:
-    """Read a recording and fit a landscape to it."""
-    return fit(Recording.load(path))
+def load_landscape(path: Path, *, outlying: float = OUTLYING) -> Landscape:
+    """Read a recording and fit a landscape to it; see `fit`."""
+    return fit(Recording.load(path), outlying=outlying)
 
 
 def merge_space(about: About) -> tuple[SearchSpace, NDArray[np.int64]]:
@@ -343,7 +343,7 @@ def pool_twins(recording: Recording) -> Recording:
     return recording.replace(merged, candidate=numbers[recording.candidate])
 
 
-def fit(recording: Recording) -> Landscape:
+def fit(recording: Recording, *, outlying: float = OUTLYING) -> Landscape:
     """Separate the effects of candidate, launch, round and noise. Twins are one candidate.
 
     A virtual machine may run at two speeds for minutes at a time, and candidates rank differently at each. A search of
@@ -353,6 +353,11 @@ def fit(recording: Recording) -> Landscape:
     Within a batch, the log-cost of a block is the sum of the effects of its launch and its round, and of noise. A
     median polish of the quiet blocks separates them. A launch is compared with the default's launch in the same batch,
     and the level of a candidate is the median of its launches.
+
+    Args:
+        recording: The recording.
+        outlying: How many standard deviations a launch may be off. In a landscape without a limit, as many launches are
+            as slow as in the recording.
 
     Source: J. W. Tukey, "Exploratory Data Analysis" (1977), chapter 11, for the polish.
     """
@@ -420,8 +425,8 @@ def fit(recording: Recording) -> Landscape:
         goal=about.goal,
         log_costs=log_costs,
         failures=about.failures,
-        lucks=_clip(lucks, lucks),
-        own_lucks={number: _clip(own, lucks) for number, own in own_lucks.items()},
+        lucks=_clip(lucks, lucks, outlying),
+        own_lucks={number: _clip(own, lucks, outlying) for number, own in own_lucks.items()},
         quiet=_pool(recording, residuals, quiet & rows, n),
         contended=_pool(recording, residuals, ~quiet, n) if has_spells else None,
         contended_share=float(recording.contended.mean()) if has_spells else 0.0,
@@ -498,12 +503,12 @@ def _find_speed(defaults: NDArray[np.float64], weights: NDArray[np.int64]) -> ND
     return np.isfinite(defaults)
 
 
-def _clip(lucks: NDArray[np.float64], of_all: NDArray[np.float64]) -> NDArray[np.float64]:
+def _clip(lucks: NDArray[np.float64], of_all: NDArray[np.float64], outlying: float) -> NDArray[np.float64]:
     """Return deviations with outliers limited, and with a mean of zero.
 
     If one launch of a candidate hung, this says little about its other launches, and nothing about other candidates.
     """
-    most = OUTLYING * float(np.median(np.abs(of_all))) / MAD_OF_NORMAL
+    most = outlying * float(np.median(np.abs(of_all))) / MAD_OF_NORMAL
     clipped = np.clip(lucks, -most, most)
     return np.asarray(clipped - clipped.mean())
 

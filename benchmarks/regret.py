@@ -46,7 +46,7 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.held_out import all_held_out, kind_of
 from benchmarks.host import describe_run, write_header
-from benchmarks.landscape import Landscape, load_landscape, recorded_paths
+from benchmarks.landscape import OUTLYING, Landscape, load_landscape, recorded_paths
 from benchmarks.portfolio import run_portfolio
 from benchmarks.replay import LAUNCH_DEADLINE_S, ReplayExecutor, open_replay
 from benchmarks.synthetic import all_landscapes
@@ -86,13 +86,14 @@ def is_for_testing(path: Path) -> bool:
     return any(path.stem == model or path.stem.startswith(f"{model}_") for model in TEST_MODELS)
 
 
-def load_recorded(*, for_testing: bool) -> list[Landscape]:
+def load_recorded(*, for_testing: bool, outlying: float = OUTLYING) -> list[Landscape]:
     """Return the recorded landscapes that are for testing, or those that are not, without reading the others.
 
     Those whose launches differ too much are left out: their best candidate is not known well enough. So are those with
     a rate of requests, which cannot be replayed.
     """
-    found = [load_landscape(path) for path in recorded_paths() if is_for_testing(path) == for_testing]
+    paths = [path for path in recorded_paths() if is_for_testing(path) == for_testing]
+    found = [load_landscape(path, outlying=outlying) for path in paths]
     return [each for each in found if each.usual_luck <= MOST_LUCK and not each.has_queue]
 
 

@@ -216,18 +216,18 @@ def widen_for_occasions(interval: Interval, share: float = 0.5) -> Interval:
     )
 
 
-def find_varying_share(slower: Sequence[float], faster: Sequence[float]) -> float:
+def find_varying_share(slower: ArrayLike, faster: ArrayLike) -> float:
     """Return which share of the variance between launches is that of the faster side, without what both share.
 
     Args:
         slower: The logarithm of the cost of the slower side in each of at least two launches.
         faster: The same for the faster side.
     """
-    covariance = np.cov(slower, faster)
+    covariance = np.cov(np.asarray(slower), np.asarray(faster))
     common = min(max(covariance[0, 1], 0.0), covariance[0, 0], covariance[1, 1])
     own = np.diag(covariance) - common
     share = float(own[1] / own.sum()) if own.sum() > 0 else 0.5
-    n_free = len(faster) - 1
+    n_free = np.size(faster) - 1
     return (n_free * share + PRIOR_OCCASIONS / 2) / (n_free + PRIOR_OCCASIONS)
 
 
