@@ -63,6 +63,23 @@ def warn_default_pool(fault: str) -> str:
     return f"ONNX Runtime's default thread pool does not suit this host: {fault}."
 
 
+def warn_dropped_variables(names: Sequence[str]) -> str:
+    """Warn that variables of ONNX Runtime are set, but not in the processes that are measured."""
+    return (
+        f"The environment sets {', '.join(names)}. Nothing is measured with {'it' if len(names) == 1 else 'them'}: the "
+        "baseline is ONNX Runtime's own default."
+    )
+
+
+def warn_inherited_variables(names: Sequence[str]) -> str:
+    """Warn that a program is measured with the variables of ONNX Runtime that are set."""
+    it = "it" if len(names) == 1 else "them"
+    return (
+        f"The environment sets {', '.join(names)}, and the program gets {it}. The result holds for the program with "
+        f"{it}."
+    )
+
+
 def warn_packages(packages: Sequence[RuntimePackage]) -> str:
     """Warn that several packages of onnxruntime are installed."""
     names = [package.name for package in packages]
