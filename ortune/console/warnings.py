@@ -10,7 +10,7 @@ from ortune.knobs import Config
 from ortune.knobs.config import CUDA
 from ortune.knobs.environment import portable_variables
 from ortune.knobs.providers import multiplies_in_tf32
-from ortune.measure.comparison import Summary, TwoSpeeds
+from ortune.measure.comparison import LateCalls, Summary, TwoSpeeds
 from ortune.measure.interval import Interval
 from ortune.numbers import format_ratio
 from ortune.record.trials import Trial
@@ -120,6 +120,14 @@ def warn_two_speeds(speeds: TwoSpeeds, *, median_is_unsure: bool = False) -> str
         f"{speeds.side[0].upper()}{speeds.side[1:]} ran at two speeds: in {speeds.slow_share:.0%} of its blocks, calls "
         f"took {speeds.factor:.2g} times as long. The result depends on how often that happens. It is common on "
         f"virtual machines, and with threads that are not pinned.{advice if median_is_unsure else ''}"
+    )
+
+
+def warn_late_calls(late: LateCalls) -> str:
+    """Warn that late calls of a launch compare otherwise than early ones."""
+    return (
+        f"Late calls differ from early ones: {late}. The later ones count. To measure more of them, increase "
+        f"{spell_as_flag('budget')}."
     )
 
 

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 import msgspec
+import numpy as np
 
 from ortune import __version__
 from ortune.apply.inside.observer import OBSERVATION_FORMAT
@@ -59,6 +60,10 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     Attributes:
         settings: Settings and values that a config must have. Without any, all configs have them.
         factor: How many times as long a call takes.
+        late_factor: How many times as long a call takes after `late_after` calls of a process.
+        late_after: The number of these calls.
+        slow_factor: How many times as long calls take in some blocks.
+        slow_share: Share of these blocks.
         cpus: CPUs that a call keeps busy; None to leave them as they are.
         peak_factor: How many times as much memory the process takes.
         failure: How the candidate fails when it is launched; empty if it does not.
@@ -67,6 +72,10 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     settings: Mapping[str, int | bool | str] = {}
     factor: float = 1.0
+    late_factor: float = 1.0
+    late_after: int = 0
+    slow_factor: float = 1.0
+    slow_share: float = 0.0
     cpus: float | None = None
     peak_factor: float = 1.0
     failure: FailureKind | Literal[""] = ""
@@ -150,6 +159,14 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             call_ns *= max(1.0, load.n_callers * self.find_cpus(config) / self.n_cores)
         return call_ns
 
+    def vary(self, rng: np.random.Generator, config: Config, n_calls: int) -> float:
+        """Return how many times as long the calls of a block take as the first ones of its process usually do."""
+        factor = 1.0
+        for effect in self.list_effects(config):
+            factor *= effect.late_factor if n_calls >= effect.late_after else 1.0
+            factor *= effect.slow_factor if effect.slow_share and rng.random() < effect.slow_share else 1.0
+        return factor
+
     def find_cpus(self, config: Config) -> float:
         """Return how many CPUs a call keeps busy."""
         known = [each.cpus for each in self.list_effects(config) if each.cpus is not None]
@@ -205,6 +222,7 @@ class SimulatedWorkers(SimulatedExecutor):
             scenario.find_ns,
             latency_under=lambda config, load: factor * scenario.find_ns(config, load),
             seed=scenario.seed,
+            vary=scenario.vary,
             block_sigma=scenario.block_noise,
             launch_sigma=scenario.launch_noise,
             contended_share=scenario.contended_share,
