@@ -30,7 +30,8 @@ OPPOSED = 1.1
 """Minimum speedup in one figure, and slowdown in another one, for a warning: they then differ by more than a fifth."""
 
 NOTABLE_DIFFERENCE = 1.02
-"""Minimum ratio of a stated ratio and that of the figures that are shown, beyond the interval, for a warning."""
+"""Minimum ratio of a stated ratio and that of the figures that are shown, beyond the interval, for a warning; any if
+one side is better by one of them, and worse by the other."""
 
 FEWEST_FOR_P99 = 100
 """Calls from which on p99 is not the slowest one."""
@@ -141,19 +142,20 @@ def warn_differing_ratio(
         candidate: Those of the other side.
         objective: What the ratio is about.
         speedup: The ratio, with its interval.
-        two_speeds: The side that ran at two speeds, if any did.
+        two_speeds: The side that ran at two speeds, if one of both did.
     """
     base, own = find_figure(baseline, objective), find_figure(candidate, objective)
     if min(base, own, speedup.estimate) <= 0:  # it is not known, or a file says so
         return []
     shown = own / base if FIGURES[objective].larger_is_better else base / own
     is_notable = max(shown / speedup.estimate, speedup.estimate / shown) > NOTABLE_DIFFERENCE
-    if speedup.low <= shown <= speedup.high or not is_notable:
+    is_opposed = (shown - 1) * (speedup.estimate - 1) < 0
+    if speedup.low <= shown <= speedup.high or not (is_notable or is_opposed):
         return []
-    why = f"and {two_speeds.side} ran at two speeds" if two_speeds else "which differ from each other"
+    cause = f"{two_speeds.side} ran at two speeds" if two_speeds else "it compares neighbors in time"
     return [
         f"The figures of both sides differ by {format_ratio(shown)} in {FIGURES[objective].title}, and the ratio is "
-        f"{format_ratio(speedup.estimate)}: it is the mean over launches, {why}."
+        f"{format_ratio(speedup.estimate)}: {cause}, and the figures are of all blocks together."
     ]
 
 
