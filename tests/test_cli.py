@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -57,6 +58,30 @@ def answer(folder: Path, tuned: Path) -> dict[str, Any]:
     done = run_ortune("apply", tuned, TINY_CNN, "--json", cwd=folder)
     assert done.returncode == 0, done.stderr
     return dict(json.loads(done.stdout))
+
+
+@pytest.mark.parametrize(
+    "command", ["search {} -o found.json --budget 8s --trials 3", "bench {} --set intra_op_num_threads=1 --budget 4s"]
+)
+def test_variables_of_onnxruntime_do_not_count(command: str, tmp_path: Path) -> None:
+    arguments = [argument.format(TINY_CNN) for argument in command.split()]
+    variables = {"ORT_INTRA_OP_NUM_THREADS": "1", "ORT_DISABLE_TELEMETRY": "1"}
+    done = run_ortune(*arguments, cwd=tmp_path, environment=variables, columns=200, simulate=True)
+    assert "The environment sets ORT_INTRA_OP_NUM_THREADS. Nothing is measured with it" in done.stdout, done.stderr
+    done = run_ortune(*arguments, cwd=tmp_path, columns=200, simulate=True)
+    assert "The environment sets" not in done.stdout
+
+
+def test_a_program_has_variables_of_onnxruntime(tmp_path: Path) -> None:
+    shutil.copy(TINY_CNN, tmp_path / "model.onnx")
+    done = run_ortune(
+        *("search", "--budget", "8s", "--trials", "3", "--", "python", "app.py"),
+        cwd=tmp_path,
+        environment={"ORT_INTRA_OP_NUM_THREADS": "1"},
+        columns=200,
+        simulate=True,
+    )
+    assert "The environment sets ORT_INTRA_OP_NUM_THREADS, and the program gets it." in done.stdout, done.stderr
 
 
 def test_search_output(searched: subprocess.CompletedProcess[str]) -> None:

@@ -233,7 +233,9 @@ class TestFewCalls:
 class TestDifferingRatio:
     """A headline of 1.58x beside figures of 135 and 75 µs."""
 
-    def show(self, p50_ns: float, two_speeds: TwoSpeeds | None = None) -> str:
+    SPEEDUP = Speedup(estimate=1.58, low=1.5, high=1.66, confidence=0.95, n_pairs=80, n_launches=8)
+
+    def show(self, p50_ns: float, two_speeds: TwoSpeeds | None = None, speedup: Speedup = SPEEDUP) -> str:
         baseline, winner = SERVER.evidence.baseline, SERVER.evidence.winner
         assert baseline and winner
         record = change_evidence(
@@ -242,7 +244,7 @@ class TestDifferingRatio:
             objective="p50",
             baseline=msgspec.structs.replace(baseline, p50_ns=135e3),
             winner=msgspec.structs.replace(winner, p50_ns=p50_ns),
-            speedup=Speedup(estimate=1.58, low=1.5, high=1.66, confidence=0.95, n_pairs=80, n_launches=8),
+            speedup=speedup,
             noise=msgspec.structs.replace(SERVER.evidence.noise, two_speeds=two_speeds),
         )
         workload = msgspec.structs.replace(record.workload, objectives=("p50",))
@@ -252,12 +254,32 @@ class TestDifferingRatio:
         speeds = TwoSpeeds(side="the default", slow_share=0.4, factor=1.8)
         text = self.show(75e3, speeds)
         assert (
-            "The figures of both sides differ by 1.80x in p50 latency, and the ratio is 1.58x: it is the mean over "
-            "launches, and the default ran at two speeds." in text
+            "The figures of both sides differ by 1.80x in p50 latency, and the ratio is 1.58x: the default ran at two "
+            "speeds, and the figures are of all blocks together." in text
         )
 
     def test_other_causes(self) -> None:
-        assert "the ratio is 1.58x: it is the mean over launches, which differ from each other." in self.show(75e3)
+        assert (
+            "the ratio is 1.58x: it compares neighbors in time, and the figures are of all blocks together."
+            in self.show(75e3)
+        )
+
+    def test_a_small_difference_in_direction(self) -> None:
+        speedup = Speedup(estimate=1.009, low=1.004, high=1.014, confidence=0.95, n_pairs=80, n_launches=8)
+        assert "The figures of both sides differ by 0.99" in self.show(135.4e3, speedup=speedup)
+        assert "The figures of both sides" not in self.show(134.8e3, speedup=speedup)
+
+    def test_two_speeds_of_another_side_of_a_bench(self) -> None:
+        default, tuned, other = make_bench_result().rows
+        assert default.summary
+        summary = msgspec.structs.replace(default.summary, p50_ns=default.summary.p50_ns / 2)
+        rows = (default, msgspec.structs.replace(tuned, summary=summary), other)
+        for side, cause in ((other.name, "it compares neighbors in time"), (tuned.name, "ran at two speeds")):
+            speeds = TwoSpeeds(side=side, slow_share=0.4, factor=1.8)
+            noise = msgspec.structs.replace(SERVER.evidence.noise, two_speeds=speeds)
+            file = io.StringIO()
+            show_comparison(SafeConsole(file=file, width=120), make_bench_result(rows=rows, noise=noise))
+            assert f"{cause}, and the figures are of all blocks" in " ".join(file.getvalue().split())
 
     def test_figures_within_the_interval(self) -> None:
         assert "The figures of both sides" not in self.show(135e3 / 1.6)

@@ -24,9 +24,9 @@ from ortune.host.macos import build_topology, parse_sysctl
 from ortune.worker.devices import Devices
 from ortune.worker.exit_status import count_oom_kills
 from tests.archives import extract_files
-from tests.conftest import ROOT
+from tests.conftest import ROOT, run_ortune
 from tests.hosts import write_files
-from tests.simulated import make_host
+from tests.simulated import Scenario, make_host
 
 QEMU = ROOT / "tests" / "data" / "topology"
 HWLOC = Path(os.environ.get("ORTUNE_TOPOLOGY_DUMPS", ROOT.parent / "shared" / "topology")) / "hwloc"
@@ -168,6 +168,34 @@ def test_each_machine_can_be_drawn(name: str, tmp_path: Path) -> None:
         assert "[" + " ".join(map(str, core.cpus)) + "]" in text
     if host.limits.quota:
         assert f"{host.limits.quota.cpus:g} CPUs" in text
+
+
+class TestPoolOfTheEnvironment:
+    """`ORT_INTRA_OP_NUM_THREADS` sets the default pool of ONNX Runtime 1.29 and later."""
+
+    def show(self, folder: Path, text: str, **host: Any) -> str:
+        variables = {"ORT_INTRA_OP_NUM_THREADS": text}
+        done = run_ortune("host", cwd=folder, environment=variables, simulate=Scenario(**host))
+        assert not done.stderr
+        return " ".join(done.stdout.split())
+
+    @pytest.mark.parametrize(
+        ("text", "expected"),
+        [
+            ("1", "one thread, no pool fits this host set by ORT_INTRA_OP_NUM_THREADS; models are measured without it"),
+            ("3", "3 threads, not pinned fits this host set by ORT_INTRA_OP_NUM_THREADS"),
+            ("9", "9 threads, not pinned 9 threads share 4 usable cores set by ORT_INTRA_OP_NUM_THREADS"),
+            ("junk", "ORT_INTRA_OP_NUM_THREADS is not a number of threads, so ONNX Runtime creates no session"),
+            ("", "4 threads: the caller's, and 3 pinned to CPUs 1-3 fits this host onnxruntime"),
+            ("0", "4 threads: the caller's, and 3 pinned to CPUs 1-3 fits this host onnxruntime"),
+        ],
+    )
+    def test_it_is_shown(self, text: str, expected: str, tmp_path: Path) -> None:
+        assert expected in self.show(tmp_path, text, n_cores=4)
+
+    def test_it_may_fit_a_quota(self, tmp_path: Path) -> None:
+        assert "use up the quota" in self.show(tmp_path, "8", n_cores=8, quota=2.0)
+        assert "2 threads, not pinned fits this host" in self.show(tmp_path, "2", n_cores=8, quota=2.0)
 
 
 def test_this_machine() -> None:

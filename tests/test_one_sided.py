@@ -23,8 +23,8 @@ def search(folder: Path, scenario: Scenario, **options: Any) -> Record:
 def make_scenario(*, slow_share: float = 0.0, slow_default: float = 0.0, **changes: Any) -> Scenario:
     """Return a host on which one thread is twice as fast as the default, and slow in a share of its launches."""
     effects = (
-        Effect(cpus=1.8, slow_share=slow_default),
-        Effect(settings=ONE_THREAD, factor=0.5, cpus=1.0, slow_share=slow_share - slow_default),
+        Effect(cpus=1.8, slow_launches=slow_default),
+        Effect(settings=ONE_THREAD, factor=0.5, cpus=1.0, slow_launches=slow_share - slow_default),
     )
     return Scenario(effects=effects, **changes)
 

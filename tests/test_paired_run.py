@@ -21,7 +21,9 @@ from ortune.measure.block_plan import (
     RunPlan,
     measure_pace,
     paired_run_s,
+    plan_late_rounds,
     plan_launches,
+    plan_paired_run,
 )
 from ortune.measure.block_runner import BlockRunner, FreshCandidate, Round
 from ortune.measure.evaluate import check_limit, compute_speedup, find_side_at_two_speeds
@@ -573,3 +575,20 @@ def test_the_more_launches_differ_the_more_are_planned() -> None:
     # Launches that take long are few.
     assert (plan_launches(20.0, pace, 2.0, launch_sigma=0.3, round_sigma=0.03).launches or 0) < MOST_USUAL_LAUNCHES
     assert plan_launches(1.0, pace, 2.0, launch_sigma=0.3, round_sigma=0.03).launches == 0
+
+
+@pytest.mark.parametrize("time_s", [5.0, 8.0, 20.0, 100.0])
+def test_late_rounds_fit_into_the_time_of_a_run(time_s: float) -> None:
+    pace = Pace(gap_ns=10e6, call_ns=10e6)
+    size = (Goal(), pace, 0.1, 2)
+    plan = plan_late_rounds(lambda run_s: plan_paired_run(run_s, *size), time_s, *size)
+    assert plan.late_rounds >= 4
+    assert (plan.launches or 0) >= MIN_LAUNCHES
+    assert paired_run_s(plan, pace, 0.1, 2) <= time_s
+
+
+def test_late_rounds_take_no_calls_from_a_percentile() -> None:
+    size = (Goal(objectives=("p99",)), Pace(gap_ns=10e6, call_ns=10e6), 0.1, 2)
+    for time_s in (20.0, 60.0, 61.0, 62.0):
+        plan = plan_late_rounds(lambda run_s: plan_paired_run(run_s, *size), time_s, *size)
+        assert plan.n_rounds == plan_paired_run(time_s, *size).n_rounds

@@ -316,6 +316,14 @@ def test_environment_is_passed_to_the_worker(executor: ProcessExecutor) -> None:
     assert "ORT_INTRA_OP_NUM_THREADS" in result.message
 
 
+def test_the_baseline_is_the_default_of_onnxruntime(executor: ProcessExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without what the environment of the user says about it."""
+    monkeypatch.setenv("ORT_INTRA_OP_NUM_THREADS", "junk")
+    live = launch(executor, DEFAULT)
+    assert not isinstance(live, Failure), live
+    live.close()
+
+
 @pytest.mark.usefixtures("started_children")
 @pytest.mark.parametrize(
     ("of_user", "of_config", "found"), [(None, None, None), ("2", None, "2"), (None, "1", "1"), ("2", "1", "1")]

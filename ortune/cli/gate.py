@@ -132,6 +132,7 @@ def run(
         done.append(result)
         display.finish(result)
 
+    display.show_variables()
     with display:
         results = run_gates(requests, lambda number: display.observer(requests[number].name), finished)
     for alone, together in zip(done, results, strict=True):

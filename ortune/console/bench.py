@@ -16,6 +16,7 @@ from ortune.console.warnings import (
     warn_different_frequencies,
     warn_differing_ratio,
     warn_few_calls,
+    warn_late_calls,
     warn_of_regimes,
     warn_one_at_a_time,
     warn_opposed_figures,
@@ -148,16 +149,8 @@ def find_warnings(comparison: BenchResult) -> list[str]:
         if row.summary and is_overloaded(row.summary):
             assert load.rate_per_s
             warnings.append(warn_overload(row.name, capacity_per_s(row.summary, load), load.rate_per_s))
-    baseline = comparison.rows[0].summary
     for row in comparison.rows[1:]:
-        if baseline and row.summary:
-            found = warn_opposed_figures(baseline, row.summary, comparison.objective)
-            if row.speedup:
-                speeds = comparison.noise.two_speeds
-                found += warn_differing_ratio(baseline, row.summary, comparison.objective, row.speedup, speeds)
-            warnings += [f"{row.name}: {text}" for text in found]
-        if row.few_calls:
-            warnings.append(f"{row.name}: {row.few_calls}.")
+        warnings += [f"{row.name}: {text}" for text in find_row_warnings(comparison, row)]
         if row.speedup and row.speedup.n_slow_launches:
             warnings.append(f"{row.name}: {row.speedup.slow_launches}.")
     logs = [row.session.log for row in comparison.rows if row.session]
@@ -176,6 +169,20 @@ def find_noise_warnings(comparison: BenchResult) -> list[str]:
     if noise.frequencies and not workload.sustained:
         warnings.append(warn_different_frequencies(noise.frequencies))
     return warnings
+
+
+def find_row_warnings(comparison: BenchResult, row: Row) -> list[str]:
+    """Return what to know about the figures of one config beside those of the baseline."""
+    baseline, speeds = comparison.rows[0], comparison.noise.two_speeds
+    found = []
+    if baseline.summary and row.summary:
+        found += warn_opposed_figures(baseline.summary, row.summary, comparison.objective)
+        if row.late_calls:
+            found.append(warn_late_calls(row.late_calls))
+        elif row.speedup:
+            own = speeds if speeds and speeds.side in {baseline.name, row.name} else None
+            found += warn_differing_ratio(baseline.summary, row.summary, comparison.objective, row.speedup, own)
+    return [*found, f"{row.few_calls}."] if row.few_calls else found
 
 
 def list_columns(comparison: BenchResult) -> dict[str, Callable[[Summary], str]]:

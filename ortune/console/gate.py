@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ortune.console.explain import explain_gates, show_explanations
-from ortune.console.header import add_goal, add_inputs, add_load, show_guesses
+from ortune.console.header import add_goal, add_inputs, add_load, show_guesses, show_variables
 from ortune.console.spinner import LiveSteps
 from ortune.console.tuned import add_program, show_tuned_warnings
 from ortune.console.warnings import warn_of_regimes, warn_one_at_a_time
@@ -98,6 +98,7 @@ class GateDisplay:
         if not self._quiet:
             self._console.print(make_header(gate, subject))
             if isinstance(subject, Feed):
+                self.show_variables()
                 show_guesses(self._console, subject)
             else:
                 show_tuned_warnings(self._console, subject)
@@ -117,6 +118,11 @@ class GateDisplay:
             if results and not self._quiet:
                 self._console.print(self._draw(gate.name, results[-1]))
             raise
+
+    def show_variables(self) -> None:
+        """Say which environment variables do not count."""
+        if not self._quiet:
+            show_variables(self._console)
 
     def observer(self, name: str) -> Observe:
         """Return a function that shows the interim results of a gate."""

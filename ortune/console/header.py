@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -10,10 +11,18 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from ortune.console.warnings import warn_common_scale, warn_default_pool, warn_guessed_dimensions, warn_provider
+from ortune.console.warnings import (
+    warn_common_scale,
+    warn_default_pool,
+    warn_dropped_variables,
+    warn_guessed_dimensions,
+    warn_inherited_variables,
+    warn_provider,
+)
 from ortune.console.widgets import add_note, format_bytes, format_count, show_warning
 from ortune.host import HostClass
 from ortune.host.default_pool import find_default_pool
+from ortune.host.runtime_variables import list_runtime_variables
 from ortune.knobs import describe
 from ortune.measure.open import ComparisonSetup
 from ortune.model import ModelInfo
@@ -130,6 +139,7 @@ def show_header(
         show_warning(console, warn_provider(name, fault))
     for fault in find_default_pool(setup.host).faults:
         show_warning(console, warn_default_pool(fault))
+    show_variables(console)
     show_guesses(console, setup.feed)
     if setup.goal.batches and DYNAMIC_QUANTIZATION & setup.model.traits.ops.keys():
         show_warning(console, warn_common_scale())
@@ -141,3 +151,14 @@ def show_guesses(console: Console, feed: Feed) -> None:
     guessed = {name: tensor.guessed for name, tensor in feed.tensors.items() if tensor.guessed}
     if guessed:
         show_warning(console, warn_guessed_dimensions(guessed))
+
+
+def show_variables(console: Console, *, of_program: bool = False) -> None:
+    """Say which environment variables that change ONNX Runtime's default are set, and whether they count.
+
+    Args:
+        console: Where to print.
+        of_program: Whether a program is measured, which gets them.
+    """
+    if names := list_runtime_variables(os.environ):
+        show_warning(console, warn_inherited_variables(names) if of_program else warn_dropped_variables(names))

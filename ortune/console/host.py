@@ -148,6 +148,8 @@ def _make_runtime_rows(pool: DefaultPool, runtime: Runtime | None, packages: tup
     rows: list[Row] = [("ORT default", text), *(("", Text(fault, "yellow")) for fault in pool.faults)]
     if not pool.faults:
         rows = [("ORT default", Text.assemble(f"{text}  ", ("fits this host", "green")))]
+    if pool.variable:
+        rows.append(("", Text(f"set by {pool.variable}; models are measured without it", "dim")))
     if runtime:
         rows.append(("onnxruntime", add_note(runtime.onnxruntime, ", ".join(runtime.providers))))
         driver = f"NVIDIA driver {runtime.gpu_driver}"

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ortune.console.header import add_host, add_inputs, add_model, show_guesses
+from ortune.console.header import add_host, add_inputs, add_model, show_guesses, show_variables
 from ortune.console.warnings import warn_busy_host
 from ortune.console.widgets import (
     add_note,
@@ -44,6 +44,7 @@ def show_host_plan_header(console: Console, prepared: PreparedHostPlan) -> None:
     add_host(grid, HostClass.of(prepared.host))
     grid.add_row("space", add_note("ways to share the cores", f"about {prepared.options.budget_s:.0f} s"))
     console.print(grid)
+    show_variables(console)
     for setup in prepared.setups:
         show_guesses(console, setup.feed)
 

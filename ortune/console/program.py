@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from ortune.console.header import add_goal, add_host
+from ortune.console.header import add_goal, add_host, show_variables
 from ortune.console.sentence import summarize
 from ortune.console.verdict import (
     find_warnings,
@@ -75,6 +75,7 @@ def show_program(console: Console, prepared: PreparedProgram) -> None:
     if prepared.n_kept_blocks:
         grid.add_row("resumed", f"{format_count(prepared.n_kept_blocks, 'block')} measured before")
     console.print(grid)
+    show_variables(console, of_program=True)
     for text in prepared.warnings:
         show_warning(console, text)
     console.print()

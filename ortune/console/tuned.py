@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ortune.apply.fit import find_load_mismatch
-from ortune.console.header import add_host
+from ortune.console.header import add_host, show_variables
 from ortune.console.program import describe_measure
 from ortune.console.warnings import warn_load_mismatch
 from ortune.console.widgets import add_note, make_grid, show_warning
@@ -49,7 +49,8 @@ def add_program(grid: Table, tuned: TunedProgram) -> None:
 
 
 def show_tuned_warnings(console: Console, tuned: TunedProgram) -> None:
-    """Print how the comparison differs from that of the records."""
+    """Print how the comparison differs from that of the records, and from one in another environment."""
+    show_variables(console, of_program=True)
     found = find_load_mismatch(tuned.record, tuned.program.request.beside)
     for warning in [*tuned.notes, *(warn_load_mismatch(mismatch.recorded, mismatch.here) for mismatch in found)]:
         show_warning(console, warning)

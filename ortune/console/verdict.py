@@ -25,6 +25,7 @@ from ortune.console.warnings import (
     warn_disagreement,
     warn_failures,
     warn_jumps,
+    warn_late_calls,
     warn_not_compared,
     warn_of_regimes,
     warn_one_at_a_time,
@@ -358,10 +359,12 @@ def find_noise_warnings(record: Record) -> list[str]:
 
 
 def find_differing_ratios(record: Record) -> list[str]:
-    """Return where the figures of both sides have another ratio than the one that is stated, if they do."""
+    """Return where late calls, or the figures of both sides, have another ratio than the one that is stated."""
     evidence = record.evidence
     if not evidence.baseline or not evidence.winner or not evidence.speedup:
         return []
+    if late := evidence.late_calls:
+        return [] if str(late) in evidence.reason else [warn_late_calls(late)]
     return warn_differing_ratio(
         evidence.baseline, evidence.winner, record.objectives[0], evidence.speedup, evidence.noise.two_speeds
     )

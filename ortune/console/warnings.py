@@ -10,7 +10,7 @@ from ortune.knobs import Config
 from ortune.knobs.config import CUDA
 from ortune.knobs.environment import portable_variables
 from ortune.knobs.providers import multiplies_in_tf32
-from ortune.measure.comparison import DifferentFrequencies, Noise, Summary, TwoSpeeds
+from ortune.measure.comparison import DifferentFrequencies, LateCalls, Noise, Summary, TwoSpeeds
 from ortune.measure.interval import Interval
 from ortune.numbers import format_ratio
 from ortune.record.trials import Trial
@@ -30,7 +30,8 @@ OPPOSED = 1.1
 """Minimum speedup in one figure, and slowdown in another one, for a warning: they then differ by more than a fifth."""
 
 NOTABLE_DIFFERENCE = 1.02
-"""Minimum ratio of a stated ratio and that of the figures that are shown, beyond the interval, for a warning."""
+"""Minimum ratio of a stated ratio and that of the figures that are shown, beyond the interval, for a warning; any if
+one side is better by one of them, and worse by the other."""
 
 FEWEST_FOR_P99 = 100
 """Calls from which on p99 is not the slowest one."""
@@ -61,6 +62,23 @@ def warn_guessed_dimensions(guessed: Mapping[str, Sequence[str]]) -> str:
 def warn_default_pool(fault: str) -> str:
     """Warn that ONNX Runtime's default thread pool does not suit the host."""
     return f"ONNX Runtime's default thread pool does not suit this host: {fault}."
+
+
+def warn_dropped_variables(names: Sequence[str]) -> str:
+    """Warn that variables of ONNX Runtime are set, but not in the processes that are measured."""
+    return (
+        f"The environment sets {', '.join(names)}. Nothing is measured with {'it' if len(names) == 1 else 'them'}: the "
+        "baseline is ONNX Runtime's own default."
+    )
+
+
+def warn_inherited_variables(names: Sequence[str]) -> str:
+    """Warn that a program is measured with the variables of ONNX Runtime that are set."""
+    it = "it" if len(names) == 1 else "them"
+    return (
+        f"The environment sets {', '.join(names)}, and the program gets {it}. The result holds for the program with "
+        f"{it}."
+    )
 
 
 def warn_packages(packages: Sequence[RuntimePackage]) -> str:
@@ -118,6 +136,14 @@ def warn_different_frequencies(frequencies: DifferentFrequencies) -> str:
     )
 
 
+def warn_late_calls(late: LateCalls) -> str:
+    """Warn that late calls of a launch compare otherwise than early ones."""
+    return (
+        f"Late calls differ from early ones: {late}. The later ones count. To measure more of them, increase "
+        f"{spell_as_flag('budget')}."
+    )
+
+
 def warn_differing_ratio(
     baseline: Summary, candidate: Summary, objective: str, speedup: Interval, two_speeds: TwoSpeeds | None
 ) -> list[str]:
@@ -128,19 +154,20 @@ def warn_differing_ratio(
         candidate: Those of the other side.
         objective: What the ratio is about.
         speedup: The ratio, with its interval.
-        two_speeds: The side that ran at two speeds, if any did.
+        two_speeds: The side that ran at two speeds, if one of both did.
     """
     base, own = find_figure(baseline, objective), find_figure(candidate, objective)
     if min(base, own, speedup.estimate) <= 0:  # it is not known, or a file says so
         return []
     shown = own / base if FIGURES[objective].larger_is_better else base / own
     is_notable = max(shown / speedup.estimate, speedup.estimate / shown) > NOTABLE_DIFFERENCE
-    if speedup.low <= shown <= speedup.high or not is_notable:
+    is_opposed = (shown - 1) * (speedup.estimate - 1) < 0
+    if speedup.low <= shown <= speedup.high or not (is_notable or is_opposed):
         return []
-    why = f"and {two_speeds.side} ran at two speeds" if two_speeds else "which differ from each other"
+    cause = f"{two_speeds.side} ran at two speeds" if two_speeds else "it compares neighbors in time"
     return [
         f"The figures of both sides differ by {format_ratio(shown)} in {FIGURES[objective].title}, and the ratio is "
-        f"{format_ratio(speedup.estimate)}: it is the mean over launches, {why}."
+        f"{format_ratio(speedup.estimate)}: {cause}, and the figures are of all blocks together."
     ]
 
 

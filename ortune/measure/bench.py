@@ -9,7 +9,7 @@ import msgspec
 
 from ortune.errors import UsageError
 from ortune.host import Cpus, HostClass, Topology
-from ortune.measure.block_plan import plan_paired_run, required_run_s
+from ortune.measure.block_plan import plan_late_rounds, plan_paired_run, required_run_s
 from ortune.measure.comparison import Comparison
 from ortune.measure.evaluate import evaluate
 from ortune.measure.open import ComparisonSetup, OpenComparison, fit_objective, open_comparison
@@ -113,7 +113,10 @@ def compare(
     time_s = budget_s or max(USUAL_BENCH_BUDGET_S, needed_s)
     spent_s = runner.now_s() - opened.start_s
     left_s = time_s - spent_s if budget_s else time_s
-    plan = plan_paired_run(left_s, goal, calibration.pace, calibration.launch_s, len(sides))
+    size = (goal, calibration.pace, calibration.launch_s, len(sides))
+    plan = plan_late_rounds(
+        lambda run_s: plan_paired_run(run_s, *size), left_s, *size, one_at_a_time=runner.one_at_a_time
+    )
     if (plan.launches or 0) < MIN_BENCH_LAUNCHES:
         # Add a tenth, because the next calibration may measure a slower model.
         enough_s = math.ceil(spent_s + 1.1 * needed_s)
@@ -126,7 +129,7 @@ def compare(
     run = PairedRun(sides, goal.load, seed=opened.seed)
 
     def report() -> bool:
-        observe(run.n_rounds, plan.n_rounds)
+        observe(run.n_rounds, plan.n_rounds + plan.late_rounds)
         return False
 
     run.measure(runner, plan, end_s=opened.start_s + 2 * time_s, is_done=report)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 import numpy as np
 
-from ortune.measure.figures import required_calls
+from ortune.measure.figures import is_of_calls, is_pooled, required_calls
 from ortune.measure.judge import MIN_LAUNCHES
 from ortune.worker import Block, BlockPlan
 from ortune.worker.open_loop import plan_warm_up
@@ -80,6 +80,11 @@ ENOUGH_ROUNDS = 60
 """Size of a paired run: at least 60 rounds over 5 to 16 launches where time allows. More launches narrow the interval
 more than more rounds do, because the memory layout of a launch affects all of its blocks, and they show whether some
 launches are slow."""
+
+LATE_SHARE = 0.2
+FEWEST_LATE_ROUNDS = 4
+MOST_LATE_ROUNDS = 100
+"""Largest share of the time of a paired run for late rounds, and their least and largest number."""
 
 MOST_LAUNCHES_BY_NOISE = 24
 CHEAP = 1.1
@@ -162,6 +167,7 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
         launches: Launches of each side; 0 if there is no time for one, None for no limit.
         rounds: Rounds per launch. It is even, so that each order comes up as often as its reverse, or 1 of long blocks.
         in_turn: Whether one side is launched and measured after the other, so that none runs while another one rests.
+        late_rounds: Rounds that follow in the first launch. They show only whether late calls are as early ones.
         call_pace: The baseline's pace at the start of a launch, if blocks end after a number of calls; None if they end
             by time.
     """
@@ -170,6 +176,7 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
     launches: int | None
     rounds: int
     in_turn: bool = False
+    late_rounds: int = 0
     call_pace: CallPace | None = None
 
     @property
@@ -425,7 +432,53 @@ def shortest_run_s(pace: Pace, launch_s: float) -> float:
 def paired_run_s(plan: RunPlan, pace: Pace, launch_s: float, n_sides: int) -> float:
     """Return the time of a paired run of this size in seconds, in which no block is repeated."""
     launches_s = (plan.launches or 0) * launch_sides_s(launch_s + expect_warm_up_ns(pace) / 1e9, n_sides)
-    return launches_s + plan.n_rounds * n_sides * block_wall_s(plan.block, pace)
+    return launches_s + (plan.n_rounds + plan.late_rounds) * n_sides * block_wall_s(plan.block, pace)
+
+
+def plan_late_rounds(
+    plan_run: Callable[[float], RunPlan],
+    time_s: float,
+    goal: Goal,
+    pace: Pace,
+    launch_s: float,
+    n_sides: int,
+    *,
+    one_at_a_time: bool = False,
+) -> RunPlan:
+    """Return the plan of a run with late rounds of its first launch, if there is time for them.
+
+    They take the time that whole launches and rounds leave, or that a shorter run leaves, which has as many rounds as
+    possible, and enough launches for a proof. The calls that a percentile needs come first. There are none for several
+    objectives, for sides that are measured one after the other, and for programs that end.
+
+    Args:
+        plan_run: Returns the plan of a run without late rounds, given its duration in seconds.
+        time_s: Duration of the run with them.
+        goal: What is measured.
+        pace: How fast calls follow each other.
+        launch_s: Duration of a launch.
+        n_sides: Number of sides.
+        one_at_a_time: Whether sides are measured one after the other.
+    """
+    plan = plan_run(time_s)
+    if one_at_a_time or len(goal.objectives) > 1 or not is_of_calls(goal.objective):
+        return plan
+    round_s = n_sides * block_wall_s(plan.block, pace)
+    most_s = LATE_SHARE * time_s
+    if plan.call_pace or not plan.launches or FEWEST_LATE_ROUNDS * round_s > most_s:
+        return plan
+    sizes = [plan]
+    if not any(map(is_pooled, goal.figures)):
+        shorter = plan_run(time_s - FEWEST_LATE_ROUNDS * round_s)
+        sizes += [shorter] if (shorter.launches or 0) >= min(plan.launches, MIN_LAUNCHES) else []
+        sizes += [msgspec.structs.replace(plan, launches=n) for n in range(MIN_LAUNCHES, plan.launches)]
+    for size in sorted(sizes, key=lambda size: size.n_rounds, reverse=True):
+        left_s = min(time_s - paired_run_s(size, pace, launch_s, n_sides), most_s)
+        n_fitting = int(left_s / (n_sides * block_wall_s(size.block, pace)) + ROUNDING)
+        late_rounds = min(n_fitting // 2 * 2, MOST_LATE_ROUNDS)
+        if late_rounds >= FEWEST_LATE_ROUNDS:
+            return msgspec.structs.replace(size, late_rounds=late_rounds)
+    return plan
 
 
 def fewest_rounds(block: BlockPlan) -> int:

@@ -11,7 +11,7 @@ import msgspec
 from ortune.knobs.config import DEFAULT, Config
 from ortune.measure.interval import DEFAULT_CONFIDENCE, Interval, format_speedup
 from ortune.measure.judge import Kept, compare
-from ortune.numbers import FEW, Count
+from ortune.numbers import FEW, Count, format_ratio
 from ortune.worker import CpuPlace, Failure, SessionInfo
 from ortune.workload import FIGURES, Objective
 
@@ -307,6 +307,24 @@ def one_in_unseen(n: int, confidence: float = DEFAULT_CONFIDENCE) -> int:
     return max(math.floor(-1 / math.expm1(math.log(1 - confidence) / n)), 1)
 
 
+class LateCalls(Interval, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How many times better than the baseline a side is after more calls of a launch, where that is not as before.
+
+    Attributes:
+        n_calls: Calls of the side in this launch before.
+        early: How many times better the side was before, over all launches.
+    """
+
+    n_calls: Count
+    early: float
+
+    def __str__(self) -> str:
+        return (
+            f"the ratio is {format_speedup(self)} after {self.n_calls} calls of a launch, and "
+            f"{format_ratio(self.early)} before"
+        )
+
+
 def describe_lack(name: str, n_needed: int, n_calls: int) -> str:
     """Return that a percentile needs more calls of each side than there were, as a clause."""
     return f"{name} needs {n_needed} calls of each side, and there were {n_calls}"
@@ -323,6 +341,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
             failure, and for fewer than two launches.
         limits: Whether it stays within each limit.
         few_calls: What is known if the objective needs more calls than there are; None if it has enough.
+        late_calls: How late calls of a launch compare, which the speedup then includes; None if they do as early ones.
         session: What took effect, read back from its last session; None after a failure.
         failure: Why it failed, or None.
         latencies: The distribution of its latency; None if it failed or has no block that counts.
@@ -337,6 +356,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     speedup: Speedup | None = None
     limits: tuple[LimitCheck, ...] = ()
     few_calls: FewCalls | None = None
+    late_calls: LateCalls | None = None
     session: SessionInfo | None = None
     failure: Failure | None = None
     latencies: Latencies | None = None

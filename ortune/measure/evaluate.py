@@ -39,6 +39,7 @@ from ortune.measure.figures import (
 )
 from ortune.measure.frequencies import find_different_frequencies
 from ortune.measure.interval import DEFAULT_CONFIDENCE, Interval, share_error
+from ortune.measure.late_calls import find_late_calls, include_late_calls
 from ortune.measure.limits import judge_limit
 from ortune.measure.paired_run import BASELINE_POSITION, PairedRun
 from ortune.measure.quantiles import include_all_calls, percentile_interval, percentile_ratio_interval
@@ -104,15 +105,17 @@ def evaluate_side(run: PairedRun, position: int, goal: Goal, confidence: float, 
     side, failure = run.sides[position], run.failures.get(position)
     if failure or not run.blocks(position):
         return Row(name=side.name, config=side.config, failure=failure)
+    is_baseline = position == BASELINE_POSITION
+    speedup = None if is_baseline else compute_speedup(run, position, goal.objective, confidence=confidence)
+    late = find_late_calls(run, position, goal.objective, speedup) if speedup else None
     return Row(
         name=side.name,
         config=side.config,
         summary=summarize(run, position, goal.figures),
-        speedup=None
-        if position == BASELINE_POSITION
-        else compute_speedup(run, position, goal.objective, confidence=confidence),
+        speedup=include_late_calls(speedup, late) if speedup and late else speedup,
         limits=tuple(check_limit(run, position, limit, limit_confidence) for limit in goal.limits),
         few_calls=None if position == BASELINE_POSITION else find_few_calls(run, position, goal.objective, confidence),
+        late_calls=late,
         session=run.loaded[position][-1],
         latencies=describe_latencies(run.blocks(position)),
         pairs=()

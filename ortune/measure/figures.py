@@ -234,6 +234,11 @@ def is_pooled(name: Objective) -> bool:
     return percentile is not None and percentile > 50
 
 
+def is_of_calls(name: Objective) -> bool:
+    """Return whether a figure is about calls as they are at a time, not about memory or what a program prints."""
+    return FIGURES[name].unit in {"ns", "per_s"} and name != "load-time"
+
+
 def is_total(name: Objective) -> bool:
     """Return whether a figure is a total divided by another one: all calls count, also the rare slow ones."""
     return FIGURES[name].is_total

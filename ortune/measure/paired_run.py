@@ -86,6 +86,7 @@ class PairedRun:
 
     Attributes:
         launches: The rounds of each launch.
+        late: Rounds that followed those of the first launch, in the same processes.
         loaded: The session of each launch, by position.
         failures: Why a side failed, by position.
         contended: Whether other processes used the CPUs during the rounds. Known once a regime is selected.
@@ -99,6 +100,7 @@ class PairedRun:
         self.load = load
         self.seed = seed
         self.launches: list[list[Round]] = []
+        self.late: list[Round] = []
         self.loaded: dict[int, list[SessionInfo]] = {position: [] for position in range(len(sides))}
         self.failures: dict[int, Failure] = {}
         self.contended = False
@@ -113,8 +115,8 @@ class PairedRun:
 
     @property
     def n_rounds(self) -> int:
-        """Number of rounds so far."""
-        return sum(map(len, self.launches))
+        """Number of rounds so far, with late ones."""
+        return sum(map(len, self.launches)) + len(self.late)
 
     def measure(
         self,
@@ -212,6 +214,7 @@ class PairedRun:
         """
         rounds: list[Round] = []
         self.launches.append(rounds)
+        n_planned = plan.rounds + (plan.late_rounds if number == 0 else 0)
         loads = {position: self.load_of(position) for position in range(len(self.sides))}
         step = 0
         positions: list[int] = []
@@ -220,7 +223,7 @@ class PairedRun:
 
         def next_block() -> BlockPlan | None:
             nonlocal block
-            if is_over or step == plan.rounds or runner.now_s() >= latest_s:
+            if is_over or step == n_planned or runner.now_s() >= latest_s:
                 return None
             block = plan.next_block(gap_ns)
             return block
@@ -236,7 +239,7 @@ class PairedRun:
             nonlocal step, gap_ns, latest_s, is_over
             is_out_of_step = any(has_begun_again(live, plan, step) for live in lives.values())
             if not is_out_of_step:
-                rounds.append(measured)
+                (rounds if step < plan.rounds else self.late).append(measured)
                 latest_s = next_round_s
             if last := measured.blocks.get(BASELINE_POSITION):
                 gap_ns = plan.find_gap_ns(block, last)
@@ -245,7 +248,7 @@ class PairedRun:
                 self._fail(position, failure)
                 lives.pop(position).close()
             is_over = self._is_alone(len(lives)) or is_out_of_step
-            return step < plan.rounds
+            return step < n_planned
 
         try:
             with self._launch(runner, number, one_by_one=plan.block.creations_ns > 0) as lives:
@@ -365,6 +368,7 @@ class PairedRun:
         selected = PairedRun(self.sides, self.load, seed=self.seed)
         launches = ([each for each in launch if id(each) in counted] for launch in self.launches)
         selected.launches = [launch for launch in launches if launch]
+        selected.late = [measured for measured in self.late if contended or not measured.contended]
         selected.loaded = self.loaded
         selected.failures = self.failures
         selected.contended = contended

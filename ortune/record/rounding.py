@@ -44,9 +44,11 @@ def round_record(record: Record) -> Record:
 def round_evidence(evidence: Evidence) -> Evidence:
     """Return evidence with all figures rounded."""
     closest, best, check = evidence.closest, evidence.best_so_far, evidence.output_check
+    late = evidence.late_calls
     return msgspec.structs.replace(
         evidence,
         speedup=evidence.speedup and round_speedup(evidence.speedup),
+        late_calls=late and _round_interval(msgspec.structs.replace(late, early=ratio(late.early))),
         baseline=evidence.baseline and round_summary(evidence.baseline),
         winner=evidence.winner and round_summary(evidence.winner),
         limits=round_limits(evidence.limits),

@@ -17,7 +17,7 @@ import msgspec
 from ortune.errors import RecordError
 from ortune.host import HostClass
 from ortune.knobs.config import CPU, DEFAULT, Config
-from ortune.measure.comparison import LimitCheck, Noise, Speedup, Stage, StageTime, Summary
+from ortune.measure.comparison import LateCalls, LimitCheck, Noise, Speedup, Stage, StageTime, Summary
 from ortune.measure.host_speedup import HostsEvidence
 from ortune.measure.interval import Interval, format_speedup
 from ortune.measure.judge import Verdict, compare
@@ -128,6 +128,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         reason: Why, in a sentence.
         objective: What was optimized; several are separated by commas.
         speedup: Result of the confirmation; None without one.
+        late_calls: How late calls of a launch compare, which the speedup then includes; None if they do as early ones.
         baseline: Figures of the baseline in the confirmation.
         winner: Figures of the best candidate in the confirmation. It is recommended only if the verdict is "faster"
             or "within_limits".
@@ -149,6 +150,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     reason: str
     objective: str
     speedup: Speedup | None = None
+    late_calls: LateCalls | None = None
     baseline: Summary | None = None
     winner: Summary | None = None
     limits: Limits = ()

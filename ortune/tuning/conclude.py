@@ -176,6 +176,7 @@ def conclude_winner(outcome: Outcome, goal: Goal, comparison: Comparison, *, oth
         verdict=verdict,
         reason=reason,
         speedup=candidate.speedup,
+        late_calls=candidate.late_calls,
         baseline=baseline.summary,
         winner=candidate.summary,
         limits=candidate.limits,

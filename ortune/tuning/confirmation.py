@@ -194,7 +194,8 @@ class RoundReports:
         self.end_s: float | None = None
         self._state = board
         self._run = run
-        self._plan = plan
+        # The first launch alone has late rounds.
+        self._plan = plan = msgspec.structs.replace(plan, late_rounds=0) if run.launches else plan
         self._can_end_early = can_end_early
         self._stage = stage
         self._n_before = run.n_rounds, len(run.launches)
@@ -218,7 +219,7 @@ class RoundReports:
         """
         board, now_s = self._state, self._state.now_s()
         n_done = self._run.n_rounds - self._n_before[0]
-        n_planned = max(self._plan.n_rounds, n_done)
+        n_planned = max(self._plan.n_rounds + self._plan.late_rounds, n_done)
         spent_s = now_s - board.stage_start_s
         if n_done != self._n_done:
             self._n_done, self._done_s = n_done, spent_s

@@ -8,6 +8,8 @@ from collections.abc import Callable
 import msgspec
 
 from ortune.measure.block_plan import (
+    FEWEST_LATE_ROUNDS,
+    LATE_SHARE,
     LONGEST_BLOCK_NS,
     MOST_USUAL_LAUNCHES,
     SHORT_BLOCK_NS,
@@ -22,6 +24,7 @@ from ortune.measure.block_plan import (
     launch_sides_s,
     paired_run_s,
     plan_block,
+    plan_late_rounds,
     plan_launches,
     plan_paired_run,
     required_run_s,
@@ -149,7 +152,10 @@ def split_budget(
     if block.give_up_ns is None:
         give_up_ns = max(block.duration_ns, int(GIVE_UP_FACTOR * pace.call_ns))
         block = msgspec.structs.replace(block, give_up_ns=give_up_ns)
-    confirmation = plan_paired_run(confirmation_s, goal, pace, launch_s, n_sides)
+    size = (goal, pace, launch_s, n_sides)
+    confirmation = plan_late_rounds(
+        lambda time_s: plan_paired_run(time_s, *size), confirmation_s, *size, one_at_a_time=one_at_a_time
+    )
     # If the first batch takes the time of racing, too, there is no racing.
     warm_up_s = expect_warm_up_ns(pace, SHORTEST_WARM_UP_NS) / 1e9
     least = 1 if one_at_a_time else fewest_rounds(block)
@@ -201,6 +207,8 @@ def reserve_confirmation(
     if not is_simple(goal):
         return plan.confirmation_s
     needed_s = find_proof_s(plan, pace, gain=gain, launch_sigma=launch_sigma, round_sigma=round_sigma)
+    late_s = FEWEST_LATE_ROUNDS * count_sides(goal) * block_wall_s(plan.confirmation.block, pace)
+    needed_s += late_s if late_s <= LATE_SHARE * (needed_s + late_s) else 0.0
     return min(max(needed_s, plan.proof_s, SMALLEST_CONFIRMATION_SHARE * plan.left_s), plan.confirmation_s)
 
 
@@ -280,11 +288,17 @@ def with_confirmation(
     plan: SearchPlan, goal: Goal, pace: Pace, time_s: float, sigmas: tuple[float, float] | None = None
 ) -> SearchPlan:
     """Return the plan with a confirmation of another duration; see `resize_confirmation` for the arguments."""
-    confirmation = plan_paired_run(time_s, goal, pace, plan.launch_s, count_sides(goal))
-    if sigmas:
-        launch_sigma, round_sigma = sigmas
-        narrowest = plan_launches(time_s, pace, plan.launch_s, launch_sigma=launch_sigma, round_sigma=round_sigma)
-        confirmation = narrowest if narrowest.launches else confirmation
+    size = (goal, pace, plan.launch_s, count_sides(goal))
+
+    def plan_run(run_s: float) -> RunPlan:
+        if sigmas:
+            launch_sigma, round_sigma = sigmas
+            narrowest = plan_launches(run_s, pace, plan.launch_s, launch_sigma=launch_sigma, round_sigma=round_sigma)
+            if narrowest.launches:
+                return narrowest
+        return plan_paired_run(run_s, *size)
+
+    confirmation = plan_late_rounds(plan_run, time_s, *size, one_at_a_time=plan.one_at_a_time)
     n_calls = expected_calls(confirmation.n_rounds, confirmation.block, pace)
     return msgspec.structs.replace(plan, confirmation_s=time_s, confirmation=confirmation, confirmation_calls=n_calls)
 

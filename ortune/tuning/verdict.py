@@ -325,7 +325,12 @@ def judge_gain(baseline: Row, candidate: Row, called: str = CONFIRMED_ONE) -> tu
     Where the baseline may exceed a limit, any gain justifies a config that stays within all of them.
     """
     assert candidate.speedup
-    return judge_interval(candidate.speedup, called, any_gain=kept_all(baseline.limits) != "yes")
+    verdict, reason = judge_interval(candidate.speedup, called, any_gain=kept_all(baseline.limits) != "yes")
+    if candidate.late_calls and verdict == "inconclusive":
+        reason = (
+            f"late calls differ from early ones: {candidate.late_calls}: use a larger budget, which has more of them"
+        )
+    return verdict, reason
 
 
 def judge_interval(speedup: Speedup, called: str = CONFIRMED_ONE, *, any_gain: bool = False) -> tuple[Verdict, str]:

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 import msgspec
 
+from ortune.host.runtime_variables import without_runtime_variables
 from ortune.interpreter import PYTHON
 from ortune.prctl import die_with_parent, name_parent
 from ortune.secret_variables import inherit_environment
@@ -59,12 +60,16 @@ class ChildAnswer(msgspec.Struct, frozen=True):
 def make_environment(folder: Path | None = None) -> dict[str, str]:
     """Return the environment of a child process that imports onnxruntime, and that may call `die_with_parent`.
 
+    It is that of this process, without the variables that change ONNX Runtime's default, as the baseline is that
+    default. A config may set them.
+
     Args:
         folder: Folder for its temporary files; None for the usual one.
     """
     temporary = dict.fromkeys(TEMPORARY, str(folder)) if folder else {}
     # Users who want to send usage data may set the variable.
-    return {**TELEMETRY_OFF, **inherit_environment(), **APPLY_OFF, **name_parent(), **temporary}
+    inherited = {**TELEMETRY_OFF, **without_runtime_variables(inherit_environment())}
+    return {**inherited, **APPLY_OFF, **name_parent(), **temporary}
 
 
 def allow_blas_threads() -> None:

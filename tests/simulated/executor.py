@@ -29,6 +29,9 @@ LatencyUnder = Callable[[Config, Load], float]
 Services = Callable[[np.random.Generator, float, int], np.ndarray]
 """Draws the durations of calls that arrive at a rate, given their level in ns and their number."""
 
+Vary = Callable[[np.random.Generator, Config, int], float]
+"""Draws how many times as long the calls of a block take, given the config and the calls of its process before."""
+
 
 def sojourn_times(
     arrivals: np.ndarray, services: np.ndarray, n_servers: int, free: list[float] | None = None
@@ -76,6 +79,7 @@ class SimulatedLive:
         # Where requests arrive at a rate, the queue continues from block to block.
         self._free: list[float] = []
         self._gpu_free_before_bytes = executor.gpu_free_bytes
+        self._n_made = 0
         self._n_seen = executor.calls_to_peak if executor.fills_memory else 0
         self.closed = False
 
@@ -96,7 +100,9 @@ class SimulatedLive:
         level = executor.find_level(self.config, plan.load) * self._launch_factor * drift
         if contended:
             level *= executor.contention(self.config)
-        level *= np.exp(executor.rng.normal(0, executor.block_sigma))
+        level *= np.exp(executor.rng.normal(0, executor.block_sigma)) * executor.vary(
+            executor.rng, self.config, self._n_made
+        )
         frequency_hz = executor.run_cpus(self.config, plan)
         level *= HIGHEST_HZ / frequency_hz if frequency_hz else 1
         if plan.job:
@@ -119,6 +125,7 @@ class SimulatedLive:
             lead_in_ns = max(int(level), lead_in_ns) if lead_in_ns else 0
             wall_ns = int(plan.min_calls * level)
         executor.time_s += (wall_ns + lead_in_ns) / 1e9 + 0.002
+        self._n_made += len(samples)
         if not executor.fills_memory:
             self._n_seen += len(samples)
         if rate:
@@ -207,6 +214,7 @@ class SimulatedExecutor:
         latency: Latency,
         *,
         seed: int = 0,
+        vary: Vary = lambda rng, config, n_calls: 1.0,
         block_sigma: float = 0.01,
         launch_sigma: float = 0.005,
         contended_share: float = 0.0,
@@ -240,6 +248,7 @@ class SimulatedExecutor:
         self.n_cases = 1
         self.latency = latency
         self.latency_under = latency_under
+        self.vary = vary
         self.rng = np.random.default_rng(seed)
         self.block_sigma = block_sigma
         self.launch_sigma = launch_sigma

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 import msgspec
+import numpy as np
 
 from ortune import __version__
 from ortune.apply.inside.observer import OBSERVATION_FORMAT
@@ -60,22 +61,30 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     Attributes:
         settings: Settings and values that a config must have. Without any, all configs have them.
         factor: How many times as long a call takes.
+        late_factor: How many times as long a call takes after `late_after` calls of a process.
+        late_after: The number of these calls.
+        slow_factor: How many times as long calls take in some blocks.
+        slow_blocks: Share of these blocks.
         cpus: CPUs that a call keeps busy; None to leave them as they are.
         watts: Power that calls take at the highest frequency; None to leave it as it is.
         peak_factor: How many times as much memory the process takes.
         failure: How the candidate fails when it is launched; empty if it does not.
         dies: Whether its process dies when it is measured.
-        slow_share: Share of the launches in which calls take twice as long.
+        slow_launches: Share of the launches in which calls take twice as long.
     """
 
     settings: Mapping[str, int | bool | str] = {}
     factor: float = 1.0
+    late_factor: float = 1.0
+    late_after: int = 0
+    slow_factor: float = 1.0
+    slow_blocks: float = 0.0
     cpus: float | None = None
     watts: float | None = None
     peak_factor: float = 1.0
     failure: FailureKind | Literal[""] = ""
     dies: bool = False
-    slow_share: float = 0.0
+    slow_launches: float = 0.0
 
     def has(self, config: Config) -> bool:
         """Return whether a config has the settings."""
@@ -159,6 +168,14 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             call_ns *= max(1.0, load.n_callers * self.find_cpus(config) / self.n_cores)
         return call_ns
 
+    def vary(self, rng: np.random.Generator, config: Config, n_calls: int) -> float:
+        """Return how many times as long the calls of a block take as the first ones of its process usually do."""
+        factor = 1.0
+        for effect in self.list_effects(config):
+            factor *= effect.late_factor if n_calls >= effect.late_after else 1.0
+            factor *= effect.slow_factor if effect.slow_blocks and rng.random() < effect.slow_blocks else 1.0
+        return factor
+
     def find_cpus(self, config: Config) -> float:
         """Return how many CPUs a call keeps busy."""
         known = [each.cpus for each in self.list_effects(config) if each.cpus is not None]
@@ -219,6 +236,7 @@ class SimulatedWorkers(SimulatedExecutor):
             scenario.find_ns,
             latency_under=lambda config, load: factor * scenario.find_ns(config, load),
             seed=scenario.seed,
+            vary=scenario.vary,
             block_sigma=scenario.block_noise,
             launch_sigma=scenario.launch_noise,
             drift=scenario.drift,
@@ -232,7 +250,7 @@ class SimulatedWorkers(SimulatedExecutor):
             cpu=scenario.find_cpus,
             peak_bytes=scenario.find_peak_bytes,
             calls_to_peak=scenario.calls_to_peak,
-            slow_share=lambda config: sum(effect.slow_share for effect in scenario.list_effects(config)),
+            slow_share=lambda config: sum(effect.slow_launches for effect in scenario.list_effects(config)),
         )
         self.runtime = scenario.runtime
         self.reference = ReferenceOutputs(path=Path(), compare_values=True)

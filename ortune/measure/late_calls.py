@@ -1,0 +1,78 @@
+"""Detects calls that become slower or faster the longer a process runs, as when its memory grows.
+
+All launches of a comparison are short. The first one is followed for longer, in rounds that count for nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from ortune.measure.block_plan import FEWEST_LATE_ROUNDS
+from ortune.measure.block_runner import Round
+from ortune.measure.comparison import LateCalls, Speedup
+from ortune.measure.figures import count_calls, is_of_calls, to_cost
+from ortune.measure.paired_run import BASELINE_POSITION, FEWEST_LAUNCHES, PairedRun
+from ortune.measure.stats import TYPICAL_TRIM, student_interval, trimmed_mean
+from ortune.workload import Objective
+
+
+def find_late_calls(run: PairedRun, position: int, name: Objective, speedup: Speedup) -> LateCalls | None:
+    """Return how the late calls of a launch compare, or None if they do as the early ones, or too few are known.
+
+    If late calls were as early ones, their ratio would be that of one more launch. So its interval has the variance
+    between launches, and must not overlap with that of the speedup.
+
+    Args:
+        run: The rounds of one regime.
+        position: The side that is compared with the baseline.
+        name: The objective.
+        speedup: Its speedup in all launches, without the late calls.
+    """
+    launches = run.rounds_of(BASELINE_POSITION, position)
+    late = compute_round_ratios(run.late, position, name)
+    if len(late) < FEWEST_LATE_ROUNDS or len(launches) < FEWEST_LAUNCHES or not is_of_calls(name):
+        return None
+    clusters = [compute_round_ratios(rounds, position, name) for rounds in launches]
+    means = [trimmed_mean(cluster, TYPICAL_TRIM) for cluster in clusters]
+    between, within = float(np.std(means, ddof=1)), pool_deviations(clusters)
+    error = math.hypot(between, within / math.sqrt(len(late)))
+    interval = student_interval(trimmed_mean(late, TYPICAL_TRIM), error, len(means) - 1, speedup.confidence).exp()
+    if interval.low <= speedup.high and speedup.low <= interval.high:
+        return None
+    return LateCalls(
+        estimate=interval.estimate,
+        low=interval.low,
+        high=interval.high,
+        confidence=interval.confidence,
+        n_calls=count_calls([measured.blocks[position] for measured in launches[0]]),
+        early=speedup.estimate,
+    )
+
+
+def compute_round_ratios(rounds: Sequence[Round], position: int, name: Objective) -> list[float]:
+    """Return the logarithms of how many times better a side is than the baseline, in each round that has both."""
+    sides = (BASELINE_POSITION, position)
+    costs = [
+        [to_cost(name, measured.figure(name, side)) for side in sides]
+        for measured in rounds
+        if all(side in measured.blocks for side in sides)
+    ]
+    return [math.log(base / own) for base, own in costs]
+
+
+def pool_deviations(clusters: Sequence[Sequence[float]]) -> float:
+    """Return the standard deviation of values within clusters; 0 if each has a single one."""
+    n_free = sum(len(cluster) - 1 for cluster in clusters)
+    squares = sum(float(np.var(cluster)) * len(cluster) for cluster in clusters)
+    return math.sqrt(squares / n_free) if n_free else 0.0
+
+
+def include_late_calls(speedup: Speedup, late: LateCalls) -> Speedup:
+    """Return the speedup of late calls, with an interval that includes that of the early ones."""
+    return msgspec.structs.replace(
+        speedup, estimate=late.estimate, low=min(speedup.low, late.low), high=max(speedup.high, late.high)
+    )
