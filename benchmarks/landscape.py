@@ -20,6 +20,7 @@ import numpy as np
 from ortune.host import HostClass
 from ortune.knobs import KNOBS, SearchSpace
 from ortune.knobs.twins import list_graph_variants, merge_twins
+from ortune.measure.figures import is_total
 from ortune.model import Traits
 from ortune.worker.failure import Failure
 from ortune.worker.session_info import Runtime
@@ -303,7 +304,9 @@ class Landscape(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def usual_luck(self) -> float:
         """Standard deviation of launches from the level of their candidate, in log-cost, without outliers."""
-        return float(np.median(np.abs(self.lucks[self.lucks != 0]))) / MAD_OF_NORMAL if self.lucks.any() else 0.0
+        lucks = self.lucks[self.lucks != 0]
+        # If some launches are far off, their mean is not that of most.
+        return float(np.median(np.abs(lucks - np.median(lucks)))) / MAD_OF_NORMAL if len(lucks) else 0.0
 
     @property
     def best(self) -> int:
@@ -410,6 +413,14 @@ def fit(recording: Recording, *, outlying: float = OUTLYING) -> Landscape:
     # What is left are candidates that hang more often than not. Others must not draw their good blocks as noise.
     residuals = np.maximum(residuals, IMPOSSIBLE)
     lucks = np.concatenate([*own_lucks.values(), [0.0]])
+    if math.isfinite(outlying):
+        own_lucks = {number: _clip(own, lucks, outlying) for number, own in own_lucks.items()}
+        lucks = _clip(lucks, lucks, outlying)
+    elif is_total(about.goal.objective):
+        # The level is that of the usual launch. The true cost of a total is that of all of them.
+        log_costs += [own_lucks.get(number, lucks).mean() for number in range(n)]
+        lucks = lucks - lucks.mean()
+        own_lucks = {number: own - own.mean() for number, own in own_lucks.items()}
     base = float(np.nanmedian(defaults[at_speed]))
     log_costs += base
     rows = at_speed[batch[recording.launch]]
@@ -425,8 +436,8 @@ def fit(recording: Recording, *, outlying: float = OUTLYING) -> Landscape:
         goal=about.goal,
         log_costs=log_costs,
         failures=about.failures,
-        lucks=_clip(lucks, lucks, outlying),
-        own_lucks={number: _clip(own, lucks, outlying) for number, own in own_lucks.items()},
+        lucks=lucks,
+        own_lucks=own_lucks,
         quiet=_pool(recording, residuals, quiet & rows, n),
         contended=_pool(recording, residuals, ~quiet, n) if has_spells else None,
         contended_share=float(recording.contended.mean()) if has_spells else 0.0,

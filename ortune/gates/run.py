@@ -26,11 +26,11 @@ from ortune.gates.sequential_test import (
 from ortune.gates.sides import open_models
 from ortune.host import HostClass
 from ortune.measure.block_plan import RunPlan, limit_warm_up_ns, plan_block
-from ortune.measure.comparison import count_slow_launches
 from ortune.measure.evaluate import summarize
 from ortune.measure.judge import find_deciding
 from ortune.measure.open import ComparisonSetup
 from ortune.measure.providers import allow_for_providers
+from ortune.measure.slow_launches import find_slow_launches
 from ortune.program.tuned import TunedProgram
 from ortune.requests import GateRequest
 from ortune.times import read_clock_s
@@ -113,7 +113,7 @@ def run_gate(
         self_check=interim.self_check,
         pairs=interim.pairs,
         launches=interim.launches,
-        n_slow_launches=count_slow_launches(*launches_of_head) if launches_of_head else 0,
+        n_slow_launches=sum(find_slow_launches(*launches_of_head)) if launches_of_head else 0,
         wall_s=read_clock_s() - begin_s,
         base=base,
         head=head,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import msgspec
@@ -101,8 +100,9 @@ class Speedup(Interval, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     Attributes:
         n_pairs: Pairs of blocks that the interval rests on.
-        n_launches: Launches of each side that these pairs are spread over.
-        n_slow_launches: Of these, launches in which the side was slow compared with the baseline.
+        n_launches: Launches of each side that count.
+        n_slow_launches: Launches in which the side was slow compared with the baseline. Some of them do not count in a
+            median; see `ortune.measure.slow_launches`.
         span_s: Time between the first and the last of the pairs, in seconds; None in plans. The interval covers
             how much the host varies within this time, and how much a gain usually differs between occasions within
             hours, but not how much it varies from day to day.
@@ -280,24 +280,12 @@ class FewCalls(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         )
 
 
-def count_slow_launches(log_costs: Sequence[float], log_ratios: Sequence[float]) -> int:
-    """Return in how many launches a side was slow, and the baseline was not slow as well.
-
-    Args:
-        log_costs: For each launch, the logarithm of the cost of the side.
-        log_ratios: The same of its ratio to the cost of the baseline.
-    """
-    # Not the median, as half of the launches may be slow.
-    usual = [sorted(values)[(len(values) - 1) // 4] for values in (log_costs, log_ratios)]
-    excesses = (min(cost - usual[0], ratio - usual[1]) for cost, ratio in zip(log_costs, log_ratios, strict=True))
-    return sum(1 for excess in excesses if excess >= math.log(SLOW_LAUNCH))
-
-
 def describe_slow_launches(n_slow: int, n_launches: int) -> str:
     """Return how many launches were slow, or how many may be although none was, as a clause."""
     if n_slow:
         verb = "was" if n_slow == 1 else "were"
-        return f"{n_slow} of {n_launches} launches {verb} at least {SLOW_LAUNCH:g}x as slow as usual"
+        launches = "launch" if n_slow == 1 else "launches"
+        return f"{n_slow} {launches} {verb} at least {SLOW_LAUNCH:g}x as slow as usual"
     one_in = one_in_unseen(n_launches)
     return f"launches {SLOW_LAUNCH:g}x as slow, if rarer than 1 in {one_in}, are not excluded"
 

@@ -21,7 +21,6 @@ from ortune.measure.comparison import (
     Speedup,
     Summary,
     TwoSpeeds,
-    count_slow_launches,
     one_in_unseen,
 )
 from ortune.measure.figures import (
@@ -41,8 +40,9 @@ from ortune.measure.frequencies import find_different_frequencies
 from ortune.measure.interval import DEFAULT_CONFIDENCE, Interval, share_error
 from ortune.measure.late_calls import find_late_calls, include_late_calls
 from ortune.measure.limits import judge_limit
-from ortune.measure.paired_run import BASELINE_POSITION, PairedRun
+from ortune.measure.paired_run import BASELINE_POSITION, FEWEST_LAUNCHES, PairedRun
 from ortune.measure.quantiles import include_all_calls, percentile_interval, percentile_ratio_interval
+from ortune.measure.slow_launches import find_slow_launches, limit_slow_launches
 from ortune.measure.stats import (
     TRIM,
     TYPICAL_TRIM,
@@ -152,19 +152,25 @@ def compute_speedup(
     calls of a launch are pooled, and the interval includes that over the calls of all launches.
 
     Means, throughput and CPU time are ratios of the totals of a launch, because a mean of rounds without the extreme
-    ones would not contain rare slow calls.
+    ones would not contain rare slow calls. In a median, slow launches that both sides have do not count.
 
     The interval covers how much launches differ, and how much times usually differ between occasions within hours.
     """
     launches = run.rounds_of(position, base)
-    if len(launches) < 2:
+    if len(launches) < FEWEST_LAUNCHES:
         return None
     clusters = compute_log_ratios(run, position, name, base)
     default, own = (
         [statistics.fmean(map(math.log, compute_costs(rounds, side, name))) for rounds in launches]
         for side in (base, position)
     )
-    trim = TYPICAL_TRIM if FIGURES[name].percentile == 50 else TRIM
+    is_typical = FIGURES[name].percentile == 50
+    trim = TYPICAL_TRIM if is_typical else TRIM
+    ratios = [trimmed_mean(cluster, trim) for cluster in clusters]
+    is_slow = find_slow_launches(own, [-ratio for ratio in ratios])
+    if is_typical:
+        counted = limit_slow_launches(clusters, is_slow, find_slow_launches(default, ratios))
+        clusters = counted if len(counted) >= FEWEST_LAUNCHES else clusters
     interval = clustered_interval(clusters, confidence=confidence, trim=trim, seed=run.seed)
     if is_pooled(name):
         # A cost of base is divided by that of the side.
@@ -183,8 +189,8 @@ def compute_speedup(
         high=interval.high,
         confidence=interval.confidence,
         n_pairs=sum(map(len, launches)),
-        n_launches=len(launches),
-        n_slow_launches=count_slow_launches(own, [-trimmed_mean(ratios, trim) for ratios in clusters]),
+        n_launches=len(clusters),
+        n_slow_launches=sum(is_slow),
         span_s=launches[-1][-1].at_s - launches[0][0].at_s,
     )
 

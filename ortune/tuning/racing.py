@@ -153,6 +153,7 @@ class Race:
 
     def finish_launch(self) -> None:
         """Drop the candidates that are slower, and those that there is no time for."""
+        self._board.results.correct_slow_launches()
         self.left = self._keep_affordable(drop_slower(self._board, self.left))
         self.best = self._find_best()
         self.report()

@@ -15,12 +15,14 @@ from ortune.measure.comparison import Stage
 from ortune.measure.figures import (
     compute_cpu,
     compute_supported_percentile,
+    is_of_calls,
     is_pooled,
     required_calls,
     thin_samples,
     to_cost,
 )
 from ortune.measure.paired_run import BASELINE_POSITION
+from ortune.measure.slow_launches import find_slow_launches
 from ortune.record.trials import Trial, TrialRound
 from ortune.tuning.pareto import rank_ties, rank_vectors
 from ortune.worker import Block, Failure
@@ -66,6 +68,12 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
     blocks: tuple[Block, Block] | None
     cpu: float | None = None
     slowdown: float | None = None
+
+    def relative_to(self, excess: float) -> Score:
+        """Return the scores relative to a baseline that is faster by a factor, given its logarithm."""
+        if not excess:
+            return self
+        return msgspec.structs.replace(self, log_ratios=tuple(ratio + excess for ratio in self.log_ratios))
 
 
 class CandidateResult:
@@ -273,6 +281,7 @@ class Results:
         self.rounds: list[TrialRound] = []
         self._keeps_blocks = any(is_pooled(name) for name in goal.figures)
         self._results: dict[str, CandidateResult] = {}
+        self._corrected: set[int] = set()
 
     def __contains__(self, candidate: Candidate) -> bool:
         return candidate.config.key in self._results
@@ -376,13 +385,55 @@ class Results:
 
         It is an upper limit of how much its launches differ, as the host may have changed as well.
         """
-        place = self.goal.figures.index(self.goal.objective)
+        levels = list(self._list_levels().values())
+        return statistics.stdev(levels) if len(levels) >= FEWEST_LEVELS else 0.0
+
+    def _list_levels(self) -> dict[int, float]:
+        """Return the logarithm of the baseline's cost in the first objective, in each launch of this node."""
+        name = self.goal.objective
+        place = self.goal.figures.index(name)
         launches: dict[int, list[float]] = {}
         for each in self.rounds:
             if each.launch is not None and BASELINE_POSITION in each.values and each.stage != "confirmation":
                 launches.setdefault(each.launch, []).append(each.values[BASELINE_POSITION][place])
-        levels = [math.log(statistics.median(values)) for values in launches.values() if min(values) > 0]
-        return statistics.stdev(levels) if len(levels) >= FEWEST_LEVELS else 0.0
+        return {
+            launch: math.log(to_cost(name, statistics.median(values)))
+            for launch, values in launches.items()
+            if min(values) > 0
+        }
+
+    def correct_slow_launches(self) -> list[CandidateResult]:
+        """Compare candidates with a usual launch of the baseline where it alone was slow, and all seemed to be fast.
+
+        Its slow launches are rare, and far off: of the candidates beside it, any would seem to be the best of all.
+
+        Returns:
+            The candidates whose results changed.
+        """
+        if len(self.goal.objectives) > 1 or not is_of_calls(self.goal.objective):
+            return []
+        beside: dict[int, list[float]] = {}
+        for result in self:
+            if result.number:
+                for launch, log_ratios, _ in result.launch_log_ratios():
+                    beside.setdefault(launch, []).append(-log_ratios[0])
+        levels = {launch: level for launch, level in self._list_levels().items() if launch in beside}
+        if len(levels) < FEWEST_LEVELS:
+            return []
+        gains = [statistics.median(beside[launch]) for launch in levels]
+        flags = find_slow_launches(list(levels.values()), gains)
+        usual = statistics.median(level for level, is_slow in zip(levels.values(), flags, strict=True) if not is_slow)
+        excesses = {
+            launch: level - usual
+            for (launch, level), is_slow in zip(levels.items(), flags, strict=True)
+            if is_slow and launch not in self._corrected
+        }
+        self._corrected |= excesses.keys()
+        tried = [result for result in self if result.number]
+        changed = [result for result in tried if any(score.launch in excesses for score in result.scores)]
+        for result in changed:
+            result.replace_scores([score.relative_to(excesses.get(score.launch, 0.0)) for score in result.scores])
+        return changed
 
     def rank(self) -> list[CandidateResult]:
         """Return all candidates with known results except the baseline, best first.

@@ -278,7 +278,8 @@ class Screening:
 
     def learn_batch(self, batch: ScreeningBatch) -> None:
         """Let the sampler and Optuna know the results of a batch."""
-        self.learn(batch.results)
+        corrected = self.board.results.correct_slow_launches()
+        self.learn([*batch.results, *(result for result in corrected if result not in batch.results)])
         for trial, result in batch.proposed:
             self.finish_trial(trial, result)
         for trial, candidate in batch.duplicates:

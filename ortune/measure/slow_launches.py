@@ -1,0 +1,56 @@
+"""Launches in which one side alone is slow, although all launches of it are alike.
+
+They are rare, and far off: by a factor of 2 to 20. A mean, a throughput or a tail contains them. A median is that of
+usual calls, in usual launches.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+
+from ortune.measure.comparison import SLOW_LAUNCH
+
+Clusters = Sequence[Sequence[float]]
+
+
+def find_usual(log_costs: Sequence[float]) -> float:
+    """Return the logarithm of the cost of a usual launch. It is not the median, as half of the launches may be slow."""
+    return sorted(log_costs)[(len(log_costs) - 1) // 4]
+
+
+def find_slow_launches(log_costs: Sequence[float], log_ratios: Sequence[float]) -> list[bool]:
+    """Return for each launch whether a side was slow, and the other side was not slow as well.
+
+    Args:
+        log_costs: For each launch, the logarithm of the cost of the side.
+        log_ratios: The same of its ratio to the cost of the other side.
+    """
+    usual_cost, usual_ratio = find_usual(log_costs), find_usual(log_ratios)
+    excesses = (min(cost - usual_cost, ratio - usual_ratio) for cost, ratio in zip(log_costs, log_ratios, strict=True))
+    return [excess >= math.log(SLOW_LAUNCH) for excess in excesses]
+
+
+def limit_slow_launches(clusters: Clusters, own: Sequence[bool], default: Sequence[bool]) -> list[list[float]]:
+    """Return the log-ratios of the launches that count for a figure of usual calls.
+
+    Slow launches of the default do not count, so that they do not speak for the side. As many slow launches of the side
+    do not count either: both sides have them. Any further ones count as launches that are 1.5 times as slow as usual.
+
+    Args:
+        clusters: The log-ratios of each launch, above 0 if the side is better.
+        own: Whether the side was slow in it.
+        default: Whether the default was.
+    """
+    means = [statistics.fmean(cluster) for cluster in clusters]
+    slow = sorted((place for place, is_slow in enumerate(own) if is_slow), key=lambda place: means[place])
+    n_of_both = sum(default)
+    left_out = {*slow[:n_of_both], *(place for place, is_slow in enumerate(default) if is_slow)}
+    lowest = -find_usual([-mean for mean in means]) - math.log(SLOW_LAUNCH)
+    limited = set(slow[n_of_both:])
+    return [
+        [value + (lowest - means[place] if place in limited else 0.0) for value in cluster]
+        for place, cluster in enumerate(clusters)
+        if place not in left_out
+    ]
