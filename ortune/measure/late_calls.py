@@ -23,8 +23,9 @@ from ortune.workload import Objective
 def find_late_calls(run: PairedRun, position: int, name: Objective, speedup: Speedup) -> LateCalls | None:
     """Return how the late calls of a launch compare, or None if they do as the early ones, or too few are known.
 
-    If late calls were as early ones, their ratio would be that of one more launch. So its interval has the variance
-    between launches, and must not overlap with that of the speedup.
+    The ratio changes within the launch, from its early rounds to the late ones. The same change applies to the speedup,
+    which is that of all launches: the followed one may be slow as a whole. As a precaution, the interval has the
+    variance between launches. It must not overlap with that of the speedup.
 
     Args:
         run: The rounds of one regime.
@@ -33,14 +34,16 @@ def find_late_calls(run: PairedRun, position: int, name: Objective, speedup: Spe
         speedup: Its speedup in all launches, without the late calls.
     """
     launches = run.rounds_of(BASELINE_POSITION, position)
-    late = compute_round_ratios(run.late, position, name)
-    if len(late) < FEWEST_LATE_ROUNDS or len(launches) < FEWEST_LAUNCHES or not is_of_calls(name):
+    early, late = (compute_round_ratios(rounds, position, name) for rounds in (run.whole.launches[0], run.late))
+    if not early or len(late) < FEWEST_LATE_ROUNDS or len(launches) < FEWEST_LAUNCHES or not is_of_calls(name):
         return None
     clusters = [compute_round_ratios(rounds, position, name) for rounds in launches]
     means = [trimmed_mean(cluster, TYPICAL_TRIM) for cluster in clusters]
     between, within = float(np.std(means, ddof=1)), pool_deviations(clusters)
-    error = math.hypot(between, within / math.sqrt(len(late)))
-    interval = student_interval(trimmed_mean(late, TYPICAL_TRIM), error, len(means) - 1, speedup.confidence).exp()
+    error = math.hypot(between, within * math.sqrt(1 / len(late) + 1 / len(early)))
+    change = trimmed_mean(late, TYPICAL_TRIM) - trimmed_mean(early, TYPICAL_TRIM)
+    estimate = math.log(speedup.estimate) + change
+    interval = student_interval(estimate, error, len(means) - 1, speedup.confidence).exp()
     if interval.low <= speedup.high and speedup.low <= interval.high:
         return None
     return LateCalls(
