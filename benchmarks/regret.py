@@ -296,6 +296,7 @@ def replay(landscape: Landscape, method: str, budget_s: float, seed: int) -> Row
         row |= {"verdict": verdict, "spent_s": opened.runner.now_s(), "n_tried": len(outcome.trials)}
         if speedup:
             row["speedup"] = [speedup.low, speedup.estimate, speedup.high]
+            row["n_launches"] = speedup.n_launches
     else:
         tuner = Tuner(landscape, budget_s, seed)
         chosen, claimed = OTHERS[method](tuner, seed)
