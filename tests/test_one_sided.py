@@ -73,3 +73,28 @@ def test_rounds_that_are_left_out_are_said_where_all_calls_matter(tmp_path: Path
             simulate=make_scenario(contended_share=0.2),
         )
         assert (sentence in " ".join(done.stdout.split())) is bool(limits)
+
+
+RACING_S = (14.0, 28.0)
+"""When the race of these searches takes place, in seconds since the start."""
+
+
+def list_stages(record: Record) -> list[str]:
+    return [stage.stage for stage in record.search.stages]
+
+
+def test_a_race_on_a_busy_host_is_run_again(tmp_path: Path) -> None:
+    assert list_stages(search(tmp_path, make_scenario())).count("racing") == 1
+    record = search(tmp_path, make_scenario(busy_s=RACING_S), restart=True)
+    assert list_stages(record).count("racing") == 2
+    assert record.evidence.noise.chosen_in is None
+
+
+def test_a_winner_that_was_chosen_in_another_regime_is_said_to_be(tmp_path: Path) -> None:
+    busy = make_scenario(busy_s=(RACING_S[1] + 5, 90.0))
+    record = search(tmp_path, busy)
+    assert (record.evidence.noise.chosen_in, record.evidence.noise.regime) == ("quiet", "contended")
+    done = run_ortune(
+        *("search", TINY_CNN, "-o", "again.json", "--budget", "60s", "--no-history"), cwd=tmp_path, simulate=busy
+    )
+    assert "did not use the CPUs, and confirmed while they did. Another one" in " ".join(done.stdout.split())

@@ -122,7 +122,7 @@ def run_search(
             if job.may_race():
                 board.is_unpromising |= race(board, Race(board, find_racing_s(board)))
             if job.must_race_again():
-                race(board, Race(board, find_racing_s(board)))
+                race(board, Race(board, find_second_racing_s(board)))
         job.confirmed.pruned = prune(board, [only] if only else job.rank_finalists())
         for confirmation in job.list_confirmations(job.confirmed.pruned.ranked):
             job.confirmed.comparison = confirm(board, confirmation)
@@ -261,9 +261,13 @@ class SearchJob:
         return len(self.board.results.rank()) > 1 and not self.board.is_unpromising
 
     def must_race_again(self) -> bool:
-        """Return whether the race was decided while the host was busy, although it usually is not."""
-        raced = [result for result in self.board.results.rank() if result.stage == "racing"]
-        return bool(raced) and not self.board.is_unpromising and self.board.is_doubtful(raced[0])
+        """Return whether the race was decided while the host was busy, although it was mostly quiet before."""
+        results = self.board.results
+        raced = [result for result in results.rank() if result.stage == "racing"]
+        if not raced or self.board.is_unpromising or not raced[0].is_contended:
+            return False
+        before = [bool(measured.contended) for measured in results.rounds if measured.stage == "screening"]
+        return sum(before) < len(before) / 2
 
     def rank_finalists(self) -> list[CandidateResult]:
         """Return the candidates in the order in which they are confirmed."""
@@ -386,3 +390,13 @@ def find_racing_s(board: Board) -> float:
         shortest_s = max(shortest_confirmation_s(plan, board.goal, board.pace), plan.proof_s)
         racing_s = max(racing_s, min(board.screened.racing_s, RACING_SHARE * left_s, left_s - shortest_s))
     return max(racing_s - plan.pruning_s, 0.0)
+
+
+def find_second_racing_s(board: Board) -> float:
+    """Return how long a race may take that repeats one on a busy host, in seconds.
+
+    It takes up to half of the planned time, if the rest is enough for the shortest confirmation.
+    """
+    plan, left_s = board.plan, board.end_s - board.now_s()
+    others_s = shortest_confirmation_s(plan, board.goal, board.pace) + plan.pruning_s
+    return max(min(plan.racing_s / 2, left_s - others_s), 0.0)

@@ -95,7 +95,8 @@ class SimulatedLive:
         executor.n_blocks += 1
         if executor.interrupt_at is not None and executor.n_blocks >= executor.interrupt_at:
             raise KeyboardInterrupt
-        contended = bool(executor.rng.random() < executor.contended_share)
+        from_s, to_s = executor.busy_s
+        contended = bool(executor.rng.random() < executor.contended_share) or from_s <= executor.time_s < to_s
         drift = 1 + executor.drift * np.sin(executor.time_s / 7)
         level = executor.find_level(self.config, plan.load) * self._launch_factor * drift
         if contended:
@@ -218,6 +219,7 @@ class SimulatedExecutor:
         block_sigma: float = 0.01,
         launch_sigma: float = 0.005,
         contended_share: float = 0.0,
+        busy_s: tuple[float, float] = (0.0, 0.0),
         contention: Callable[[Config], float] = lambda config: 2.0,
         fails_to_launch: Callable[[Config], Failure | None] = lambda config: None,
         dies_when_measured: Sequence[Config] = (),
@@ -253,6 +255,7 @@ class SimulatedExecutor:
         self.block_sigma = block_sigma
         self.launch_sigma = launch_sigma
         self.contended_share = contended_share
+        self.busy_s = busy_s
         self.contention = contention
         self.fails_to_launch = fails_to_launch
         self.dies_when_measured = dies_when_measured

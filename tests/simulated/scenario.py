@@ -121,6 +121,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         drift: By which share of it the speed of the host rises and falls again within 44 s.
         sustained_w: Power that the processor sustains; None without a limit.
         contended_share: Share of blocks in which other processes use the CPUs.
+        busy_s: From when to when other processes use the CPUs all the time, in seconds since the start.
         contention: How many times as long calls take in them.
         graphs: Name of the optimized graph, by optimization level. That of others is not known.
         idle: Other settings that change nothing in the optimized graph.
@@ -148,6 +149,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     drift: float = 0.1
     sustained_w: float | None = None
     contended_share: float = 0.0
+    busy_s: tuple[float, float] = (0.0, 0.0)
     contention: float = 2.0
     graphs: Mapping[str, str] = {}
     idle: frozenset[str] = frozenset()
@@ -243,6 +245,7 @@ class SimulatedWorkers(SimulatedExecutor):
             power=PowerLimit(scenario.sustained_w) if scenario.sustained_w else None,
             watts=scenario.find_watts,
             contended_share=scenario.contended_share,
+            busy_s=scenario.busy_s,
             contention=lambda config: scenario.contention,
             fails_to_launch=scenario.find_failure,
             is_deadly=scenario.is_deadly,
