@@ -13,7 +13,6 @@ from ortune.measure.figures import percentiles
 from ortune.measure.interval import Interval, share_error
 from ortune.measure.quantiles import bound_share, percentile_interval, quantile_interval
 from ortune.measure.stats import (
-    OCCASION_SIGMA,
     clustered_interval,
     find_varying_share,
     pool_intervals,
@@ -182,7 +181,7 @@ class TestOccasions:
         usual, varying, shared = (rng.normal(0, sigma, 400) for sigma in (0.001, 0.05, 0.1))
         shares = [find_varying_share(slower, faster) for slower, faster in ((varying, usual), (usual, varying))]
         narrow, wide = (widen_for_occasions(self.interval(estimate, 0.0), share) for share in shares)
-        sigma = 1.96 * OCCASION_SIGMA
+        sigma = 1.96 * 0.06
         assert estimate - narrow.low < sigma * (1 - 1 / ratio) + 0.4 * sigma * (ratio - 1)
         assert estimate - wide.low == pytest.approx(sigma * (ratio - 1), rel=0.1)
         # What both sides have in common does not count.
