@@ -221,7 +221,7 @@ class TestRule:
         found = judge_objective("mean", launches(0.0), 1.03, of_head=[0.0] * 20)
         assert found.decision == "inconclusive"
         assert found.may_have_slow_launches
-        assert "takes about 103 of them" in describe_undecided([found], 1)
+        assert "takes at least 103 of them" in describe_undecided([found], 1)
         assert judge_objective("mean", launches(0.0), 1.03, of_head=[0.0] * 160).decision == "pass"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 import ortune
 from ortune import Record
+from ortune.measure.slow_launches import limit_slow_launches
 from tests.conftest import TINY_CNN, run_ortune
 from tests.simulated import Effect, Scenario, simulate
 
@@ -98,3 +100,15 @@ def test_a_winner_that_was_chosen_in_another_regime_is_said_to_be(tmp_path: Path
         *("search", TINY_CNN, "-o", "again.json", "--budget", "60s", "--no-history"), cwd=tmp_path, simulate=busy
     )
     assert "did not use the CPUs, and confirmed while they did. Another one" in " ".join(done.stdout.split())
+
+
+def test_a_slow_launch_of_the_side_never_counts_as_a_fast_one() -> None:
+    own, default = [False] * 4 + [True] * 2 + [False] * 2, [False] * 6 + [True] * 2
+    ratios = [[0.0], [0.0], [0.0], [0.0], [-1.1], [-1.2], [1.1], [1.1]]
+    counted = [ratio for (ratio,) in limit_slow_launches(ratios, own, default)]
+    # As many of both sides do not count.
+    assert counted == [0.0] * 4
+    further = limit_slow_launches(ratios, [*own[:3], True, *own[4:]], default)
+    assert max(ratio for (ratio,) in further) == 0.0
+    # A slow launch that only the side has counts as one that is 1.5 times as slow.
+    assert limit_slow_launches([*ratios[:4], [-2.0]], [False] * 4 + [True], [False] * 5)[-1] == [-math.log(1.5)]

@@ -226,6 +226,8 @@ def judge_comparison(record: Record, comparison: Comparison, recorded: Speedup |
     if kept == "no":
         return "does_not_hold", f"the config exceeds {name_limits(row.limits, 'no')}"
     answer, reason = judge_gain(row, comparison, recorded)
+    if row.speedup is None or row.speedup.n_launches < MIN_LAUNCHES:
+        return answer, reason
     if kept == "unsure":
         if answer == "holds":
             return "inconclusive", f"the config may exceed {name_limits(row.limits, 'unsure')}"

@@ -78,7 +78,9 @@ def show_comparison(console: Console, comparison: BenchResult) -> None:
         first = speedups[0]
         together = " that hold simultaneously" if len(speedups) > 1 else ""
         has_slow = any(speedup.n_slow_launches for speedup in speedups)
-        unseen = "" if has_slow else f"; {describe_slow_launches(0, first.n_launches)}"
+        unseen = (
+            "" if has_slow or not FIGURES[objective].is_speed else f"; {describe_slow_launches(0, first.n_launches)}"
+        )
         console.print(
             Text(
                 f"Ratios of {FIGURES[objective].title}: above 1 is better than the {comparison.rows[0].name}. "
@@ -151,7 +153,7 @@ def find_warnings(comparison: BenchResult) -> list[str]:
             warnings.append(warn_overload(row.name, capacity_per_s(row.summary, load), load.rate_per_s))
     for row in comparison.rows[1:]:
         warnings += [f"{row.name}: {text}" for text in find_row_warnings(comparison, row)]
-        if row.speedup and row.speedup.n_slow_launches:
+        if row.speedup and row.speedup.n_slow_launches and FIGURES[comparison.objective].is_speed:
             warnings.append(f"{row.name}: {row.speedup.slow_launches}.")
     logs = [row.session.log for row in comparison.rows if row.session]
     return [*warnings, *warn_sessions(collect_warnings(logs), len(logs))]

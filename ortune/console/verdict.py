@@ -229,10 +229,11 @@ def format_evidence(record: Record, speedup: Speedup) -> str:
     """Return the speedup of a record with what it rests on."""
     few = describe_few_calls(record)
     calls = f", and {few}" if few else ""
+    is_speed = FIGURES[record.workload.objectives[0]].is_speed
     return (
         f"{format_speedup(speedup)} with {speedup.confidence:.0%} confidence, "
         f"from {format_pairs(speedup.n_pairs, speedup.n_launches)} of each config{format_span(speedup)}{calls}"
-        f"{f'; {speedup.slow_launches}' if speedup.n_launches else ''}"
+        f"{f'; {speedup.slow_launches}' if speedup.n_launches and is_speed else ''}"
     )
 
 

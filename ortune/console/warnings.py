@@ -254,10 +254,7 @@ def warn_of_regimes(noise: Noise, *, counts_all_calls: bool) -> list[str]:
     warnings = []
     if noise.n_left_out and counts_all_calls:
         rounds = "One round does" if noise.n_left_out == 1 else f"{noise.n_left_out} rounds do"
-        warnings.append(
-            f"{rounds} not count in the ratios, because of CPU use by other processes. Limits that are not relative to "
-            "the default include all calls."
-        )
+        warnings.append(f"{rounds} not count in the ratios, because of CPU use by other processes.")
     if noise.chosen_in:
         chosen, confirmed = ("used", "did not") if noise.chosen_in == "contended" else ("did not use", "did")
         warnings.append(

@@ -213,7 +213,8 @@ class GateResult(msgspec.Struct, frozen=True, kw_only=True):
         self_check: Base compared with a second copy of itself, which differs by the noise of this host only.
         pairs: Pairs of blocks that the decision rests on.
         launches: Launches of each side, in two processes.
-        n_slow_launches: Processes of head that were slow compared with base.
+        n_slow_launches: Processes of head that were slow compared with base: in p50, if it is an objective, or else in
+            the first one.
         wall_s: Time that it took.
         base: Result of base.
         head: Result of head.

@@ -34,6 +34,7 @@ from ortune.measure.slow_launches import find_slow_launches
 from ortune.program.tuned import TunedProgram
 from ortune.requests import GateRequest
 from ortune.times import read_clock_s
+from ortune.workload import Objective
 
 MIN_LAUNCH_DEADLINE_S = 60.0
 LAUNCH_DEADLINE_FACTOR = 20
@@ -86,10 +87,11 @@ def run_gate(
         )
         run, interim = run_test(test, runner, sides.executors, (gate.base.config, gate.head.config), observe)
         noise = msgspec.structs.replace(
-            runner.describe_noise(contended=interim.contended), n_left_out=run.n_rounds - interim.pairs
+            runner.describe_noise(contended=interim.contended), n_left_out=run.in_one_regime().n_left_out
         )
     counting = run.in_one_regime() if interim.findings else None
-    launches_of_head = compute_launches_of_head(counting, gate.goal.objective) if counting else None
+    figure: Objective = "p50" if "p50" in gate.slowdowns else gate.goal.objective
+    launches_of_head = compute_launches_of_head(counting, figure) if counting else None
     base, head = (
         SideResult(
             text=side.text,

@@ -465,7 +465,7 @@ def plan_late_rounds(
         return plan
     round_s = n_sides * block_wall_s(plan.block, pace)
     most_s = LATE_SHARE * time_s
-    if plan.call_pace or not plan.launches or FEWEST_LATE_ROUNDS * round_s > most_s:
+    if plan.in_turn or plan.call_pace or not plan.launches or FEWEST_LATE_ROUNDS * round_s > most_s:
         return plan
     sizes = [plan]
     if not any(map(is_pooled, goal.figures)):

@@ -188,7 +188,7 @@ def compute_speedup(
         low=interval.low,
         high=interval.high,
         confidence=interval.confidence,
-        n_pairs=sum(map(len, launches)),
+        n_pairs=sum(map(len, clusters if is_typical else launches)),
         n_launches=len(clusters),
         n_slow_launches=sum(is_slow),
         span_s=launches[-1][-1].at_s - launches[0][0].at_s,
@@ -308,7 +308,7 @@ def check_limit(run: PairedRun, position: int, limit: Limit, confidence: float =
 
     A limit that is no multiple of the baseline's figure holds for all calls, also while other processes use the CPUs.
     """
-    launches = (run if limit.relative else run.whole).rounds_of(position, BASELINE_POSITION)
+    launches = run.rounds_of(position, BASELINE_POSITION) if limit.relative else run.list_all(position)
     values = []
     for rounds in launches:
         value = compute_pooled(rounds, position, limit.figure)

@@ -14,10 +14,13 @@ import numpy as np
 from ortune.measure.block_plan import FEWEST_LATE_ROUNDS
 from ortune.measure.block_runner import Round
 from ortune.measure.comparison import LateCalls, Speedup
-from ortune.measure.figures import count_calls, is_of_calls, to_cost
+from ortune.measure.figures import is_of_calls, to_cost
 from ortune.measure.paired_run import BASELINE_POSITION, FEWEST_LAUNCHES, PairedRun
 from ortune.measure.stats import TYPICAL_TRIM, student_interval, trimmed_mean
 from ortune.workload import Objective
+
+FEWEST_EARLY_ROUNDS = 2
+"""Rounds of the same launch that late ones are compared with at least."""
 
 
 def find_late_calls(run: PairedRun, position: int, name: Objective, speedup: Speedup) -> LateCalls | None:
@@ -34,8 +37,13 @@ def find_late_calls(run: PairedRun, position: int, name: Objective, speedup: Spe
         speedup: Its speedup in all launches, without the late calls.
     """
     launches = run.rounds_of(BASELINE_POSITION, position)
-    early, late = (compute_round_ratios(rounds, position, name) for rounds in (run.whole.launches[0], run.late))
-    if not early or len(late) < FEWEST_LATE_ROUNDS or len(launches) < FEWEST_LAUNCHES or not is_of_calls(name):
+    early, late = (compute_round_ratios(rounds, position, name) for rounds in (run.followed, run.late))
+    if (
+        len(early) < FEWEST_EARLY_ROUNDS
+        or len(late) < FEWEST_LATE_ROUNDS
+        or len(launches) < FEWEST_LAUNCHES
+        or not is_of_calls(name)
+    ):
         return None
     clusters = [compute_round_ratios(rounds, position, name) for rounds in launches]
     means = [trimmed_mean(cluster, TYPICAL_TRIM) for cluster in clusters]
@@ -51,7 +59,7 @@ def find_late_calls(run: PairedRun, position: int, name: Objective, speedup: Spe
         low=interval.low,
         high=interval.high,
         confidence=interval.confidence,
-        n_calls=count_calls([measured.blocks[position] for measured in launches[0]]),
+        n_calls=sum(len(measured.blocks[position].samples_ns) for measured in run.followed),
         early=speedup.estimate,
     )
 

@@ -101,6 +101,7 @@ class PairedRun:
         self.seed = seed
         self.launches: list[list[Round]] = []
         self.late: list[Round] = []
+        self.followed: list[Round] = []
         self.loaded: dict[int, list[SessionInfo]] = {position: [] for position in range(len(sides))}
         self.failures: dict[int, Failure] = {}
         self.contended = False
@@ -240,6 +241,8 @@ class PairedRun:
             is_out_of_step = any(has_begun_again(live, plan, step) for live in lives.values())
             if not is_out_of_step:
                 (rounds if step < plan.rounds else self.late).append(measured)
+                if n_planned > plan.rounds:
+                    self.followed = rounds
                 latest_s = next_round_s
             if last := measured.blocks.get(BASELINE_POSITION):
                 gap_ns = plan.find_gap_ns(block, last)
@@ -368,7 +371,11 @@ class PairedRun:
         selected = PairedRun(self.sides, self.load, seed=self.seed)
         launches = ([each for each in launch if id(each) in counted] for launch in self.launches)
         selected.launches = [launch for launch in launches if launch]
-        selected.late = [measured for measured in self.late if contended or not measured.contended]
+        is_whole = len(kept) == len(rounds)
+        selected.late, selected.followed = (
+            [measured for measured in others if is_whole or measured.contended == contended]
+            for others in (self.late, self.followed)
+        )
         selected.loaded = self.loaded
         selected.failures = self.failures
         selected.contended = contended
@@ -383,6 +390,12 @@ class PairedRun:
     def blocks(self, position: int) -> list[Block]:
         """Return all blocks of one side."""
         return [each.blocks[position] for launch in self.launches for each in launch if position in each.blocks]
+
+    def list_all(self, position: int) -> list[list[Round]]:
+        """Return the rounds of each launch that include a side and the baseline, in both regimes, and late ones."""
+        launches = self.whole.rounds_of(position, BASELINE_POSITION)
+        late = [measured for measured in self.whole.late if {position, BASELINE_POSITION} <= measured.blocks.keys()]
+        return [[*launches[0], *late], *launches[1:]] if launches else []
 
     def rounds_of(self, *positions: int) -> list[list[Round]]:
         """Return the rounds of each launch that include all of these sides, without launches that have none."""

@@ -47,10 +47,13 @@ def limit_slow_launches(clusters: Clusters, own: Sequence[bool], default: Sequen
     slow = sorted((place for place, is_slow in enumerate(own) if is_slow), key=lambda place: means[place])
     n_of_both = sum(default)
     left_out = {*slow[:n_of_both], *(place for place, is_slow in enumerate(default) if is_slow)}
-    lowest = -find_usual([-mean for mean in means]) - math.log(SLOW_LAUNCH)
+    counted = [mean for place, mean in enumerate(means) if place not in left_out]
+    if not counted:
+        return []
+    lowest = -find_usual([-mean for mean in counted]) - math.log(SLOW_LAUNCH)
     limited = set(slow[n_of_both:])
     return [
-        [value + (lowest - means[place] if place in limited else 0.0) for value in cluster]
+        [value + (max(lowest - means[place], 0.0) if place in limited else 0.0) for value in cluster]
         for place, cluster in enumerate(clusters)
         if place not in left_out
     ]

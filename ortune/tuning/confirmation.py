@@ -146,11 +146,17 @@ class Confirmation:
         """
         board, run = self._board, self._run
         (finalist,) = self.finalists
-        while (n_missing := MIN_LAUNCHES - len(run.in_one_regime().launches)) > 0 and not finalist.failure:
+        while (n_missing := MIN_LAUNCHES - self._count_launches()) > 0 and not finalist.failure:
             n_fitting = int((find_latest_s(board, run) - board.now_s()) / launch_s)
             if n_fitting < 1 or len(run.launches) >= MOST_LAUNCHES_BY_NOISE:
                 break
             yield from self._list(msgspec.structs.replace(plan, launches=min(n_missing, n_fitting)))
+
+    def _count_launches(self) -> int:
+        """Return how many launches count."""
+        selected = self._run.in_one_regime()
+        speedup = compute_speedup(selected, FINALIST_POSITION, self._board.goal.objective)
+        return speedup.n_launches if speedup else len(selected.launches)
 
     def _finish_launch(self, run: PairedRun) -> bool:
         """Report what the launches so far show. Return whether they exclude a relevant gain."""

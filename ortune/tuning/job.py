@@ -55,7 +55,16 @@ from ortune.tuning.plan import (
     with_confirmation,
 )
 from ortune.tuning.pruning import prune
-from ortune.tuning.racing import LAG_ERRORS, MIN_RACING_LAUNCHES, USUAL_LUCK_OF_LAUNCHES, Race, race, rank_finalists
+from ortune.tuning.racing import (
+    LAG_ERRORS,
+    MIN_CANDIDATES,
+    MIN_RACING_LAUNCHES,
+    USUAL_LUCK_OF_LAUNCHES,
+    Race,
+    count_affordable,
+    race,
+    rank_finalists,
+)
 from ortune.tuning.results import CandidateResult
 from ortune.tuning.sampler import make_sampler
 from ortune.tuning.screening import Screening, screen
@@ -122,7 +131,7 @@ def run_search(
             if job.may_race():
                 board.is_unpromising |= race(board, Race(board, find_racing_s(board)))
             if job.must_race_again():
-                race(board, Race(board, find_second_racing_s(board)))
+                board.is_unpromising |= race(board, job.begin_second_race())
         job.confirmed.pruned = prune(board, [only] if only else job.rank_finalists())
         for confirmation in job.list_confirmations(job.confirmed.pruned.ranked):
             job.confirmed.comparison = confirm(board, confirmation)
@@ -266,8 +275,17 @@ class SearchJob:
         raced = [result for result in results.rank() if result.stage == "racing"]
         if not raced or self.board.is_unpromising or not raced[0].is_contended:
             return False
+        if count_affordable(self.board, find_second_racing_s(self.board)) < MIN_CANDIDATES:
+            return False
         before = [bool(measured.contended) for measured in results.rounds if measured.stage == "screening"]
         return sum(before) < len(before) / 2
+
+    def begin_second_race(self) -> Race:
+        """Return a race that repeats the first one. What that measured on a busy host does not count any more."""
+        for result in self.board.results:
+            if result.stage == "racing":
+                result.go_back()
+        return Race(self.board, find_second_racing_s(self.board))
 
     def rank_finalists(self) -> list[CandidateResult]:
         """Return the candidates in the order in which they are confirmed."""
@@ -312,7 +330,7 @@ class SearchJob:
                 board.screened.sigmas,
                 gain if gain >= math.log1p(NEGLIGIBLE_GAIN) else 0.0,
             )
-            confirmed.is_chosen_contended = finalist.is_contended
+            confirmed.is_chosen_contended = finalist.is_contended if finalist.scores else None
             racing_log_ratio = finalist.log_ratio if finalist.stage in {"racing", "pruning"} else None
             measured = confirmed.fitting[0] if confirmed.fitting and confirmed.fitting[1] is finalist else None
             yield Confirmation(board, finalist, measured, speedup_confidence=confidence)

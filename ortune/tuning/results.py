@@ -388,13 +388,18 @@ class Results:
         levels = list(self._list_levels().values())
         return statistics.stdev(levels) if len(levels) >= FEWEST_LEVELS else 0.0
 
-    def _list_levels(self) -> dict[int, float]:
-        """Return the logarithm of the baseline's cost in the first objective, in each launch of this node."""
+    def _list_levels(self, *, quiet: bool = False) -> dict[int, float]:
+        """Return the logarithm of the baseline's cost in the first objective, in each launch of this node.
+
+        Args:
+            quiet: Whether only rounds count in which no other process used the CPUs.
+        """
         name = self.goal.objective
         place = self.goal.figures.index(name)
         launches: dict[int, list[float]] = {}
         for each in self.rounds:
-            if each.launch is not None and BASELINE_POSITION in each.values and each.stage != "confirmation":
+            is_known = BASELINE_POSITION in each.values and not (quiet and each.contended)
+            if each.launch is not None and is_known and each.stage != "confirmation":
                 launches.setdefault(each.launch, []).append(each.values[BASELINE_POSITION][place])
         return {
             launch: math.log(to_cost(name, statistics.median(values)))
@@ -406,18 +411,19 @@ class Results:
         """Compare candidates with a usual launch of the baseline where it alone was slow, and all seemed to be fast.
 
         Its slow launches are rare, and far off: of the candidates beside it, any would seem to be the best of all.
+        Only quiet launches are looked at. A percentile beyond the median is that of all calls, also of these.
 
         Returns:
             The candidates whose results changed.
         """
-        if len(self.goal.objectives) > 1 or not is_of_calls(self.goal.objective):
+        if len(self.goal.objectives) > 1 or not is_of_calls(self.goal.objective) or is_pooled(self.goal.objective):
             return []
         beside: dict[int, list[float]] = {}
         for result in self:
             if result.number:
-                for launch, log_ratios, _ in result.launch_log_ratios():
+                for launch, log_ratios, _ in result.launch_log_ratios() if not result.is_contended else ():
                     beside.setdefault(launch, []).append(-log_ratios[0])
-        levels = {launch: level for launch, level in self._list_levels().items() if launch in beside}
+        levels = {launch: level for launch, level in self._list_levels(quiet=True).items() if launch in beside}
         if len(levels) < FEWEST_LEVELS:
             return []
         gains = [statistics.median(beside[launch]) for launch in levels]

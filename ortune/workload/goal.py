@@ -127,13 +127,7 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
 
 def all_calls_count(load: Load, limits: Sequence[Limit]) -> bool:
     """Return whether calls count also while other processes use the CPUs: requests that arrive then are late, too."""
-    return load.rate_per_s is not None or any(not limit.relative and is_of_calls(limit) for limit in limits)
-
-
-def is_of_calls(limit: Limit) -> bool:
-    """Return whether a limit is one of how fast calls are."""
-    figure = FIGURES[limit.figure]
-    return figure.is_latency or figure.unit == "per_s"
+    return load.rate_per_s is not None or any(not limit.relative and FIGURES[limit.figure].is_speed for limit in limits)
 
 
 def check_batches(load: Load, batches: tuple[int, ...]) -> None:

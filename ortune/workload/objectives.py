@@ -65,6 +65,11 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     meaning: str
     meaning_of_items: str = "the same"
 
+    @property
+    def is_speed(self) -> bool:
+        """Whether it is about how fast calls are: a latency or a throughput."""
+        return self.is_latency or self.unit == "per_s"
+
     def name_row(self, unit: str = "call") -> str:
         """Return its name in a table with a row for each figure.
 

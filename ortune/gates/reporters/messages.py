@@ -42,7 +42,7 @@ def describe_undecided(findings: Sequence[Finding], n_claims: int) -> str:
         if finding.may_have_slow_launches:
             parts.append(
                 f"{finding.objective} may be worse by {percent(finding.bound or 1)} if rare launches of head are "
-                f"{SLOWEST_LAUNCH:g}x as slow: to exclude that takes about {count_needed_launches(finding)} of them"
+                f"{SLOWEST_LAUNCH:g}x as slow: to exclude that takes at least {count_needed_launches(finding)} of them"
             )
     unclear = ", ".join(
         finding.objective for finding in findings if not finding.is_above and not finding.may_have_slow_launches
