@@ -725,7 +725,7 @@ def test_a_slower_config_within_the_limits_that_was_not_confirmed_is_an_answer_t
     executor = SimulatedExecutor(
         lambda config: 5e6 * factors.get(str(config.session_options.get(LEVEL)), 1.0), peak_bytes=bytes_of
     )
-    outcome = search(executor, seconds=8, goal=goal(limits=("memory<100MB",)))
+    outcome = search(executor, seconds=11, goal=goal(limits=("memory<100MB",)))
     assert outcome.evidence.verdict == "inconclusive"
     assert outcome.evidence.reason == (
         "the best candidate exceeds memory<100MB, and there was no time to try the next one"
@@ -1146,7 +1146,10 @@ class TestPlan:
         found = resize_confirmation(plan, P50, pace, left_s, (luck, 0.01), gain)
         if is_longer:
             assert found.confirmation_s == left_s
-            assert (found.confirmation.launches or 0) > (plan.confirmation.launches or 0)
+            longer, planned = (
+                size.n_rounds * size.block.duration_ns for size in (found.confirmation, plan.confirmation)
+            )
+            assert longer > planned
         else:
             assert found.confirmation_s == plan.confirmation_s
 

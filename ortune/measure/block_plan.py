@@ -92,9 +92,10 @@ CHEAP = 1.1
 ones are cheap if they make the expected interval at most 10 % wider."""
 
 MIN_ROUNDS = 20
+ENOUGH_LAUNCHES = 8
 RESERVE = 1.1
-"""Rounds if the user gives no time. A percentile may require more rounds for its calls, and contended rounds require a
-reserve."""
+"""Rounds and launches if the user gives no time. A percentile may require more rounds for its calls, and contended
+rounds require a reserve."""
 
 ROUNDING = 0.01
 """Tolerance for the time of a round, as a share of it, because sums of seconds are not exact."""
@@ -334,7 +335,9 @@ def plan_paired_run(time_s: float, goal: Goal, pace: Pace, launch_s: float, n_si
         round_s = n_sides * block_wall_s(block, pace)
         for launches in range(MOST_USUAL_LAUNCHES, MIN_LAUNCHES - 1, -1):
             rounds = int((time_s / launches - launch_sides_s(launch_s, n_sides)) / round_s + ROUNDING) // 2 * 2
-            if rounds * launches >= ENOUGH_ROUNDS:
+            # Further launches leave less time for calls, of which a percentile needs enough.
+            has_calls = launches <= ENOUGH_LAUNCHES or rounds * launches >= required_rounds(goal, pace, block)
+            if rounds * launches >= ENOUGH_ROUNDS and has_calls:
                 # More rounds are useless unless a percentile needs them.
                 most = max(MOST_ROUNDS_PER_LAUNCH, 2 * math.ceil(required_rounds(goal, pace, block) / launches / 2))
                 return RunPlan(block=block, launches=launches, rounds=min(rounds, most), call_pace=pace.call_pace)
@@ -472,6 +475,8 @@ def plan_late_rounds(
         shorter = plan_run(time_s - FEWEST_LATE_ROUNDS * round_s)
         sizes += [shorter] if (shorter.launches or 0) >= min(plan.launches, MIN_LAUNCHES) else []
         sizes += [msgspec.structs.replace(plan, launches=n) for n in range(MIN_LAUNCHES, plan.launches)]
+    n_calls = max(map(required_calls, goal.figures))
+    sizes = [size for size in sizes if size is plan or expected_calls(size.n_rounds, size.block, pace) >= n_calls]
     for size in sorted(sizes, key=lambda size: size.n_rounds, reverse=True):
         left_s = min(time_s - paired_run_s(size, pace, launch_s, n_sides), most_s)
         n_fitting = int(left_s / (n_sides * block_wall_s(size.block, pace)) + ROUNDING)
@@ -494,7 +499,7 @@ def required_run_s(goal: Goal, pace: Pace, launch_s: float, n_sides: int) -> flo
     # A block under a quota is long, because it holds several periods.
     least = MIN_LAUNCHES * fewest_rounds(block) if is_long(pace) or pace.quota else MIN_ROUNDS
     n_rounds = max(least, math.ceil(required_rounds(goal, pace, block)))
-    n_launches = MIN_LAUNCHES if n_rounds < 2 * MOST_USUAL_LAUNCHES else MOST_USUAL_LAUNCHES
+    n_launches = MIN_LAUNCHES if n_rounds < 2 * ENOUGH_LAUNCHES else ENOUGH_LAUNCHES
     # Each launch has an even number of rounds, or any number of the long ones under a quota.
     step = fewest_rounds(block) if pace.quota else 2
     rounds = math.ceil(n_rounds / (step * n_launches)) * step

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
-from ortune.measure.block_plan import MOST_LAUNCHES_BY_NOISE, RunPlan, paired_run_s
+from ortune.measure.block_plan import MOST_LAUNCHES_BY_NOISE, RunPlan, block_wall_s, paired_run_s
 from ortune.measure.block_runner import BASELINE_NAME
 from ortune.measure.comparison import Comparison, Speedup, Stage
 from ortune.measure.evaluate import compute_speedup, evaluate
@@ -206,22 +206,23 @@ class RoundReports:
         self._stage = stage
         self._n_before = run.n_rounds, len(run.launches)
         self._planned_s = paired_run_s(plan, board.pace, board.plan.launch_s, len(run.sides))
+        self._late_s = plan.late_rounds * len(run.sides) * block_wall_s(plan.block, board.pace)
         self._n_done = 0
         self._done_s = 0.0
         self._launch_s = 0.0
 
     def finish_launch(self) -> None:
         """Report a launch whose rounds are all done."""
-        spent_s = self._state.now_s() - self._state.stage_start_s
+        spent_s = self._state.now_s() - self._state.stage_start_s - self._late_s
         self._launch_s = spent_s / max(len(self._run.launches) - self._n_before[1], 1)
         self.report()
 
     def report(self) -> None:
         """Report how many rounds are done, and the time left.
 
-        At first, this is the planned time, with the duration of a launch as soon as one is done. From half of the
-        rounds on, only their own times count. On a slow host, the budget ends the confirmation before all planned
-        launches.
+        At first, this is the planned time, and from half of the rounds on that of all rounds by those so far. As soon
+        as a launch is done, it is that of all launches. On a slow host, the budget ends the confirmation before all
+        planned launches.
         """
         board, now_s = self._state, self._state.now_s()
         n_done = self._run.n_rounds - self._n_before[0]
@@ -230,9 +231,12 @@ class RoundReports:
         if n_done != self._n_done:
             self._n_done, self._done_s = n_done, spent_s
         share = n_done / max(n_planned, 1)
-        weight = min(2 * share, 1.0)
-        planned_s = self._launch_s * (self._plan.launches or 0) or self._planned_s
-        total_s = (1 - weight) * planned_s + (weight * self._done_s / share if n_done else 0.0)
+        if self._launch_s > 0:
+            n_launches = max(self._plan.launches or 0, len(self._run.launches) - self._n_before[1])
+            total_s = self._late_s + n_launches * self._launch_s
+        else:
+            weight = min(2 * share, 1.0)
+            total_s = (1 - weight) * self._planned_s + (weight * self._done_s / share if n_done else 0.0)
         if self._launch_s > 0:
             n_fitting = int((find_latest_s(board, self._run) - board.stage_start_s) / self._launch_s)
             total_s = min(total_s, max(n_fitting, FEWEST_LAUNCHES) * self._launch_s)
