@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import ortune
@@ -110,5 +111,20 @@ def test_a_slow_launch_of_the_side_never_counts_as_a_fast_one() -> None:
     assert counted == [0.0] * 4
     further = limit_slow_launches(ratios, [*own[:3], True, *own[4:]], default)
     assert max(ratio for (ratio,) in further) == 0.0
-    # A slow launch that only the side has counts as one that is 1.5 times as slow.
-    assert limit_slow_launches([*ratios[:4], [-2.0]], [False] * 4 + [True], [False] * 5)[-1] == [-math.log(1.5)]
+    # A slow launch that only the side has counts as one that is at most twice as slow.
+    own, default = [False] * 4 + [True], [False] * 5
+    assert limit_slow_launches([*ratios[:4], [-2.0]], own, default)[-1] == pytest.approx([-math.log(2)])
+    assert limit_slow_launches([*ratios[:4], [-0.5]], own, default)[-1] == [-0.5]
+
+
+def test_more_launches_follow_if_slow_ones_keep_a_gain_from_being_proven(tmp_path: Path) -> None:
+    """Both sides have as many slow launches, but in few launches, one may have more of them by chance."""
+    scenario = make_scenario(slow_share=0.15, slow_default=0.15, seed=5)
+    effects = (scenario.effects[0], msgspec.structs.replace(scenario.effects[1], factor=0.85))
+    speedups = []
+    for seed in range(8):
+        record = search(tmp_path, msgspec.structs.replace(scenario, effects=effects, seed=seed), restart=True)
+        if record.evidence.speedup:
+            speedups.append(record.evidence.speedup)
+    assert any(speedup.confidence == 0.98 for speedup in speedups)
+    assert all(speedup.low < 1 / 0.85 for speedup in speedups)

@@ -12,6 +12,9 @@ from collections.abc import Sequence
 
 from ortune.measure.comparison import SLOW_LAUNCH
 
+LARGEST_SLOWDOWN = 2.0
+"""How many times as slow as usual a launch counts at most in a median."""
+
 Clusters = Sequence[Sequence[float]]
 
 
@@ -36,7 +39,7 @@ def limit_slow_launches(clusters: Clusters, own: Sequence[bool], default: Sequen
     """Return the log-ratios of the launches that count for a figure of usual calls.
 
     Slow launches of the default do not count, so that they do not speak for the side. As many slow launches of the side
-    do not count either: both sides have them. Any further ones count as launches that are 1.5 times as slow as usual.
+    do not count either: both sides have them. Any further ones count as at most twice as slow as usual.
 
     Args:
         clusters: The log-ratios of each launch, above 0 if the side is better.
@@ -50,7 +53,7 @@ def limit_slow_launches(clusters: Clusters, own: Sequence[bool], default: Sequen
     counted = [mean for place, mean in enumerate(means) if place not in left_out]
     if not counted:
         return []
-    lowest = -find_usual([-mean for mean in counted]) - math.log(SLOW_LAUNCH)
+    lowest = -find_usual([-mean for mean in counted]) - math.log(LARGEST_SLOWDOWN)
     limited = set(slow[n_of_both:])
     return [
         [value + (max(lowest - means[place], 0.0) if place in limited else 0.0) for value in cluster]

@@ -12,7 +12,7 @@ from ortune.measure.block_runner import BASELINE_NAME
 from ortune.measure.comparison import Comparison, Speedup, Stage
 from ortune.measure.evaluate import compute_speedup, evaluate
 from ortune.measure.interval import DEFAULT_CONFIDENCE
-from ortune.measure.judge import MIN_LAUNCHES, NEGLIGIBLE_GAIN, is_negligible
+from ortune.measure.judge import MIN_LAUNCHES, NEGLIGIBLE_GAIN, compare, is_negligible
 from ortune.measure.limits import kept_all
 from ortune.measure.paired_run import FEWEST_LAUNCHES, Launch, PairedRun, Side, measure_launch
 from ortune.tuning.board import Board
@@ -35,6 +35,9 @@ extension. The error probabilities add up to the usual 5 %.
 
 Source: J. L. Haybittle, "Repeated assessment of results in clinical trials of cancer treatment", British Journal of
 Radiology 44 (1971): strict interim analyses hardly weaken the final one."""
+
+SECOND_CHANCE_CONFIDENCE = 0.98
+"""Confidence of a speedup after further launches because of slow ones."""
 
 
 def confirm(board: Board, confirmation: Confirmation) -> Comparison:
@@ -103,6 +106,7 @@ class Confirmation:
         if not self._is_excluded:
             yield from self._list_counted(rest, launch_s)
         if not board.goal.limits:
+            yield from self._list_after_slow_ones(rest, launch_s)
             end_s = min(start_s + board.longest_confirmation_s, board.end_s) - launch_s
             is_open = board.is_unpromising and not excludes_gain(run.in_one_regime(), board.goal)
             if is_open and board.now_s() < end_s:
@@ -151,6 +155,30 @@ class Confirmation:
             if n_fitting < 1 or len(run.launches) >= MOST_LAUNCHES_BY_NOISE:
                 break
             yield from self._list(msgspec.structs.replace(plan, launches=min(n_missing, n_fitting)))
+
+    def _list_after_slow_ones(self, plan: RunPlan, launch_s: float) -> Iterator[Launch]:
+        """Yield more launches while there is time, if a few slow ones of the candidate keep a gain from being proven.
+
+        Whether it has more of them than the baseline shows in more launches. The claim is then made with a higher
+        confidence, because it had two chances.
+
+        Args:
+            plan: Size of a launch.
+            launch_s: Time of a launch with its rounds.
+        """
+        board, run = self._board, self._run
+        speedup = compute_speedup(run.in_one_regime(), FINALIST_POSITION, board.goal.objective)
+        is_doubtful = (
+            speedup is not None
+            and speedup.n_slow_launches > 0
+            and speedup.estimate > 1 + NEGLIGIBLE_GAIN
+            and compare(speedup, 1) == "unclear"
+        )
+        end_s, n_more = board.end_s - launch_s, MOST_LAUNCHES_BY_NOISE - len(run.launches)
+        if is_doubtful and n_more > 0 and board.now_s() < end_s:
+            self._speedup_confidence = max(self._speedup_confidence, SECOND_CHANCE_CONFIDENCE)
+            self._reports.end_s = end_s + launch_s
+            yield from self._list(msgspec.structs.replace(plan, launches=n_more), end_s)
 
     def _count_launches(self) -> int:
         """Return how many launches count."""
