@@ -49,9 +49,9 @@ class TestTuning:
     def no_test_landscapes(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         """Make it an error to read a landscape of the test sets."""
 
-        def read(path: Path) -> Landscape:
+        def read(path: Path, *, outlying: float) -> Landscape:
             assert not regret.is_for_testing(path)
-            return load_landscape(path)
+            return load_landscape(path, outlying=outlying)
 
         def refuse() -> list[Landscape]:
             raise AssertionError("a test landscape was read")
