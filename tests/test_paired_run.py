@@ -580,7 +580,7 @@ def test_the_more_launches_differ_the_more_are_planned() -> None:
 def test_late_rounds_fit_into_the_time_of_a_run(time_s: float) -> None:
     pace = Pace(gap_ns=10e6, call_ns=10e6)
     size = (Goal(), pace, 0.1, 2)
-    plan = plan_late_rounds(lambda run_s: plan_paired_run(run_s, *size), time_s, *size)
+    plan = plan_late_rounds(time_s, *size)
     assert plan.late_rounds >= 4
     assert (plan.launches or 0) >= 5
     assert paired_run_s(plan, pace, 0.1, 2) <= time_s
@@ -589,5 +589,5 @@ def test_late_rounds_fit_into_the_time_of_a_run(time_s: float) -> None:
 def test_late_rounds_take_no_calls_from_a_percentile() -> None:
     size = (Goal(objectives=("p99",)), Pace(gap_ns=10e6, call_ns=10e6), 0.1, 2)
     for time_s in (20.0, 60.0, 61.0, 62.0):
-        plan = plan_late_rounds(lambda run_s: plan_paired_run(run_s, *size), time_s, *size)
+        plan = plan_late_rounds(time_s, *size)
         assert plan.n_rounds == plan_paired_run(time_s, *size).n_rounds

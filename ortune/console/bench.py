@@ -17,8 +17,7 @@ from ortune.console.warnings import (
     warn_differing_ratio,
     warn_few_calls,
     warn_late_calls,
-    warn_of_regimes,
-    warn_one_at_a_time,
+    warn_of_rounds,
     warn_opposed_figures,
     warn_overload,
     warn_sessions,
@@ -153,8 +152,6 @@ def find_warnings(comparison: BenchResult) -> list[str]:
             warnings.append(warn_overload(row.name, capacity_per_s(row.summary, load), load.rate_per_s))
     for row in comparison.rows[1:]:
         warnings += [f"{row.name}: {text}" for text in find_row_warnings(comparison, row)]
-        if row.speedup and row.speedup.n_slow_launches and FIGURES[comparison.objective].is_speed:
-            warnings.append(f"{row.name}: {row.speedup.slow_launches}.")
     logs = [row.session.log for row in comparison.rows if row.session]
     return [*warnings, *warn_sessions(collect_warnings(logs), len(logs))]
 
@@ -163,9 +160,7 @@ def find_noise_warnings(comparison: BenchResult) -> list[str]:
     """Return what to know about the state of the host during the measurements."""
     noise, workload = comparison.noise, comparison.workload
     warnings = [warn_busy_host()] if noise.regime == "contended" else []
-    warnings += warn_of_regimes(noise, counts_all_calls=workload.counts_all_calls)
-    if noise.one_at_a_time and not workload.sustained:
-        warnings.append(warn_one_at_a_time(workload.program))
+    warnings += warn_of_rounds(noise, workload)
     if noise.two_speeds:
         warnings.append(warn_two_speeds(noise.two_speeds))
     if noise.frequencies and not workload.sustained:
@@ -184,7 +179,11 @@ def find_row_warnings(comparison: BenchResult, row: Row) -> list[str]:
         elif row.speedup:
             own = speeds if speeds and speeds.side in {baseline.name, row.name} else None
             found += warn_differing_ratio(baseline.summary, row.summary, comparison.objective, row.speedup, own)
-    return [*found, f"{row.few_calls}."] if row.few_calls else found
+    if row.few_calls:
+        found.append(f"{row.few_calls}.")
+    if row.speedup and row.speedup.n_slow_launches and FIGURES[comparison.objective].is_speed:
+        found.append(f"{row.speedup.slow_launches}.")
+    return found
 
 
 def list_columns(comparison: BenchResult) -> dict[str, Callable[[Summary], str]]:

@@ -16,7 +16,7 @@ from ortune.console.explain import explain_gates, show_explanations
 from ortune.console.header import add_goal, add_inputs, add_load, show_guesses, show_variables
 from ortune.console.spinner import LiveSteps
 from ortune.console.tuned import add_program, show_tuned_warnings
-from ortune.console.warnings import warn_of_regimes, warn_one_at_a_time
+from ortune.console.warnings import warn_of_rounds
 from ortune.console.widgets import (
     LIMIT_STATES,
     WORST_P99,
@@ -182,10 +182,8 @@ class GateDisplay:
             self._console.print(Text(line, "dim"))
         for check in result.limits:
             self._console.print(Text.assemble(("limit ", "dim"), check.limit, "  ", LIMIT_STATES[check.kept]))
-        for warning in warn_of_regimes(result.noise, counts_all_calls=result.workload.counts_all_calls):
+        for warning in warn_of_rounds(result.noise, result.workload):
             show_warning(self._console, warning)
-        if result.noise.one_at_a_time:
-            show_warning(self._console, warn_one_at_a_time(result.workload.program))
         decision = (result.decision, f"bold {STYLES[result.decision]}")
         self._console.print(Text.assemble(decision, f"  {result.reason}"))
         if self._explain:

@@ -27,8 +27,7 @@ from ortune.console.warnings import (
     warn_jumps,
     warn_late_calls,
     warn_not_compared,
-    warn_of_regimes,
-    warn_one_at_a_time,
+    warn_of_rounds,
     warn_opposed_figures,
     warn_other_nodes,
     warn_pinned,
@@ -342,9 +341,7 @@ def find_noise_warnings(record: Record) -> list[str]:
     elif noise.n_contended > NOTABLE_SHARE * noise.n_blocks:
         confirmed = bool(evidence.winner or evidence.front)
         warnings.append(warn_contended_blocks(noise.n_contended, noise.n_blocks, confirmed=confirmed))
-    warnings += warn_of_regimes(noise, counts_all_calls=workload.counts_all_calls)
-    if noise.one_at_a_time and not workload.sustained:
-        warnings.append(warn_one_at_a_time(workload.program))
+    warnings += warn_of_rounds(noise, workload)
     if noise.n_jumps:
         warnings.append(warn_jumps(noise.n_jumps))
     if noise.n_relaunched:

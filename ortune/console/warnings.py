@@ -17,7 +17,7 @@ from ortune.record.trials import Trial
 from ortune.worker import Failure
 from ortune.worker.installed import RuntimePackage
 from ortune.worker.session_log import SessionWarning
-from ortune.workload import FIGURES
+from ortune.workload import FIGURES, Workload
 from ortune.workload.program import ProgramRun
 
 NOTABLE_SHARE = 0.1
@@ -244,15 +244,15 @@ def warn_contended_blocks(n_contended: int, n_blocks: int, *, confirmed: bool) -
     return f"Other processes used the CPUs during {n_contended} of {n_blocks} blocks.{effect}"
 
 
-def warn_of_regimes(noise: Noise, *, counts_all_calls: bool) -> list[str]:
-    """Warn of rounds that do not count, and of a config that was chosen while the host was busy, or only then not.
+def warn_of_rounds(noise: Noise, workload: Workload) -> list[str]:
+    """Warn of rounds that do not count, of a choice in another regime, and of sides that were measured in turn.
 
     Args:
-        noise: CPU use by other processes.
-        counts_all_calls: Whether calls matter also while other processes use the CPUs.
+        noise: CPU use by other processes, and how rounds were measured.
+        workload: What was measured.
     """
     warnings = []
-    if noise.n_left_out and counts_all_calls:
+    if noise.n_left_out and workload.counts_all_calls:
         rounds = "One round does" if noise.n_left_out == 1 else f"{noise.n_left_out} rounds do"
         warnings.append(f"{rounds} not count in the ratios, because of CPU use by other processes.")
     if noise.chosen_in:
@@ -261,6 +261,8 @@ def warn_of_regimes(noise: Noise, *, counts_all_calls: bool) -> list[str]:
             f"The config was chosen while other processes {chosen} the CPUs, and confirmed while they {confirmed}. "
             "Another one may be better: search again on a quieter host."
         )
+    if noise.one_at_a_time and not workload.sustained:
+        warnings.append(warn_one_at_a_time(workload.program))
     return warnings
 
 

@@ -22,7 +22,8 @@ from ortune.measure.figures import is_total
 from ortune.measure.interval import Interval
 from ortune.measure.judge import DECISIONS, Decision, compare, find_deciding
 from ortune.measure.quantiles import include_all_calls
-from ortune.measure.stats import TRIM, bound_mean, t_interval, t_p_value, trimmed_mean
+from ortune.measure.slow_launches import SLOWEST_LAUNCH
+from ortune.measure.stats import TRIM, Clusters, bound_mean, t_interval, t_p_value, trimmed_mean
 from ortune.workload import Objective
 
 GATE_CONFIDENCE = 0.99
@@ -37,10 +38,9 @@ two speeds, they cover somewhat less than Student's intervals of normal values d
 CHECKS = (7, 9, 12, 16, 24, 36, 54, 80)
 """Numbers of launches after which the rule is checked. If the last one does not decide the gate, it is inconclusive."""
 
-SLOWEST_LAUNCH = 2.0
 BOUND_CONFIDENCE = 0.99
-"""How many times as slow as usual a launch of head may be that did not occur, and the confidence of the bound that
-follows. If one launch in 20 is twice as slow, a mean is 3.5 % worse, and fewer than 1 % of such gates pass; see
+"""Confidence of the bound with launches of head that did not occur, and are as slow as any may be. If one launch in 20
+is twice as slow, a mean is 3.5 % worse, and fewer than 1 % of such gates pass; see
 `python -m benchmarks.gate_errors --slow-launches`."""
 
 LAST_CHECK_LAUNCHES = 5
@@ -59,9 +59,6 @@ SAME = 0.5
 the measurement on this host is biased and decides nothing."""
 
 Claim = TypeVar("Claim")
-
-Clusters = Sequence[Sequence[float]]
-"""Log-ratios of costs, head to base: a sequence for each launch."""
 
 OverAll = Callable[[float], Interval]
 """Returns the interval of the log-ratio over all calls together, given its confidence."""

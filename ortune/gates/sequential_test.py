@@ -163,6 +163,7 @@ def evaluate_interim(
             budget_s=budget_s,
         )
     check = min(n_checks, len(CHECKS) - 1)
+    is_due = is_check_due(counting, test, check, is_last=is_last)
     few = [name for name in test.allowed if not has_enough_calls(counting, HEAD, name)]
     findings = [
         judge_objective(
@@ -172,7 +173,7 @@ def evaluate_interim(
             check=check,
             n_claims=test.n_claims,
             over_all=partial(compare_percentiles, counting, HEADS, BASES, name) if is_pooled(name) else None,
-            of_head=compute_launches_of_head(counting, name)[1] if is_total(name) else (),
+            of_head=compute_launches_of_head(counting, name)[1] if is_due and is_total(name) else (),
         )
         for name, allowed in test.allowed.items()
     ]
@@ -185,7 +186,6 @@ def evaluate_interim(
     ]
     strict = 1 - 2 * check_alpha(check) / test.n_claims
     base, head = (compute_utilization(counting, position, strict) for position in (BASE, HEAD))
-    is_due = is_check_due(counting, test, check, is_last=is_last)
     interim = InterimResult(
         # Between checks, and with too few calls, nothing is decided. The blocks then support only a lower percentile.
         findings=tuple(

@@ -9,7 +9,7 @@ import msgspec
 
 from ortune.errors import UsageError
 from ortune.host import Cpus, HostClass, Topology
-from ortune.measure.block_plan import plan_late_rounds, plan_paired_run, required_run_s
+from ortune.measure.block_plan import plan_late_rounds, required_run_s
 from ortune.measure.comparison import Comparison
 from ortune.measure.evaluate import evaluate
 from ortune.measure.open import ComparisonSetup, OpenComparison, fit_objective, open_comparison
@@ -113,9 +113,13 @@ def compare(
     time_s = budget_s or max(USUAL_BENCH_BUDGET_S, needed_s)
     spent_s = runner.now_s() - opened.start_s
     left_s = time_s - spent_s if budget_s else time_s
-    size = (goal, calibration.pace, calibration.launch_s, len(sides))
     plan = plan_late_rounds(
-        lambda run_s: plan_paired_run(run_s, *size), left_s, *size, one_at_a_time=runner.one_at_a_time
+        left_s,
+        goal,
+        calibration.pace,
+        calibration.launch_s,
+        len(sides),
+        one_at_a_time=runner.one_at_a_time,
     )
     if (plan.launches or 0) < MIN_BENCH_LAUNCHES:
         # Add a tenth, because the next calibration may measure a slower model.

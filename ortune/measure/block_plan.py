@@ -439,7 +439,6 @@ def paired_run_s(plan: RunPlan, pace: Pace, launch_s: float, n_sides: int) -> fl
 
 
 def plan_late_rounds(
-    plan_run: Callable[[float], RunPlan],
     time_s: float,
     goal: Goal,
     pace: Pace,
@@ -447,6 +446,7 @@ def plan_late_rounds(
     n_sides: int,
     *,
     one_at_a_time: bool = False,
+    plan_run: Callable[[float], RunPlan] | None = None,
 ) -> RunPlan:
     """Return the plan of a run with late rounds of its first launch, if there is time for them.
 
@@ -455,14 +455,16 @@ def plan_late_rounds(
     objectives, for sides that are measured one after the other, and for programs that end.
 
     Args:
-        plan_run: Returns the plan of a run without late rounds, given its duration in seconds.
         time_s: Duration of the run with them.
         goal: What is measured.
         pace: How fast calls follow each other.
         launch_s: Duration of a launch.
         n_sides: Number of sides.
         one_at_a_time: Whether sides are measured one after the other.
+        plan_run: Returns the plan of a run without late rounds, given its duration in seconds; `plan_paired_run` by
+            default.
     """
+    plan_run = plan_run or (lambda run_s: plan_paired_run(run_s, goal, pace, launch_s, n_sides))
     plan = plan_run(time_s)
     if one_at_a_time or len(goal.objectives) > 1 or not is_of_calls(goal.objective):
         return plan

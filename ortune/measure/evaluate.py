@@ -114,15 +114,15 @@ def evaluate_side(run: PairedRun, position: int, goal: Goal, confidence: float, 
         summary=summarize(run, position, goal.figures),
         speedup=include_late_calls(speedup, late) if speedup and late else speedup,
         limits=tuple(check_limit(run, position, limit, limit_confidence) for limit in goal.limits),
-        few_calls=None if position == BASELINE_POSITION else find_few_calls(run, position, goal.objective, confidence),
+        few_calls=None if is_baseline else find_few_calls(run, position, goal.objective, confidence),
         late_calls=late,
         session=run.loaded[position][-1],
         latencies=describe_latencies(run.blocks(position)),
         pairs=()
-        if position == BASELINE_POSITION
+        if is_baseline
         else tuple(
             tuple(round(math.exp(ratio), 5) for ratio in cluster)
-            for cluster in compute_log_ratios(run, position, goal.objective, BASELINE_POSITION)
+            for cluster in find_log_ratios(*compute_log_costs(run, position, goal.objective, BASELINE_POSITION))
         ),
         places=sum_places(block.places for block in run.blocks(position)),
     )
@@ -159,11 +159,9 @@ def compute_speedup(
     launches = run.rounds_of(position, base)
     if len(launches) < FEWEST_LAUNCHES:
         return None
-    clusters = compute_log_ratios(run, position, name, base)
-    default, own = (
-        [statistics.fmean(map(math.log, compute_costs(rounds, side, name))) for rounds in launches]
-        for side in (base, position)
-    )
+    costs = compute_log_costs(run, position, name, base)
+    clusters = find_log_ratios(*costs)
+    default, own = ([statistics.fmean(launch) for launch in side] for side in costs)
     is_typical = FIGURES[name].percentile == 50
     trim = TYPICAL_TRIM if is_typical else TRIM
     ratios = [trimmed_mean(cluster, trim) for cluster in clusters]
@@ -195,13 +193,21 @@ def compute_speedup(
     )
 
 
-def compute_log_ratios(run: PairedRun, position: int, name: Objective, base: int) -> list[list[float]]:
-    """Return the logarithms of how many times better one side is than another: for each launch, those of its pairs."""
-    clusters = []
-    for rounds in run.rounds_of(position, base):
-        costs = [compute_costs(rounds, side, name) for side in (base, position)]
-        clusters.append([math.log(default / candidate) for default, candidate in zip(*costs, strict=True)])
-    return clusters
+def compute_log_costs(
+    run: PairedRun, position: int, name: Objective, base: int
+) -> tuple[list[list[float]], list[list[float]]]:
+    """Return the logarithms of the costs of another side and of one side: for each launch, those of its pairs."""
+    launches = run.rounds_of(position, base)
+    others, own = (
+        [[math.log(cost) for cost in compute_costs(rounds, side, name)] for rounds in launches]
+        for side in (base, position)
+    )
+    return others, own
+
+
+def find_log_ratios(others: Sequence[Sequence[float]], own: Sequence[Sequence[float]]) -> list[list[float]]:
+    """Return the logarithms of how many times better one side is than another, given those of their costs."""
+    return [[other - cost for other, cost in zip(*launch, strict=True)] for launch in zip(others, own, strict=True)]
 
 
 def compare_percentiles(

@@ -215,7 +215,10 @@ class PairedRun:
         """
         rounds: list[Round] = []
         self.launches.append(rounds)
-        n_planned = plan.rounds + (plan.late_rounds if number == 0 else 0)
+        n_planned = plan.rounds
+        if number == 0:
+            n_planned += plan.late_rounds
+            self.followed = rounds
         loads = {position: self.load_of(position) for position in range(len(self.sides))}
         step = 0
         positions: list[int] = []
@@ -241,8 +244,6 @@ class PairedRun:
             is_out_of_step = any(has_begun_again(live, plan, step) for live in lives.values())
             if not is_out_of_step:
                 (rounds if step < plan.rounds else self.late).append(measured)
-                if n_planned > plan.rounds:
-                    self.followed = rounds
                 latest_s = next_round_s
             if last := measured.blocks.get(BASELINE_POSITION):
                 gap_ns = plan.find_gap_ns(block, last)

@@ -11,11 +11,10 @@ import statistics
 from collections.abc import Sequence
 
 from ortune.measure.comparison import SLOW_LAUNCH
+from ortune.measure.stats import Clusters
 
-LARGEST_SLOWDOWN = 2.0
-"""How many times as slow as usual a launch counts at most in a median."""
-
-Clusters = Sequence[Sequence[float]]
+SLOWEST_LAUNCH = 2.0
+"""How many times as slow as usual a launch counts at most in a median, and one may be that is too rare to occur."""
 
 
 def find_usual(log_costs: Sequence[float]) -> float:
@@ -53,7 +52,7 @@ def limit_slow_launches(clusters: Clusters, own: Sequence[bool], default: Sequen
     counted = [mean for place, mean in enumerate(means) if place not in left_out]
     if not counted:
         return []
-    lowest = -find_usual([-mean for mean in counted]) - math.log(LARGEST_SLOWDOWN)
+    lowest = -find_usual([-mean for mean in counted]) - math.log(SLOWEST_LAUNCH)
     limited = set(slow[n_of_both:])
     return [
         [value + (max(lowest - means[place], 0.0) if place in limited else 0.0) for value in cluster]

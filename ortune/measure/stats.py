@@ -17,6 +17,9 @@ from ortune.measure.interval import DEFAULT_CONFIDENCE, Interval
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
+Clusters = Sequence[Sequence[float]]
+"""Values by launch. Those of one launch are not independent."""
+
 TRIM = 0.1
 """Share of the values that a trimmed mean drops at each end."""
 

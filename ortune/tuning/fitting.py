@@ -11,7 +11,7 @@ import math
 import msgspec
 from scipy.special import ndtri
 
-from ortune.measure.block_plan import plan_late_rounds, plan_paired_run, shortest_run_s
+from ortune.measure.block_plan import plan_late_rounds, shortest_run_s
 from ortune.measure.comparison import Comparison, Speedup
 from ortune.measure.evaluate import compute_speedup, evaluate
 from ortune.measure.interval import format_speedup
@@ -75,10 +75,7 @@ def compare_fitting(board: Board, result: CandidateResult) -> PairedRun | None:
     """
     goal, plan, time_s = board.goal, board.plan, find_fitting_s(board)
     run = make_run(board, [result])
-    known = (goal, board.pace, plan.launch_s, 2)
-    size = plan_late_rounds(
-        lambda run_s: plan_paired_run(run_s, *known), time_s, *known, one_at_a_time=plan.one_at_a_time
-    )
+    size = plan_late_rounds(time_s, goal, board.pace, plan.launch_s, 2, one_at_a_time=plan.one_at_a_time)
     reports = RoundReports(board, run, size, result, stage="fitting")
 
     def is_done(run: PairedRun) -> bool:

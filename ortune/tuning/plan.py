@@ -152,10 +152,7 @@ def split_budget(
     if block.give_up_ns is None:
         give_up_ns = max(block.duration_ns, int(GIVE_UP_FACTOR * pace.call_ns))
         block = msgspec.structs.replace(block, give_up_ns=give_up_ns)
-    size = (goal, pace, launch_s, n_sides)
-    confirmation = plan_late_rounds(
-        lambda time_s: plan_paired_run(time_s, *size), confirmation_s, *size, one_at_a_time=one_at_a_time
-    )
+    confirmation = plan_late_rounds(confirmation_s, goal, pace, launch_s, n_sides, one_at_a_time=one_at_a_time)
     # If the first batch takes the time of racing, too, there is no racing.
     warm_up_s = expect_warm_up_ns(pace, SHORTEST_WARM_UP_NS) / 1e9
     least = 1 if one_at_a_time else fewest_rounds(block)
@@ -298,7 +295,7 @@ def with_confirmation(
                 return narrowest
         return plan_paired_run(run_s, *size)
 
-    confirmation = plan_late_rounds(plan_run, time_s, *size, one_at_a_time=plan.one_at_a_time)
+    confirmation = plan_late_rounds(time_s, *size, one_at_a_time=plan.one_at_a_time, plan_run=plan_run)
     n_calls = expected_calls(confirmation.n_rounds, confirmation.block, pace)
     return msgspec.structs.replace(plan, confirmation_s=time_s, confirmation=confirmation, confirmation_calls=n_calls)
 

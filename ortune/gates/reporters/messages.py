@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ortune.gates.decision import SLOWEST_LAUNCH, count_needed_launches
+from ortune.gates.decision import count_needed_launches
 from ortune.gates.results import LARGEST_ALLOWED_SLOWDOWN, Finding, GateResult
 from ortune.knobs import describe
 from ortune.measure.interval import Interval
+from ortune.measure.slow_launches import SLOWEST_LAUNCH
 from ortune.numbers import NO_UPPER_BOUND, format_digits, is_unbounded
 from ortune.workload import FIGURES, is_figure
 
