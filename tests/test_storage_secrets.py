@@ -105,6 +105,7 @@ def fleet(postgres_database: Database, record: Record, tmp_path: Path) -> Databa
     return postgres_database
 
 
+@pytest.mark.timeout(600)  # all attempts
 @pytest.mark.parametrize("is_lost", [False, True], ids=["kept", "lost"])
 def test_a_search_shows_the_password_nowhere(postgres: DatabaseServer, tmp_path: Path, *, is_lost: bool) -> None:
     for number in range(ATTEMPTS):

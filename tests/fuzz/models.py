@@ -170,6 +170,9 @@ def warm_up() -> None:
 MOST_ANSWERS = 500
 """Number of models after which a child is replaced, so that memory that one of them broke affects few others."""
 
+CRASHES = (signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV)
+"""The signals that end a child that crashes."""
+
 FAULT = b"\0"
 """What a child sends instead of a reply if it raises an exception, which none of them should."""
 
@@ -207,6 +210,8 @@ class ForkedReader:
         if self._pid == 0:
             self._here.close()
             faulthandler.disable()
+            for number in CRASHES:  # libFuzzer, which handles them, would write a file, and exit
+                signal.signal(number, signal.SIG_DFL)
             signal.setitimer(signal.ITIMER_REAL, 0)
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             try:

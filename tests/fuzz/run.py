@@ -164,7 +164,14 @@ def run_atheris(name: str, count: int, seed: int, findings: Findings) -> None:
     folder = tempfile.mkdtemp(prefix="ortune-fuzz-")
     for position, each in enumerate(target.seeds()):
         Path(folder, str(position)).write_bytes(each)
-    options = [f"-runs={count}", f"-seed={seed or 1}", "-max_len=65536", "-rss_limit_mb=1024", "-verbosity=0"]
+    options = [
+        f"-runs={count}",
+        f"-seed={seed or 1}",
+        "-max_len=65536",
+        "-rss_limit_mb=1024",
+        "-verbosity=0",
+        f"-artifact_prefix={folder}/",
+    ]
     atheris.Setup([sys.argv[0], *options, folder], test, custom_mutator=mutate)
     atheris.Fuzz()
 
