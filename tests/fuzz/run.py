@@ -147,13 +147,13 @@ def run_atheris(name: str, count: int, seed: int, findings: Findings) -> None:
     def test(data: bytes) -> None:
         number = next(numbers)
         findings.execute(target, data, f"atheris-{seed}-{number}")
-        if number == count - 1:  # atheris ends the process without handlers
+        if number == count - 1:
             show(name, count, findings, start)
             sys.stdout.flush()
             remove_folders()
             shutil.rmtree(folder)
-            if findings.counts:
-                os._exit(1)
+            # libFuzzer would go on, and read the folder again that is gone.
+            os._exit(1 if findings.counts else 0)
 
     def mutate(data: bytes, most_bytes: int, own_seed: int) -> bytes:
         random = Random(own_seed)
