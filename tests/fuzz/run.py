@@ -83,14 +83,14 @@ class Findings:
     def execute(self, target: Target, data: bytes, name: str) -> None:
         """Run a target on an input, and keep what goes wrong."""
         start = time.perf_counter()
-        signal.setitimer(signal.ITIMER_REAL, SLOWEST_S)
         try:
-            target.run(data)
+            signal.setitimer(signal.ITIMER_REAL, SLOWEST_S)
+            try:
+                target.run(data)
+            finally:  # the alarm may come just before it is switched off
+                signal.setitimer(signal.ITIMER_REAL, 0)
         except (Exception, Hang) as error:  # noqa: BLE001  (that is what is looked for)
-            signal.setitimer(signal.ITIMER_REAL, 0)
             self._keep(error, data, name)
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
         if (elapsed := time.perf_counter() - start) > self.slowest_s:
             self.slowest_s, self.slowest = elapsed, name
 
