@@ -86,7 +86,7 @@ class Searches:
 
     def prepare(self, **options: Any) -> PreparedProgram:
         """Return a search that is ready to run."""
-        values = {"command": COMMAND, "output": self.output, "budget": "20s", **options}
+        values = {"command": COMMAND, "output": self.output, "budget": "40s", **options}
         return prepare_program(make_request(ProgramSearchRequest, values, "python"))
 
     def run(self, interrupt_at: int | None = None, **options: Any) -> ProgramResult:
@@ -191,7 +191,7 @@ class TestRefusal:
             ({"command": (sys.executable, "-P", *COMMAND[1:])}, "command: "),
             ({"only": ("intra_op_num_threads",)}, "space: "),
             ({"fix": {"session.intra_op.allow_spinning": "0"}}, "base: "),
-            ({"budget": "21s"}, "budget: 20.0 then, 21.0 now"),
+            ({"budget": "41s"}, "budget: 40.0 then, 41.0 now"),
             ({"trials": 3}, "trials: null then, 3 now"),
             ({"seed": 3}, "seed: 0 then, 3 now"),
             ({"objective": "cpu"}, "objectives: "),
