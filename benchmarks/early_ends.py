@@ -44,7 +44,7 @@ DIFFERENCE = 0.02
 ENDS = {
     "screening": ("ortune.tuning.screening.Screening.explain_end", ""),
     "racing": ("ortune.tuning.racing.is_hopeless", False),
-    "confirmation": ("ortune.tuning.confirmation.excludes_gain", False),
+    "confirmation": ("ortune.tuning.confirmation.is_answered", False),
 }
 """The functions that end a stage, and what they return if it goes on."""
 

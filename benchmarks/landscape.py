@@ -263,6 +263,8 @@ class Landscape(msgspec.Struct, frozen=True, kw_only=True):
         launch_s: Time that each additional worker adds to a launch.
         start_s: Fixed time of a launch.
         quota: Whether there is a CPU quota.
+        speeds: How the speed of the host varies, for all candidates together: processes with a standard deviation in
+            log-cost, and the time in seconds after which little of a deviation is left.
     """
 
     name: str
@@ -282,6 +284,7 @@ class Landscape(msgspec.Struct, frozen=True, kw_only=True):
     launch_s: float
     start_s: float
     quota: bool = False
+    speeds: tuple[tuple[float, float], ...] = ()
 
     @property
     def has_queue(self) -> bool:

@@ -57,6 +57,9 @@ class ReplayExecutor:
         self._busy = bool(self.rng.random() < landscape.contended_share)
         self._state_ends_s = self._draw_spell_s()
         self._drift_from_s = float(self.rng.random()) * len(landscape.drift) * landscape.drift_step_s
+        self._speed_rng = np.random.default_rng([seed, 1])
+        self._deviations = [sigma * float(self._speed_rng.standard_normal()) for sigma, _ in landscape.speeds]
+        self._speed_at_s = 0.0
 
     def now_s(self) -> float:
         """Return the simulated time in seconds."""
@@ -100,6 +103,18 @@ class ReplayExecutor:
         # Forward, then backward, so that there is no jump that was not recorded.
         position = int((self._drift_from_s + self._time_s) / self.landscape.drift_step_s) % (2 * len(series))
         return float(series[min(position, 2 * len(series) - 1 - position)])
+
+    def find_speed(self) -> float:
+        """Return by how much the host is slower now than usual, for all candidates, in log-cost.
+
+        Nearby times have nearby speeds: these are Ornstein-Uhlenbeck processes.
+        """
+        elapsed_s, self._speed_at_s = self._time_s - self._speed_at_s, self._time_s
+        for place, (sigma, tau_s) in enumerate(self.landscape.speeds):
+            left = math.exp(-elapsed_s / tau_s)
+            new = sigma * math.sqrt(1 - left**2) * float(self._speed_rng.standard_normal())
+            self._deviations[place] = left * self._deviations[place] + new
+        return sum(self._deviations)
 
     def _draw_spell_s(self) -> float:
         share = self.landscape.contended_share
@@ -147,7 +162,7 @@ class ReplayLive:
         pool = landscape.contended if busy else landscape.quiet
         assert pool is not None, "a landscape without contended blocks is never busy"
         row = pool.draw(self._number, executor.rng)
-        cost = math.exp(self._level + executor.drift() + pool.residuals[row])
+        cost = math.exp(self._level + executor.drift() + executor.find_speed() + pool.residuals[row])
         samples_ns, gap_ns = self._calls(cost, pool.profiles[row])
         n_calls = max(plan.duration_ns / gap_ns, plan.min_calls * plan.load.clients)
         wall_ns = int(n_calls * gap_ns)

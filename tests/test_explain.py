@@ -96,6 +96,10 @@ class TestSentence:
         evidence = msgspec.structs.replace(limited.evidence, verdict="default_is_best")
         assert "no other settings within the limits" in summarize(msgspec.structs.replace(limited, evidence=evidence))
         assert "none of the settings that were tried is proven to be better" in summarize(make("nothing_found"))
+        bounded = make("nothing_found")
+        evidence = msgspec.structs.replace(bounded.evidence, most_gain=0.0233)
+        text = summarize(msgspec.structs.replace(bounded, evidence=evidence))
+        assert text == "Keep the default settings: none of the settings that were tried gains more than 2.4%."
         assert "No settings were found" in summarize(make("infeasible"))
         assert "no settings were found" in summarize(make("overload"))
 

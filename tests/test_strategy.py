@@ -53,7 +53,7 @@ from ortune.tuning.hints import (
     remember,
 )
 from ortune.tuning.job import SearchSettings, run_search
-from ortune.tuning.noise import RoundNoise, split_variance, sum_squares
+from ortune.tuning.noise import RoundNoise, split_variance
 from ortune.tuning.outcome import Outcome
 from ortune.tuning.outliers import limit_rounds
 from ortune.tuning.plan import SCREENING_BATCH
@@ -520,10 +520,24 @@ class TestNoise:
         """The squares of a launch are those of its rounds around their mean; with several objectives, the noisiest."""
         result = CandidateResult(small_space().candidates[1], 1, Goal())
         result.scores += [make_score(0.1, 1), make_score(0.3, 1), make_score(0.2, 2)]
-        assert sum_squares(result, 1)[0] == pytest.approx(0.02)
-        assert sum_squares(result, 1)[1] == 1
-        assert sum_squares(result, 2) == (0.0, 0)
-        assert sum_squares(result, 3) == (0.0, 0)
+        noise = RoundNoise()
+        noise.update([result])
+        assert noise.squares[1][0] == pytest.approx(0.02)
+        assert noise.squares[1][1] == 1
+        assert noise.squares[2] == (0.0, 0)
+
+    @pytest.mark.parametrize("factor", [1, 100])
+    def test_a_block_that_stalled_does_not_count_in_full(self, factor: float) -> None:
+        """The median of the rounds does not depend on it, and its error hardly does."""
+        rng = np.random.default_rng(3)
+        noise = RoundNoise()
+        results = [CandidateResult(candidate, n, Goal()) for n, candidate in enumerate(small_space().candidates[:9])]
+        for result in results[1:]:
+            ratios = rng.normal(0, 0.02, 6)
+            ratios[0] *= factor
+            result.scores += [make_score(float(ratio), 1) for ratio in ratios]
+        noise.update(results[1:])
+        assert 0.015 < math.sqrt(noise.variance) < 0.06
 
     @pytest.mark.parametrize(("of_baseline", "share"), [(0.5, 0.98), (0.05, 0.5), (0.0, 0)])
     def test_the_share_of_the_baseline_is_estimated(self, of_baseline: float, share: float) -> None:
@@ -543,8 +557,8 @@ class TestNoise:
     def test_one_candidate_alone_shows_nothing_of_the_baseline(self) -> None:
         result = CandidateResult(small_space().candidates[1], 1, Goal())
         result.scores += [make_score(0.1, 1), make_score(0.3, 1)]
-        assert split_variance([result], 1) is None
-        assert split_variance([], 1) is None
+        assert split_variance([[score.log_ratios for score in result.scores]]) is None
+        assert split_variance([]) is None
 
     def test_how_much_the_baseline_differs_between_launches(self) -> None:
         results = Results(Goal())
@@ -641,14 +655,14 @@ class TestRacing:
         landscape = additive_landscape(small_space(), gain=gain, noise=0.005)
         outcome = search(landscape, budget_s=200)
         confirmed = [trial.config for trial in outcome.trials if trial.stage == "confirmation"]
-        assert wrong[0] in confirmed
         if gain:
+            assert wrong[0] in confirmed
             assert len(confirmed) == 2
             assert outcome.evidence.verdict == "faster"
             assert outcome.config not in wrong
             assert outcome.evidence.speedup and outcome.evidence.speedup.confidence == 0.99
         else:
-            assert confirmed == wrong
+            assert len(confirmed) == 1  # some of its settings may have been dropped
             assert outcome.evidence.verdict != "faster"
 
     def test_a_race_without_a_relevant_gain_is_hopeless(self) -> None:

@@ -12,6 +12,7 @@ from ortune.knobs import DEFAULT
 from ortune.measure import judge as rules
 from ortune.measure import limits
 from ortune.measure.comparison import Comparison, FewCalls, LimitCheck, Noise, Row
+from ortune.tuning.confirmation import predict_proof
 from ortune.tuning.verdict import (
     LAST_CONFIRMED_ONE,
     TimeSpent,
@@ -23,6 +24,8 @@ from ortune.tuning.verdict import (
 from ortune.workload import make_goal, make_load, parse_limit
 
 Kept = Literal["yes", "no", "unsure"]
+
+UNCLEAR_REASON = "the confidence interval includes both no gain and a relevant gain"
 
 FASTER, SAME, UNCLEAR = (1.1, 1.2, 1.3), (0.99, 1.0, 1.01), (0.95, 1.05, 1.15)
 
@@ -71,6 +74,7 @@ def judge(
     spent: TimeSpent | None = None,
     rate_per_s: float = 100.0,
     n_launches: int = 6,
+    contended: bool = False,
     **names: str,
 ) -> tuple[Verdict, str]:
     low, estimate, high = interval
@@ -83,7 +87,7 @@ def judge(
             make_row("candidate", one_thread, kept, utilization, speedup=speedup, few_calls=few_calls, values=check),
         ),
         calls_needed=1522,
-        noise=Noise(n_blocks=1, n_contended=0, n_repeated=0, regime="quiet"),
+        noise=Noise(n_blocks=1, n_contended=0, n_repeated=0, regime="contended" if contended else "quiet"),
     )
     goal = make_goal(make_load(rate_per_s=rate_per_s), limits=(parse_limit("p99<1ms"),))
     return judge_confirmation(goal, comparison, others_left=others_left, spent=spent, **names)
@@ -196,6 +200,55 @@ def test_a_gain_is_ruled_out_only_for_the_candidates_that_were_tried(low: float,
     verdict, reason = judge_untried(4, 340, None, ruled_out=reason)
     assert verdict == "nothing_found"
     assert reason == f"4 of 340 candidates were tried: {ruled_out}; nothing is known of the other 336"
+
+
+@pytest.mark.parametrize(
+    ("interval", "verdict", "reason"),
+    [
+        ((0.990, 1.006, 1.022), "default_is_best", "the confirmed one gains at most 2.2%, if anything"),
+        ((0.999, 1.024, 1.049), "default_is_best", "the confirmed one gains at most 4.9%, if anything"),
+        ((0.93, 1.01, 1.09), "nothing_found", "the confirmed one gains at most 9.0%, if anything"),
+        ((0.99, 1.03, 1.07), "inconclusive", UNCLEAR_REASON),
+        ((0.88, 1.0, 1.12), "inconclusive", UNCLEAR_REASON),
+    ],
+)
+def test_an_interval_that_contains_1_is_an_answer_if_it_bounds_the_gain(
+    interval: tuple[float, float, float], verdict: Verdict, reason: str
+) -> None:
+    low, estimate, high = interval
+    speedup = Speedup(low=low, estimate=estimate, high=high, confidence=0.95, n_pairs=60, n_launches=6)
+    assert judge_interval(speedup) == (verdict, reason)
+
+
+@pytest.mark.parametrize(
+    ("interval", "contended", "advice"),
+    [
+        # A gain of 0.0392 whose interval begins 0.0493 below it takes 1.58 times as long.
+        ((0.99, 1.04, 1.1), False, "the host is noisy for this budget: use a budget of 70 s, or a quieter host"),
+        # The interval must end 0.0953 above 0, where it ends now at 0.2624.
+        ((0.77, 1.0, 1.3), True, "other programs used the CPUs: use a budget of 210 s, or a quieter host"),
+        ((0.5, 1.0, 2.0), False, "the host is noisy for this budget: use a quieter host"),
+    ],
+)
+def test_an_interval_that_decides_nothing_says_why_and_what_to_do(
+    interval: tuple[float, float, float], contended: bool, advice: str
+) -> None:
+    spent = TimeSpent(budget_s=60, confirmation_s=20)
+    assert judge(interval, spent=spent, contended=contended) == ("inconclusive", f"{UNCLEAR_REASON}, as {advice}")
+    assert judge(interval, contended=contended)[1].endswith(": use a larger budget or a quieter host")
+
+
+def test_a_confirmation_that_will_hardly_prove_a_gain_is_predicted() -> None:
+    """The less is left, the less can change."""
+    speedup = Speedup(low=0.98, estimate=1.001, high=1.022, confidence=0.99, n_pairs=60, n_launches=6)
+    chances = [predict_proof(speedup, n_left) for n_left in (0, 2, 10, 1000)]
+    assert chances == sorted(chances)
+    assert chances[0] == 0
+    assert chances[1] < 0.01
+    assert 0.4 < chances[3] < 0.6
+    better = Speedup(low=1.002, estimate=1.03, high=1.06, confidence=0.99, n_pairs=60, n_launches=6)
+    assert predict_proof(better, 0) == 1
+    assert predict_proof(better, 10) > 0.95
 
 
 def test_a_search_that_tried_all_pairs_of_settings_says_so() -> None:

@@ -9,7 +9,7 @@ from ortune.console.hosts import describe_hosts
 from ortune.measure.limits import is_overloaded
 from ortune.numbers import format_digits, format_ratio
 from ortune.record.schema import Record
-from ortune.tuning.verdict import SMALL_GAIN
+from ortune.tuning.verdict import SMALL_GAIN, format_bound
 from ortune.workload import FIGURES, is_figure
 
 NOTABLY_SLOWER = 0.02
@@ -31,11 +31,12 @@ def summarize_search(record: Record) -> str:
             return _describe_gain(record)
         case "default_is_best":
             within = " within the limits" if record.workload.limits else ""
-            return (
-                f"Keep {kept}: on this host, no other settings{within} are likely to be better by more than "
-                f"{SMALL_GAIN:.0%}."
-            )
+            most = f"{SMALL_GAIN:.0%}" if evidence.most_gain is None else format_bound(evidence.most_gain)
+            return f"Keep {kept}: on this host, no other settings{within} are likely to be better by more than {most}."
         case "nothing_found":
+            if evidence.most_gain is not None:
+                most = format_bound(evidence.most_gain)
+                return f"Keep {kept}: none of the settings that were tried gains more than {most}."
             return f"Keep {kept}: none of the settings that were tried is proven to be better."
         case "within_limits":
             return "These settings satisfy the limits. The default settings do not."

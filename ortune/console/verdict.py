@@ -63,6 +63,7 @@ from ortune.measure.interval import format_speedup
 from ortune.measure.limits import is_overloaded
 from ortune.numbers import format_ratio
 from ortune.record.schema import Record
+from ortune.tuning.verdict import format_bound
 from ortune.workload import FIGURES, Figure, Tolerance, Workload, list_figures
 
 NEXT_COLUMN = 10
@@ -172,10 +173,13 @@ def format_headline(record: Record) -> Text:
             gain = format_gain(record.workload.objectives[0], estimate, unit_of(record.workload), n_calls)
             parts = (gain, "green", f" {base}")
         case "default_is_best":
-            parts = (f"{base[0].upper()}{base[1:]} is best", "green", " on this host: keep it")
+            most = f"no other settings gain more than {format_bound(evidence.most_gain)}" if evidence.most_gain else ""
+            parts = (f"{base[0].upper()}{base[1:]} is best", "green", f" on this host: {most or 'keep it'}")
         case "nothing_found":
             n_tried, n_all = record.search.n_tried, max(record.search.n_candidates - 1, record.search.n_tried)
-            parts = ("Nothing better found", "yellow", f" among {n_tried} of {n_all} candidates: keep {base}")
+            most = f", none gains more than {format_bound(evidence.most_gain)}" if evidence.most_gain else ""
+            among = f" among {n_tried} of {n_all} candidates{most}: keep {base}"
+            parts = ("Nothing better found", "yellow", among)
         case "within_limits":
             parts = ("Within the limits", "green", f", unlike {base}")
         case "infeasible":

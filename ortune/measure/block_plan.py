@@ -383,8 +383,8 @@ def plan_launches(time_s: float, pace: Pace, launch_s: float, *, launch_sigma: f
     from scipy.special import stdtrit
 
     # With long calls, there is no time for so many rounds.
-    for shortest_ns, enough in (*((each, ENOUGH_ROUNDS) for each in PAIRED_BLOCKS_NS), (SHORTEST_BLOCK_NS, 0)):
-        block = plan_block(pace, shortest_ns, largest_lead_in_share=PAIRED_LEAD_IN_SHARE if enough else LEAD_IN_SHARE)
+    for enough in (ENOUGH_ROUNDS, 0):
+        block = plan_block(pace, largest_lead_in_share=PAIRED_LEAD_IN_SHARE if enough else LEAD_IN_SHARE)
         round_s, step = 2 * block_wall_s(block, pace), fewest_rounds(block)
         widths: dict[tuple[int, int], float] = {}
         for launches in range(MIN_LAUNCHES, MOST_LAUNCHES_BY_NOISE + 1):

@@ -128,6 +128,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         reason: Why, in a sentence.
         objective: What was optimized; several are separated by commas.
         speedup: Result of the confirmation; None without one.
+        most_gain: What no setting that was tried gains more than, as a share; for "default_is_best", no setting at all.
+            None for other verdicts, with limits or several objectives, and where little is known.
         late_calls: How late calls of a launch compare, which the speedup then includes; None if they do as early ones.
         baseline: Figures of the baseline in the confirmation.
         winner: Figures of the best candidate in the confirmation. It is recommended only if the verdict is "faster"
@@ -150,6 +152,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     reason: str
     objective: str
     speedup: Speedup | None = None
+    most_gain: Annotated[float, msgspec.Meta(ge=0)] | None = None
     late_calls: LateCalls | None = None
     baseline: Summary | None = None
     winner: Summary | None = None

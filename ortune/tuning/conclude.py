@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from ortune.measure.comparison import PROOF, Comparison, Row
+from ortune.measure.comparison import PROOF, Comparison, Row, Speedup
 from ortune.measure.judge import Verdict
 from ortune.measure.limits import kept_all, worst_excess
 from ortune.measure.paired_run import PairedRun
@@ -24,7 +24,10 @@ from ortune.tuning.screening import ALL_PAIRS_TRIED
 from ortune.tuning.tried import bound_tried_gain
 from ortune.tuning.verdict import (
     CONFIRMED_ONE,
+    LARGE_GAIN,
     LAST_CONFIRMED_ONE,
+    LEAST_BOUND,
+    NOT_BETTER,
     ONLY_ONE,
     TOO_FEW_LAUNCHES,
     TimeSpent,
@@ -168,14 +171,16 @@ def conclude_winner(outcome: Outcome, goal: Goal, comparison: Comparison, *, oth
     verdict, reason = judge_confirmation(
         goal, comparison, called=call_confirmed(outcome), others_left=others_left, spent=spent
     )
-    if verdict == "default_is_best":
-        verdict, reason = weaken(outcome, reason)
+    if verdict in NOT_BETTER:
+        weaker, reason = weaken(outcome, reason)
+        verdict = weaker if verdict == "default_is_best" else verdict
     max_error = candidate.session.max_error if candidate.session else None
     evidence = msgspec.structs.replace(
         outcome.evidence,
         verdict=verdict,
         reason=reason,
         speedup=candidate.speedup,
+        most_gain=None if goal.limits else bound_gain(outcome, verdict, candidate.speedup),
         late_calls=candidate.late_calls,
         baseline=baseline.summary,
         winner=candidate.summary,
@@ -189,6 +194,17 @@ def conclude_winner(outcome: Outcome, goal: Goal, comparison: Comparison, *, oth
         config=candidate.config if verdict in {"faster", "within_limits"} else baseline.config,
         evidence=evidence,
     )
+
+
+def bound_gain(outcome: Outcome, verdict: Verdict, speedup: Speedup | None) -> float | None:
+    """Return what no candidate gains more than, as a share, if a verdict says that none is better; None if unknown."""
+    if verdict not in NOT_BETTER or speedup is None:
+        return None
+    bounds = [math.log(max(speedup.high, 1.0)), outcome.tried_gain]
+    if verdict == "default_is_best":
+        bounds.append(outcome.unseen_gain or 0.0)
+    gain = max(math.expm1(max(bounds)), LEAST_BOUND)
+    return math.ceil(1e4 * gain) / 1e4 if gain <= LARGE_GAIN else None
 
 
 def add_contributions(outcome: Outcome, pruned: PruningResult) -> Outcome:

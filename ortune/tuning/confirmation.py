@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
@@ -11,13 +12,15 @@ from ortune.measure.block_plan import MOST_LAUNCHES_BY_NOISE, RunPlan, block_wal
 from ortune.measure.block_runner import BASELINE_NAME
 from ortune.measure.comparison import Comparison, Speedup, Stage
 from ortune.measure.evaluate import compute_speedup, evaluate
+from ortune.measure.figures import is_pooled
 from ortune.measure.interval import DEFAULT_CONFIDENCE
 from ortune.measure.judge import MIN_LAUNCHES, NEGLIGIBLE_GAIN, compare, is_negligible
 from ortune.measure.limits import kept_all
 from ortune.measure.paired_run import FEWEST_LAUNCHES, Launch, PairedRun, Side, measure_launch
+from ortune.measure.stats import student_error
 from ortune.tuning.board import Board
 from ortune.tuning.results import CandidateResult
-from ortune.tuning.verdict import judge_gain
+from ortune.tuning.verdict import bounds_gain, judge_gain
 from ortune.workload import Goal
 
 FINALIST_POSITION = 1
@@ -35,6 +38,9 @@ extension. The error probabilities add up to the usual 5 %.
 
 Source: J. L. Haybittle, "Repeated assessment of results in clinical trials of cancer treatment", British Journal of
 Radiology 44 (1971): strict interim analyses hardly weaken the final one."""
+
+FUTILE = 0.1
+"""A confirmation ends if it proves a gain with a lower probability, in the launches that are left."""
 
 SECOND_CHANCE_CONFIDENCE = 0.98
 """Confidence of a speedup after further launches because of slow ones."""
@@ -55,8 +61,8 @@ class Confirmation:
     """Compares one candidate with the baseline, and decides when it is enough.
 
     While it is uncertain whether a candidate that seems better stays within the limits, the rest of the budget is used.
-    Without limits, the confirmation ends early if it excludes a relevant gain. It never ends early because it shows
-    one, which would make false claims more likely.
+    Without limits, the confirmation ends early if it excludes a relevant gain, or bounds it and is not likely to prove
+    one. It never ends early because it shows one, which would make false claims more likely.
 
     Args:
         board: The search.
@@ -108,7 +114,7 @@ class Confirmation:
         if not board.goal.limits:
             yield from self._list_after_slow_ones(rest, launch_s)
             end_s = min(start_s + board.longest_confirmation_s, board.end_s) - launch_s
-            is_open = board.is_unpromising and not excludes_gain(run.in_one_regime(), board.goal)
+            is_open = board.is_unpromising and not is_answered(run.in_one_regime(), board.goal, 0)
             if is_open and board.now_s() < end_s:
                 self._reports.end_s = end_s + launch_s
                 yield from self._list(rest, end_s)
@@ -187,12 +193,13 @@ class Confirmation:
         return speedup.n_launches if speedup else len(selected.launches)
 
     def _finish_launch(self, run: PairedRun) -> bool:
-        """Report what the launches so far show. Return whether they exclude a relevant gain."""
+        """Report what the launches so far show. Return whether more are not likely to prove a gain."""
         goal, selected = self._board.goal, run.in_one_regime()
+        n_left = max((self._board.plan.confirmation.launches or 0) - len(run.launches), 0)
         self._reports.speedup = compute_speedup(selected, FINALIST_POSITION, goal.objective)
         self._reports.finish_launch()
         has_enough = not goal.limits and len(run.launches) >= MIN_LAUNCHES
-        self._is_excluded = has_enough and excludes_gain(selected, goal)
+        self._is_excluded = has_enough and is_answered(selected, goal, n_left)
         return self._is_excluded
 
 
@@ -282,10 +289,40 @@ class RoundReports:
         )
 
 
-def excludes_gain(run: PairedRun, goal: Goal) -> bool:
-    """Return whether the candidate is unlikely to be better by more than is negligible."""
+def is_answered(run: PairedRun, goal: Goal, n_left: int) -> bool:
+    """Return whether the candidate is unlikely to be better, so that its confirmation ends.
+
+    Either a relevant gain is excluded. Or only a small gain is possible, and the launches that are left would not prove
+    it: the probability of that is predicted from those so far, which is known as predictive power.
+
+    Source: D. J. Spiegelhalter, L. S. Freedman and P. R. Blackburn, "Monitoring clinical trials: conditional or
+    predictive power?", Controlled Clinical Trials 7 (1986).
+
+    Args:
+        run: The rounds so far.
+        goal: What the search is for.
+        n_left: Launches that are left.
+    """
     speedup = compute_speedup(run, FINALIST_POSITION, goal.objective, confidence=INTERIM_CONFIDENCE)
-    return speedup is not None and is_negligible(speedup)
+    if speedup is None:
+        return False
+    if is_negligible(speedup) or is_pooled(goal.objective):  # which needs all the calls that are planned
+        return is_negligible(speedup)
+    return bounds_gain(speedup) and predict_proof(speedup, n_left) < FUTILE
+
+
+def predict_proof(speedup: Speedup, n_left: int) -> float:
+    """Return the probability that a speedup is proven after so many further launches, given those so far."""
+    from scipy.special import ndtr, stdtrit
+
+    n = speedup.n_launches
+    n_all = n + n_left
+    error = student_error(speedup.log(), n)
+    least = float(stdtrit(n_all - 1, (1 + DEFAULT_CONFIDENCE) / 2)) * error * math.sqrt(n / n_all)
+    missing = least - math.log(speedup.estimate)
+    if not n_left:
+        return float(missing < 0)
+    return float(ndtr(-missing / (error * math.sqrt(n_left / n_all))))
 
 
 def is_undecided(comparison: Comparison) -> bool:

@@ -67,14 +67,17 @@ from ortune.tuning.racing import (
 )
 from ortune.tuning.results import CandidateResult
 from ortune.tuning.sampler import make_sampler
-from ortune.tuning.screening import Screening, screen
+from ortune.tuning.screening import NOTHING_STANDS_OUT, Screening, screen
 from ortune.tuning.study import open_study
-from ortune.tuning.verdict import SECOND_CONFIDENCE
+from ortune.tuning.verdict import SECOND_CONFIDENCE, bounds_gain
 from ortune.workload import FIGURES, Goal
 from ortune.workload.goal import AT_TWO_SPEEDS
 
 QUICK_SHARE = 0.08
 """Share of the budget for a confirmation that probably shows no gain. It takes longer while it is undecided."""
+
+SHORT_RACING_SHARE = 0.12
+"""Share of the budget for racing if nothing stood out in screening."""
 
 MIN_CONFIRMATION = 0.5
 """Share of the planned time that must be left for another confirmation."""
@@ -362,8 +365,8 @@ class SearchJob:
 
 
 def is_worthless(goal: Goal, row: Row) -> bool:
-    """Return whether the confirmation of a candidate excluded that it gains more than is negligible."""
-    return not goal.limits and row.speedup is not None and is_negligible(row.speedup)
+    """Return whether the confirmation of a candidate showed that it is not likely to gain more than is negligible."""
+    return not goal.limits and row.speedup is not None and (is_negligible(row.speedup) or bounds_gain(row.speedup))
 
 
 def is_promising(board: Board, results: list[CandidateResult]) -> bool:
@@ -398,15 +401,18 @@ def find_racing_s(board: Board) -> float:
     """Return how long racing may take, in seconds.
 
     If screening ended early, confirmation gets its planned time again. If it borrowed time, and then found something
-    promising, racing gets a share of what is left, as a simple confirmation can be shortened.
+    promising, racing gets a share of what is left, as a simple confirmation can be shortened. If nothing stood out in
+    screening, racing is short.
     """
     plan, left_s = board.plan, board.end_s - board.now_s()
     longest_s = LONGEST_RACING * plan.racing_s
+    if board.screened.ended_early == NOTHING_STANDS_OUT:
+        longest_s = min(longest_s, SHORT_RACING_SHARE * plan.left_s)
     confirmation_s = min(max(board.screened.confirmation_s, left_s - longest_s), plan.confirmation_s)
     racing_s = min(left_s - confirmation_s, longest_s)
     if is_simple(board.goal):
         shortest_s = max(shortest_confirmation_s(plan, board.goal, board.pace), plan.proof_s)
-        racing_s = max(racing_s, min(board.screened.racing_s, RACING_SHARE * left_s, left_s - shortest_s))
+        racing_s = max(racing_s, min(board.screened.racing_s, RACING_SHARE * left_s, left_s - shortest_s, longest_s))
     return max(racing_s - plan.pruning_s, 0.0)
 
 

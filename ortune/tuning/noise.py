@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Sequence
 
 import numpy as np
 
+from ortune.tuning.outliers import FARTHEST, TO_SIGMA
 from ortune.tuning.results import FIRST_SHARED, CandidateResult
 
 FEWEST_VARIANCES = 4
@@ -31,6 +33,9 @@ have in common: usually, the weight of this as degrees of freedom, and its maxim
 BUSY_SIGMA = 0.25
 """Standard deviation of a candidate that was measured while the host was busy."""
 
+Rounds = Sequence[tuple[float, ...]]
+"""The log-ratios of one candidate in the rounds of a launch."""
+
 Launches = Sequence[tuple[int, tuple[float, ...], float]]
 """For each launch of a candidate: its number, its log-ratios, and their variance due to the noise of its rounds."""
 
@@ -38,8 +43,12 @@ Launches = Sequence[tuple[int, tuple[float, ...], float]]
 class RoundNoise:
     """The noise of the rounds of a search.
 
+    Some blocks stall. A median hardly depends on them, so that they do not count in full: rounds that are far from the
+    median of their candidate and launch are moved closer.
+
     Attributes:
         variance: Usual variance of the log-ratio of one round.
+        farthest: By launch: maximum distance of a round from this median, in each objective.
         squares: By launch: sum of the squared deviations of all rounds, and its degrees of freedom.
         shared: By launch of this node: variance that its candidates have in common, that of each alone, and its degrees
             of freedom.
@@ -47,6 +56,7 @@ class RoundNoise:
 
     def __init__(self) -> None:
         self.variance = USUAL_NOISE**2
+        self.farthest: dict[int, tuple[float, ...]] = {}
         self.squares: dict[int, tuple[float, int]] = {}
         self.shared: dict[int, tuple[float, float, int]] = {}
         self._own: dict[int, list[float]] = {}
@@ -67,28 +77,34 @@ class RoundNoise:
         Args:
             changed: All results with new launches.
         """
-        for result in changed:
-            self._own.pop(result.number, None)
-            if variances := estimate_variances(result):
-                self._own[result.number] = variances
-        if len(self._own) >= FEWEST_VARIANCES:
-            # With several objectives, the noisiest counts.
-            self.variance = max(map(statistics.median, zip(*self._own.values(), strict=True)))
         measured: dict[int, list[CandidateResult]] = {}
         for result in changed:
             for launch in {score.launch for score in result.scores}:
                 measured.setdefault(launch, []).append(result)
         for launch, results in measured.items():
-            if launch < FIRST_SHARED:
-                if launch in self.squares:
-                    continue
-                if parts := split_variance([result for result in results if result.number], launch):
-                    self.shared[launch] = parts
-            sums = [sum_squares(result, launch) for result in results]
-            total = (sum(of for of, _ in sums), sum(n for _, n in sums))
-            # Launches of other nodes may arrive in parts.
-            if total[1] >= self.squares.get(launch, (0.0, -1))[1]:
-                self.squares[launch] = total
+            if launch >= FIRST_SHARED or launch not in self.squares:
+                self.farthest[launch] = limit_distances([list_rounds(each, launch) for each in results if each.number])
+        for result in changed:
+            self._own.pop(result.number, None)
+            if variances := self._estimate_own(result):
+                self._own[result.number] = variances
+        if len(self._own) >= FEWEST_VARIANCES:
+            # With several objectives, the noisiest counts.
+            self.variance = max(map(statistics.median, zip(*self._own.values(), strict=True)))
+        for launch, results in measured.items():
+            if launch >= FIRST_SHARED or launch not in self.squares:
+                self._update_launch(launch, results)
+
+    def _update_launch(self, launch: int, results: Sequence[CandidateResult]) -> None:
+        """Take the rounds of a launch into account, which may arrive in parts from another node."""
+        if launch < FIRST_SHARED:
+            parts = split_variance([self.list_limited(result, launch) for result in results if result.number])
+            if parts:
+                self.shared[launch] = parts
+        sums = [self._sum_squares(result, launch) for result in results]
+        total = (sum(of for of, _ in sums), sum(n for _, n in sums))
+        if total[1] >= self.squares.get(launch, (0.0, -1))[1]:
+            self.squares[launch] = total
 
     def list_launches(
         self, result: CandidateResult, *, is_doubtful: bool
@@ -110,28 +126,67 @@ class RoundNoise:
         The noise of a host varies. It is estimated from all candidates of the launch, and from the candidate itself, as
         the mean of the posterior distribution of a variance, with the noise of the search as the prior.
         """
-        own, n_own = sum_squares(result, launch)
+        own, n_own = self._sum_squares(result, launch)
         group, n_group = self.squares[launch]
         variance = (LAUNCH_WEIGHT * self.variance + group) / (LAUNCH_WEIGHT + n_group)
         variance = (OWN_WEIGHT * variance + own) / (OWN_WEIGHT + n_own)
         busy_sigma = BUSY_SIGMA if is_doubtful else 0.0
         return MEDIAN_VARIANCE * variance / n_rounds + busy_sigma**2
 
+    def list_limited(self, result: CandidateResult, launch: int) -> Rounds:
+        """Return the log-ratios of a candidate in each round of one launch, at most so far from their median."""
+        rounds = list_rounds(result, launch)
+        farthest = self.farthest[launch]
+        if len(rounds) < 2 or not farthest:
+            return rounds
+        columns = []
+        for values, limit in zip(zip(*rounds, strict=True), farthest, strict=True):
+            center = statistics.median(values)
+            columns.append([min(max(value, center - limit), center + limit) for value in values])
+        return list(zip(*columns, strict=True))
 
-def estimate_variances(result: CandidateResult) -> list[float]:
-    """Return the variance of a candidate's log-ratio between the rounds of its last launch, for each objective.
+    def _estimate_own(self, result: CandidateResult) -> list[float]:
+        """Return the variance of a candidate's log-ratio between the rounds of its last launch, for each objective.
 
-    It is empty if there are too few. The variance of few values has a skewed distribution, whose median is too small.
-    Source of the correction: E. B. Wilson and M. M. Hilferty, "The distribution of chi-square" (1931).
+        It is empty if there are too few. The variance of few values has a skewed distribution, whose median is too
+        small.
+
+        Source of the correction: E. B. Wilson and M. M. Hilferty, "The distribution of chi-square" (1931).
+        """
+        if result.number == 0 or not result.scores:
+            return []
+        rounds = self.list_limited(result, result.scores[-1].launch)
+        n_free = len(rounds) - 1
+        if n_free < 1:
+            return []
+        correction = (1 - 2 / (9 * n_free)) ** 3
+        return [squares / n_free / correction for squares in sum_squares(rounds)]
+
+    def _sum_squares(self, result: CandidateResult, launch: int) -> tuple[float, int]:
+        """Return the sum of the squared deviations of a candidate's rounds in one launch, and its degrees of freedom.
+
+        With several objectives, the noisiest counts.
+        """
+        rounds = self.list_limited(result, launch)
+        return (max(sum_squares(rounds)), len(rounds) - 1) if len(rounds) > 1 else (0.0, 0)
+
+
+def limit_distances(candidates: Sequence[Rounds]) -> tuple[float, ...]:
+    """Return how far a round of a launch may be from the median of its candidate, in each objective.
+
+    It is a multiple of the standard deviation, which is estimated by the median distance of two rounds of a candidate.
+    Without two rounds of any candidate, there is no limit.
+
+    Source: M. I. Shamos, "Geometry and Statistics: Problems at the Interface" (1976), for the estimator.
+
+    Args:
+        candidates: The rounds of each candidate of the launch.
     """
-    if result.number == 0 or not result.scores:
-        return []
-    rounds = list_rounds(result, result.scores[-1].launch)
-    n_free = len(rounds) - 1
-    if n_free < 1:
-        return []
-    correction = (1 - 2 / (9 * n_free)) ** 3
-    return [squares / n_free / correction for squares in _sum_squares(rounds)]
+    pairs = [pair for rounds in candidates for pair in itertools.combinations(rounds, 2)]
+    if not pairs:
+        return ()
+    distances = zip(*([abs(a - b) for a, b in zip(*pair, strict=True)] for pair in pairs), strict=True)
+    return tuple(FARTHEST * TO_SIGMA / math.sqrt(2) * statistics.median(each) for each in distances)
 
 
 def list_rounds(result: CandidateResult, launch: int) -> list[tuple[float, ...]]:
@@ -139,14 +194,17 @@ def list_rounds(result: CandidateResult, launch: int) -> list[tuple[float, ...]]
     return [score.log_ratios for score in result.selected_scores if score.launch == launch]
 
 
-def split_variance(results: Sequence[CandidateResult], launch: int) -> tuple[float, float, int] | None:
+def split_variance(candidates: Sequence[Rounds]) -> tuple[float, float, int] | None:
     """Return the variance between rounds that candidates of a launch share, that of each alone, and degrees of freedom.
 
     Only the first objective counts. It is None if there are too few candidates or rounds.
 
     Source: H. Scheffé, "The Analysis of Variance" (1959), section 7.4, for the expected mean squares.
+
+    Args:
+        candidates: The rounds of each candidate.
     """
-    rows = [[values[0] for values in list_rounds(result, launch)] for result in results]
+    rows = [[values[0] for values in rounds] for rounds in candidates]
     n_rounds = max(map(len, rows), default=0)
     y = np.array([row for row in rows if len(row) == n_rounds])
     if n_rounds < 2 or len(y) < 2:
@@ -159,18 +217,7 @@ def split_variance(results: Sequence[CandidateResult], launch: int) -> tuple[flo
     return (between - alone) / len(y), alone, n_free
 
 
-def sum_squares(result: CandidateResult, launch: int) -> tuple[float, int]:
-    """Return the sum of the squared deviations of a candidate's rounds in one launch, and its degrees of freedom.
-
-    With several objectives, the noisiest counts.
-    """
-    rounds = list_rounds(result, launch)
-    if len(rounds) < 2:
-        return 0.0, 0
-    return max(_sum_squares(rounds)), len(rounds) - 1
-
-
-def _sum_squares(rounds: Sequence[tuple[float, ...]]) -> list[float]:
+def sum_squares(rounds: Rounds) -> list[float]:
     """Return the sum of the squared deviations of each objective."""
     # There are few values: NumPy's functions would take several times as long.
     columns = list(zip(*rounds, strict=True))

@@ -51,6 +51,10 @@ log-ratio, screening ends once this share of the budget is spent: who gives more
 ALL_PAIRS_TRIED = "no setting and no pair of settings is expected to gain 1%"
 """Why screening ended if nothing is promising after all settings and pairs of settings were tried."""
 
+NOTHING_STANDS_OUT = "no candidate is expected to gain more than the noise of a launch"
+"""Why screening ended if no candidate was promising after all choices, a further batch of candidates, and the same
+share of the budget. Racing then shows sooner than screening whether any of them gains."""
+
 N_LEADERS = 3
 """The best measured candidates, whose neighbors are tried, and which are launched again."""
 
@@ -458,6 +462,8 @@ class Screening:
             return ""
         if self.tried_all_pairs():
             return ALL_PAIRS_TRIED
+        if self.nothing_stands_out():
+            return NOTHING_STANDS_OUT
         if self.n_screened < self.next_check:
             return ""
         self.next_check = self.n_screened + CHECK_EVERY
@@ -479,12 +485,18 @@ class Screening:
     def tried_all_pairs(self) -> bool:
         """Return whether all choices and all pairs of them were tried, and nothing is expected to gain anything."""
         assert self.sampler
+        return self.is_unpromising and self.may_end() and not self.sampler.has_new_pairs(self.study)
+
+    def nothing_stands_out(self) -> bool:
+        """Return whether all choices and a further batch were tried, and no candidate is promising."""
+        assert self.sampler
+        is_promising = self.sampler.is_promising  # always, with several objectives
+        return not is_promising and self.n_screened >= self.first.n + SCREENING_BATCH and self.may_end()
+
+    def may_end(self) -> bool:
+        """Return whether a share of the budget was spent, and the baseline stays within the limits."""
         board = self.board
-        if not self.is_unpromising or board.baseline.excess:
-            return False
-        if board.end_s - board.now_s() > (1 - FEWEST_SHARE) * board.planned_s:
-            return False
-        return not self.sampler.has_new_pairs(self.study)
+        return not board.baseline.excess and board.end_s - board.now_s() <= (1 - FEWEST_SHARE) * board.planned_s
 
     def is_futile(self, expected_gain: float) -> bool:
         """Return whether nothing that was tried is promising, and nothing else is likely to gain enough to matter."""

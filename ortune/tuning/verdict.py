@@ -8,7 +8,14 @@ import msgspec
 
 from ortune.measure.comparison import Comparison, Row, Speedup, Summary, describe_lack
 from ortune.measure.interval import DEFAULT_CONFIDENCE
-from ortune.measure.judge import MIN_LAUNCHES, Verdict, compare, describe_few_launches, is_negligible
+from ortune.measure.judge import (
+    MIN_LAUNCHES,
+    NEGLIGIBLE_GAIN,
+    Verdict,
+    compare,
+    describe_few_launches,
+    is_negligible,
+)
 from ortune.measure.limits import capacity_per_s, is_overloaded, kept_all, may_be_overloaded, name_limits
 from ortune.numbers import format_digits
 from ortune.workload import FIGURES, Goal
@@ -17,7 +24,10 @@ CLOSE = 0.02
 """Distance of a figure to its limit, as a log-ratio, that no reasonable budget can resolve."""
 
 SMALL_GAIN = 0.05
-"""The baseline is called best if the untried candidates gain less than this with a probability of 95 %."""
+LARGEST_BOUND = 0.1
+"""An interval that contains 1 is an answer if it ends below the first of these, and also below the second if a gain is
+not likely. The baseline is called best only if both the confirmed candidate and the untried ones gain less than the
+first, the latter with a probability of 95 %."""
 
 LARGE_GAIN = 0.5
 """A larger bound of the gain of the untried candidates says only that little is known of them."""
@@ -42,6 +52,14 @@ TOO_FEW_LAUNCHES = (
 )
 
 UNLESS_ALONE = "unless one of them is better than its settings suggest"
+
+NOT_BETTER: frozenset[Verdict] = frozenset({"default_is_best", "nothing_found"})
+"""Verdicts that say that what was tried is not better than the baseline, or by how much at most."""
+
+UNCLEAR = "the confidence interval includes both no gain and a relevant gain"
+
+TENTHS = 0.1
+"""Bound of a gain that is stated in tenths of a percent, if it is smaller."""
 
 LEAST_BOUND = 0.001
 """Smallest bound of a gain that is stated. Nothing gains less than nothing."""
@@ -108,15 +126,11 @@ def judge_figures(
         return found
     is_kept = kept_all(baseline.limits) == "yes"
     verdict, reason = judge_gain(baseline, candidate, called if is_kept else "the confirmed candidate")
-    if (few := candidate.few_calls) is not None:
-        needed = describe_lack(goal.objective, comparison.calls_needed, few.n_calls)
-        if not few.agrees(candidate.speedup):
-            return "inconclusive", f"{needed}: {few}: {advise_calls(comparison.calls_needed / few.n_calls, spent)}"
-        if verdict == "faster":
-            reason = f"{needed}: {few}"
-        if verdict == "default_is_best":
-            reason += f" over {few.n_calls} calls, where {goal.objective} needs {comparison.calls_needed}"
-    if verdict == "default_is_best" and not is_kept:
+    if reason == UNCLEAR:
+        contended = comparison.noise.regime == "contended"
+        reason = f"{reason}, as {advise_gain(candidate.speedup, spent, contended=contended)}"
+    verdict, reason = add_few_calls(verdict, reason, goal, comparison, spent)
+    if verdict in NOT_BETTER and not is_kept:
         return "inconclusive", f"{reason}, and the baseline {describe_excess(baseline)}"
     if verdict == "faster" and kept_all(candidate.limits) != "yes":
         unsure = name_limits(candidate.limits, "unsure")
@@ -129,6 +143,24 @@ def judge_figures(
             f"the baseline can serve only {describe_capacity(goal, baseline.summary)}: its queue grows without bound, "
             "so the speedup depends on the duration of the measurement"
         )
+    return verdict, reason
+
+
+def add_few_calls(
+    verdict: Verdict, reason: str, goal: Goal, comparison: Comparison, spent: TimeSpent | None
+) -> tuple[Verdict, str]:
+    """Return a verdict and its reason, with what it means if a percentile rests on fewer calls than it needs."""
+    candidate = comparison.rows[1]
+    if (few := candidate.few_calls) is None:
+        return verdict, reason
+    assert candidate.speedup
+    needed = describe_lack(goal.objective, comparison.calls_needed, few.n_calls)
+    if not few.agrees(candidate.speedup):
+        return "inconclusive", f"{needed}: {few}: {advise_calls(comparison.calls_needed / few.n_calls, spent)}"
+    if verdict == "faster":
+        return verdict, f"{needed}: {few}"
+    if verdict in NOT_BETTER:
+        reason += f" over {few.n_calls} calls, where {goal.objective} needs {comparison.calls_needed}"
     return verdict, reason
 
 
@@ -194,6 +226,11 @@ def judge_untried(
     if n_tried < ENOUGH_TRIED * n_all:
         return "nothing_found", f"{tried}{bound}, {UNLESS_ALONE}"
     return _bound_tried(tried_gain, tried, bound)
+
+
+def format_bound(share: float) -> str:
+    """Return a bound of a gain: with a decimal if it is small."""
+    return round_up(share, 1 if share < TENTHS else 0)
 
 
 def round_up(share: float, digits: int = 0) -> str:
@@ -336,22 +373,50 @@ def judge_gain(baseline: Row, candidate: Row, called: str = CONFIRMED_ONE) -> tu
 def judge_interval(speedup: Speedup, called: str = CONFIRMED_ONE, *, any_gain: bool = False) -> tuple[Verdict, str]:
     """Return the verdict that the interval of a speedup supports, and the reason.
 
+    An interval that contains 1 is an answer, too, if it excludes all but a small gain: the reason says which.
+
     Args:
         speedup: The speedup.
         called: What the candidate is called.
         any_gain: Whether a negligible gain counts, too.
     """
-    is_better = compare(speedup, 1) == "above"
-    if is_better and (any_gain or not is_negligible(speedup)):
-        return "faster", "the whole confidence interval lies above 1"
-    if is_negligible(speedup):
-        if is_better:
-            most = round_up(speedup.high - 1, 1)
-            return "default_is_best", f"{called} gains only {round_down(speedup.low - 1, 1)} to {most}"
-        if speedup.high <= 1:
-            return "default_is_best", f"{called} is not better than the baseline"
-        return "default_is_best", f"{called} gains at most {round_up(speedup.high - 1, 1)}, if anything"
-    return (
-        "inconclusive",
-        "the confidence interval includes both no gain and a relevant gain: use a larger budget or a quieter host",
-    )
+    most = round_up(speedup.high - 1, 1)
+    if compare(speedup, 1) == "above":
+        if any_gain or not is_negligible(speedup):
+            return "faster", "the whole confidence interval lies above 1"
+        return "default_is_best", f"{called} gains only {round_down(speedup.low - 1, 1)} to {most}"
+    if speedup.high <= 1:
+        return "default_is_best", f"{called} is not better than the baseline"
+    if bounds_gain(speedup):
+        is_small = compare(speedup, 1 + SMALL_GAIN) == "below"
+        return "default_is_best" if is_small else "nothing_found", f"{called} gains at most {most}, if anything"
+    return "inconclusive", UNCLEAR
+
+
+def bounds_gain(speedup: Speedup) -> bool:
+    """Return whether an interval that contains 1 is an answer: its end is a bound of the gain that says enough."""
+    most = SMALL_GAIN if speedup.estimate > 1 + NEGLIGIBLE_GAIN else LARGEST_BOUND
+    return compare(speedup, 1 + most) == "below"
+
+
+def advise_gain(speedup: Speedup, spent: TimeSpent | None, *, contended: bool) -> str:
+    """Return why the interval of a speedup decides nothing, and what probably helps.
+
+    See `advise_budget` for the time that an interval takes to be narrow enough.
+
+    Args:
+        speedup: The speedup.
+        spent: Time of the search; None if unknown.
+        contended: Whether other processes used the CPUs.
+    """
+    cause = "other programs used the CPUs" if contended else "the host is noisy for this budget"
+    ends, estimate = speedup.log(), math.log(speedup.estimate)
+    proof, bound = estimate, math.log1p(LARGEST_BOUND) - estimate
+    factors = [((estimate - ends.low) / proof) ** 2] if proof > CLOSE else []
+    factors += [((ends.high - estimate) / bound) ** 2] if bound > CLOSE else []
+    if spent is None or not factors:
+        return f"{cause}: use a larger budget or a quieter host"
+    budget_s = 10 * math.ceil((spent.budget_s + 1.1 * (min(factors) - 1) * spent.confirmation_s + 1) / 10)
+    if budget_s > LONGEST_ADVICE * spent.budget_s:
+        return f"{cause}: use a quieter host"
+    return f"{cause}: use a budget of {budget_s} s, or a quieter host"
