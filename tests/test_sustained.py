@@ -65,7 +65,7 @@ def run(folder: Path, *arguments: str | Path, scenario: Scenario = FASTER) -> tu
 
 
 WARNING = (
-    "The CPUs ran at 2.75 GHz for intra_op_num_threads=1, and at 3 GHz for default. If that is due to a limit of power "
+    "The CPUs ran at 2.76 GHz for intra_op_num_threads=1, and at 3 GHz for default. If that is due to a limit of power "
     "or heat, the ratio may be another one where one of them runs alone for minutes: --sustained measures that."
 )
 

@@ -17,19 +17,22 @@ from ortune.workload import FIGURES, Goal, Limit, Load
 SHORTEST_BLOCK_NS = 50_000_000
 LONGEST_BLOCK_NS = 1_000_000_000
 SHORT_BLOCK_NS = 300_000_000
-CALLS_PER_BLOCK = 8
+CALLS_PER_BLOCK = 3
 CALLS_PER_CALLER = 16
 """The usual limit of a block's duration, and the limit where there is little time. Calls per block: for one caller, and
-for each of several, which drift in and out of step."""
+for each of several, which drift in and out of step. The speed of a shared host varies within tenths of a second: in the
+same time, pairs of short blocks are more precise than pairs of long ones (`benchmarks/variance.py`). Shorter ones would
+hardly show CPU use by others, which the kernel counts in ticks of 10 ms."""
 
-PAIRED_BLOCKS_NS = (150_000_000, 100_000_000, SHORTEST_BLOCK_NS)
-"""Minimum durations of the blocks of a paired run, of which the first is taken that leaves time for enough rounds."""
+PERCENTILE_BLOCK_NS = 150_000_000
+"""Minimum duration of blocks for a percentile beyond the median, if there is time for enough of them. It needs many
+calls, and more of the time of a long block is measured."""
 
 MIN_CALLS = 2
 LEAD_IN_SHARE = 0.08
 """Unmeasured calls before a block, as a share of it. After a resume, caches are cold and threads are asleep."""
 
-PAIRED_LEAD_IN_SHARE = 0.2
+PAIRED_LEAD_IN_SHARE = 0.5
 LEAD_IN_CALLS = 5
 COLD_NS = 30_000_000
 """The largest share in paired runs, and how long caches are cold: for some calls or some milliseconds, whichever ends
@@ -321,8 +324,8 @@ def launch_sides_s(launch_s: float, n_sides: int) -> float:
 def plan_paired_run(time_s: float, goal: Goal, pace: Pace, launch_s: float, n_sides: int) -> RunPlan:
     """Return the size of a paired run that fits into `time_s`.
 
-    The time is used first for launches, then for rounds, then for longer blocks, which show CPU use by others more
-    precisely. Where the speed counts that the host sustains, each launch has one long block of each side.
+    The time is used first for launches, then for rounds. Where the speed counts that the host sustains, each launch has
+    one long block of each side.
     """
     if goal.sustained:
         plan = plan_sustained_launch(goal, pace)
@@ -330,7 +333,8 @@ def plan_paired_run(time_s: float, goal: Goal, pace: Pace, launch_s: float, n_si
         return msgspec.structs.replace(plan, launches=min(launches, MOST_USUAL_LAUNCHES))
     launch_s += expect_warm_up_ns(pace) / 1e9
     longest_ns = limit_warm_up_ns(pace)
-    for shortest_ns in PAIRED_BLOCKS_NS:
+    has_percentile = any(map(is_pooled, goal.figures))
+    for shortest_ns in (PERCENTILE_BLOCK_NS, SHORTEST_BLOCK_NS) if has_percentile else (SHORTEST_BLOCK_NS,):
         block = plan_block(pace, shortest_ns, longest_ns, largest_lead_in_share=PAIRED_LEAD_IN_SHARE)
         round_s = n_sides * block_wall_s(block, pace)
         for launches in range(MOST_USUAL_LAUNCHES, MIN_LAUNCHES - 1, -1):
