@@ -78,6 +78,13 @@ class TimeSpent(msgspec.Struct, frozen=True, kw_only=True):
     budget_s: float
     confirmation_s: float
 
+    def extend(self, factor: float) -> int:
+        """Return the budget, in steps of ten seconds, whose confirmation takes so many times as long.
+
+        A tenth is added to the time that is missing, because the width of the next interval is partly chance.
+        """
+        return 10 * math.ceil((self.budget_s + 1.1 * (factor - 1) * self.confirmation_s + 1) / 10)
+
 
 def judge_confirmation(
     goal: Goal,
@@ -268,8 +275,7 @@ def advise_budget(goal: Goal, row: Row, spent: TimeSpent | None) -> str:
         factor = max(factor, (width / distance) ** 2)
     if spent is None or not math.isfinite(factor):
         return "use a larger budget"
-    # A tenth more, because the width of the next interval is partly chance.
-    budget_s = 10 * math.ceil((spent.budget_s + 1.1 * (factor - 1) * spent.confirmation_s + 1) / 10)
+    budget_s = spent.extend(factor)
     if budget_s > LONGEST_ADVICE * spent.budget_s:
         undecided = " and ".join(check.figure for check in row.limits if check.kept == "unsure")
         return f"{undecided} would take too long to decide on this host"
@@ -285,8 +291,7 @@ def explain_few_launches(n_launches: int, spent: TimeSpent | None) -> str:
     """
     advice = "use a larger budget"
     if spent is not None:
-        missing_s = (MIN_LAUNCHES / n_launches - 1) * spent.confirmation_s
-        advice = f"use a budget of {10 * math.ceil((spent.budget_s + 1.1 * missing_s + 1) / 10)} s"
+        advice = f"use a budget of {spent.extend(MIN_LAUNCHES / n_launches)} s"
     return f"{describe_few_launches(n_launches)}: {advice}, or a quieter host"
 
 
@@ -416,7 +421,7 @@ def advise_gain(speedup: Speedup, spent: TimeSpent | None, *, contended: bool) -
     factors += [((ends.high - estimate) / bound) ** 2] if bound > CLOSE else []
     if spent is None or not factors:
         return f"{cause}: use a larger budget or a quieter host"
-    budget_s = 10 * math.ceil((spent.budget_s + 1.1 * (min(factors) - 1) * spent.confirmation_s + 1) / 10)
+    budget_s = spent.extend(min(factors))
     if budget_s > LONGEST_ADVICE * spent.budget_s:
         return f"{cause}: use a quieter host"
     return f"{cause}: use a budget of {budget_s} s, or a quieter host"
