@@ -180,7 +180,7 @@ def conclude_winner(outcome: Outcome, goal: Goal, comparison: Comparison, *, oth
         verdict=verdict,
         reason=reason,
         speedup=candidate.speedup,
-        most_gain=None if goal.limits else bound_gain(outcome, verdict, candidate.speedup),
+        most_gain=None if goal.limits else find_most_gain(outcome, verdict, candidate.speedup),
         late_calls=candidate.late_calls,
         baseline=baseline.summary,
         winner=candidate.summary,
@@ -196,7 +196,7 @@ def conclude_winner(outcome: Outcome, goal: Goal, comparison: Comparison, *, oth
     )
 
 
-def bound_gain(outcome: Outcome, verdict: Verdict, speedup: Speedup | None) -> float | None:
+def find_most_gain(outcome: Outcome, verdict: Verdict, speedup: Speedup | None) -> float | None:
     """Return what no candidate gains more than, as a share, if a verdict says that none is better; None if unknown."""
     if verdict not in NOT_BETTER or speedup is None:
         return None

@@ -91,7 +91,7 @@ class Confirmation:
         self._run = run
         self._speedup_confidence = speedup_confidence
         self._limit_confidence = DEFAULT_CONFIDENCE
-        self._is_excluded = False
+        self._is_answered = False
         self._decided: Comparison | None = None
         self._reports = RoundReports(board, run, board.plan.confirmation, finalist, can_end_early=not board.goal.limits)
 
@@ -109,7 +109,7 @@ class Confirmation:
             return
         launch_s = (board.now_s() - start_s) / max(len(run.launches) - n_before, 1)
         rest = msgspec.structs.replace(plan, launches=None)
-        if not self._is_excluded:
+        if not self._is_answered:
             yield from self._list_counted(rest, launch_s)
         if not board.goal.limits:
             yield from self._list_after_slow_ones(rest, launch_s)
@@ -135,7 +135,7 @@ class Confirmation:
             return self._decided
         # A confirmation that ends when it excludes a gain ends with what is low by chance: its interval is the one by
         # which it ended.
-        least = INTERIM_CONFIDENCE if self._is_excluded else 0.0
+        least = INTERIM_CONFIDENCE if self._is_answered else 0.0
         return evaluate(
             self._run.in_one_regime(),
             self._board.goal,
@@ -199,8 +199,8 @@ class Confirmation:
         self._reports.speedup = compute_speedup(selected, FINALIST_POSITION, goal.objective)
         self._reports.finish_launch()
         has_enough = not goal.limits and len(run.launches) >= MIN_LAUNCHES
-        self._is_excluded = has_enough and is_answered(selected, goal, n_left)
-        return self._is_excluded
+        self._is_answered = has_enough and is_answered(selected, goal, n_left)
+        return self._is_answered
 
 
 class RoundReports:

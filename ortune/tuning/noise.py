@@ -81,9 +81,13 @@ class RoundNoise:
         for result in changed:
             for launch in {score.launch for score in result.scores}:
                 measured.setdefault(launch, []).append(result)
-        for launch, results in measured.items():
-            if launch >= FIRST_SHARED or launch not in self.squares:
-                self.farthest[launch] = limit_distances([list_rounds(each, launch) for each in results if each.number])
+        new = {
+            launch: results
+            for launch, results in measured.items()
+            if launch >= FIRST_SHARED or launch not in self.squares
+        }
+        for launch, results in new.items():
+            self.farthest[launch] = limit_distances([list_rounds(each, launch) for each in results if each.number])
         for result in changed:
             self._own.pop(result.number, None)
             if variances := self._estimate_own(result):
@@ -91,14 +95,13 @@ class RoundNoise:
         if len(self._own) >= FEWEST_VARIANCES:
             # With several objectives, the noisiest counts.
             self.variance = max(map(statistics.median, zip(*self._own.values(), strict=True)))
-        for launch, results in measured.items():
-            if launch >= FIRST_SHARED or launch not in self.squares:
-                self._update_launch(launch, results)
+        for launch, results in new.items():
+            self._update_launch(launch, results)
 
     def _update_launch(self, launch: int, results: Sequence[CandidateResult]) -> None:
         """Take the rounds of a launch into account, which may arrive in parts from another node."""
         if launch < FIRST_SHARED:
-            parts = split_variance([self.list_limited(result, launch) for result in results if result.number])
+            parts = split_variance([self._list_limited(result, launch) for result in results if result.number])
             if parts:
                 self.shared[launch] = parts
         sums = [self._sum_squares(result, launch) for result in results]
@@ -133,7 +136,7 @@ class RoundNoise:
         busy_sigma = BUSY_SIGMA if is_doubtful else 0.0
         return MEDIAN_VARIANCE * variance / n_rounds + busy_sigma**2
 
-    def list_limited(self, result: CandidateResult, launch: int) -> Rounds:
+    def _list_limited(self, result: CandidateResult, launch: int) -> Rounds:
         """Return the log-ratios of a candidate in each round of one launch, at most so far from their median."""
         rounds = list_rounds(result, launch)
         farthest = self.farthest[launch]
@@ -155,7 +158,7 @@ class RoundNoise:
         """
         if result.number == 0 or not result.scores:
             return []
-        rounds = self.list_limited(result, result.scores[-1].launch)
+        rounds = self._list_limited(result, result.scores[-1].launch)
         n_free = len(rounds) - 1
         if n_free < 1:
             return []
@@ -167,7 +170,7 @@ class RoundNoise:
 
         With several objectives, the noisiest counts.
         """
-        rounds = self.list_limited(result, launch)
+        rounds = self._list_limited(result, launch)
         return (max(sum_squares(rounds)), len(rounds) - 1) if len(rounds) > 1 else (0.0, 0)
 
 

@@ -97,7 +97,7 @@ class SearchPlan(msgspec.Struct, frozen=True, kw_only=True):
         pruning_s: Time for pruning.
         racing_rounds: Rounds of each candidate in each launch of racing.
         confirmation_s: Time for confirmation.
-        confirmation: Size of the confirmation. Its blocks are longer, to show CPU use by others more precisely.
+        confirmation: Size of the confirmation.
         confirmation_calls: Calls of each side for which confirmation has time.
         max_live: Candidates that may be launched together, with the baseline: as many as fit into memory. If they are
             measured one at a time, they do not share it.
