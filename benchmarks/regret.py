@@ -1,7 +1,7 @@
 """Measure how close search methods get to the best candidate, by replay on landscapes with known costs.
 
     python -m benchmarks.regret [--replays 200] [--budgets 15,60,300] [--methods 'ours;tpe-1;...']
-                                [--landscapes NAME,...] [--json FILE] [--plot FILE]
+                                [--landscapes NAME,...] [--unsteady] [--json FILE] [--plot FILE]
 
 The landscapes are the recorded ones in benchmarks/landscapes, the synthetic ones of benchmarks/synthetic.py, and the
 held-out ones of benchmarks/held_out.py. They are split into development and test sets, by model and by generator:
@@ -40,6 +40,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import optuna
 from threadpoolctl import threadpool_limits
@@ -71,6 +72,11 @@ MISSED_GAIN = math.log(1.05)
 
 TEST_MODELS = ("basic_pitch", "magika", "minilm_l6_int8", "ppocrv2_cls", "silero_vad", "tiny_regressor")
 """Models whose recorded landscapes are for testing; the others are for development."""
+
+UNSTEADY = ((0.062, 0.15), (0.07, 2.0))
+"""How the speed of a shared virtual machine varies; see `Landscape.speeds`. It reproduces by how much blocks of 50 ms
+differ on an idle guest: by 6 to 7 % if they are 0.1 s apart, 9 % at 0.2 to 0.4 s, 10 % at 0.4 to 0.8 s, and 12 to 14 %
+at seconds."""
 
 MOST_LUCK = 0.02
 """Standard deviation of launches up to which a recording shows what the best candidate is to within 2 %."""
@@ -328,11 +334,14 @@ def value_settings(landscape: Landscape, number: int) -> list[float]:
     return [value for value in values if math.isfinite(value)]
 
 
-def replay_many(job: tuple[str, str, float, range]) -> list[Row]:
-    """Run the searches of several seeds."""
-    name, method, budget_s, seeds = job
+def replay_many(job: tuple[str, str, float, range, bool]) -> list[Row]:
+    """Run the searches of several seeds, on hosts whose speed varies if the job says so."""
+    name, method, budget_s, seeds, is_unsteady = job
+    landscape = landscapes()[name]
+    if is_unsteady:
+        landscape = msgspec.structs.replace(landscape, speeds=UNSTEADY)
     with threadpool_limits(limits=1):  # each CPU already has a process
-        return [replay(landscapes()[name], method, budget_s, seed) for seed in seeds]
+        return [replay(landscape, method, budget_s, seed) for seed in seeds]
 
 
 def summarize(rows: list[Row]) -> Row:
@@ -457,6 +466,9 @@ def main() -> None:
     )
     parser.add_argument("--landscapes", default="", help="names, or 'test', 'development' or 'recorded' (default: all)")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--unsteady", action="store_true", help="replay on hosts whose speed varies within tenths of a second"
+    )
     parser.add_argument("--json", type=Path, help="where to write a summary of each landscape, method and budget")
     parser.add_argument("--plot", type=Path, help="where to plot the shares within 2 %%; needs matplotlib")
     parser.add_argument(
@@ -498,7 +510,13 @@ def replay_all(arguments: argparse.Namespace) -> list[Row]:
     budgets = [float(text) for text in arguments.budgets.split(",")]
     step = max(1, min(25, arguments.replays // 4))
     jobs = [
-        (name, method, budget_s, range(first, min(first + step, arguments.seed + arguments.replays)))
+        (
+            name,
+            method,
+            budget_s,
+            range(first, min(first + step, arguments.seed + arguments.replays)),
+            arguments.unsteady,
+        )
         for name, method, budget_s, first in itertools.product(
             names,
             arguments.methods.split(";"),
