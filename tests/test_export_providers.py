@@ -254,7 +254,7 @@ class TestPlugins:
     @pytest.mark.parametrize(
         ("target", "conditions"),
         [
-            ("python", ('each.device.type.name == "GPU"', 'each.device.vendor.lower() == "intel"')),
+            ("python", ('device.device.type.name == "GPU"', 'device.device.vendor.lower() == "intel"')),
             ("cpp", ("device.Device().Type() == OrtHardwareDeviceType_GPU", 'const std::string vendor = "Intel";')),
             ("csharp", ("device.HardwareDevice.Type == OrtHardwareDeviceType.GPU", '.Vendor.Equals("Intel", ')),
             ("java", ("device.getDevice().getType() == OrtHardwareDevice", '.getVendor().equalsIgnoreCase("Intel")')),

@@ -264,7 +264,7 @@ class TestExport:
         export = render("python", make_record(TINY_CNN, config), "m.onnx", "r.json")
         assert not export.unsupported
         assert "import onnxruntime_qnn" in export.text
-        assert 'each.device.type.name == "NPU" and each.device.vendor.lower() == "qualcomm"' in export.text
+        assert 'device.device.type.name == "NPU" and device.device.vendor.lower() == "qualcomm"' in export.text
         assert "providers=" not in export.text
 
     def test_other_targets_report_it(self) -> None:

@@ -101,17 +101,17 @@ def make_provider_lines(job: Job) -> list[str]:
         plugin = plugins.get(name)
         if plugin:
             module = PLUGIN_MODULES[plugin.package]
-            conditions = [f"each.ep_name == {text}"]
+            conditions = [f"device.ep_name == {text}"]
             if plugin.device_type:
-                conditions.append(f"each.device.type.name == {PYTHON.quote(plugin.device_type.upper())}")
+                conditions.append(f"device.device.type.name == {PYTHON.quote(plugin.device_type.upper())}")
             if plugin.vendor:
-                conditions.append(f"each.device.vendor.lower() == {PYTHON.quote(plugin.vendor.lower())}")
+                conditions.append(f"device.device.vendor.lower() == {PYTHON.quote(plugin.vendor.lower())}")
             lines += [
                 f"import {module.module}",
                 "",
                 f"# Once per process. The library is in the package {plugin.package}.",
                 f"ort.register_execution_provider_library({text}, {module.module}.{module.function}())",
-                f"devices = [each for each in ort.get_ep_devices() if {' and '.join(conditions)}]",
+                f"devices = [device for device in ort.get_ep_devices() if {' and '.join(conditions)}]",
                 f"options.add_provider_for_devices(devices[:1], {mapping(own)})",
             ]
         elif name != CPU or own:  # onnxruntime adds the CPU provider itself

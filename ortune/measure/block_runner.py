@@ -156,7 +156,7 @@ class BlockRunner:
             launched = executor.launch([configs[position] for position in left], deadline_s=deadline_s)
             spent_s = self.executor.now_s() - start_s
             if len(left) < len(configs) or any(
-                isinstance(each, Failure) and each.kind == "timeout" for each in launched
+                isinstance(answer, Failure) and answer.kind == "timeout" for answer in launched
             ):
                 # Of the first attempt, the time of one that hangs is lost; of the others, all of it.
                 self._lost_s += min(spent_s, self.load_deadline_s) if len(left) == len(configs) else spent_s

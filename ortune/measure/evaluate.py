@@ -135,7 +135,7 @@ def find_side_at_two_speeds(run: PairedRun) -> TwoSpeeds | None:
         for position, side in enumerate(run.sides)
         if (speeds := find_two_speeds(side.name, run.blocks(position), has_rate=bool(run.load_of(position).rate_per_s)))
     ]
-    return max(found, key=lambda each: each.factor, default=None)
+    return max(found, key=lambda two_speeds: two_speeds.factor, default=None)
 
 
 def compute_speedup(
@@ -225,7 +225,10 @@ def compare_percentiles(
     point = FIGURES[name].percentile
     assert point is not None
     launches, others = (
-        [[each.blocks[side] for each in rounds for side in sides] for rounds in run.rounds_of(*positions, *base)]
+        [
+            [measured.blocks[side] for measured in rounds for side in sides]
+            for rounds in run.rounds_of(*positions, *base)
+        ]
         for sides in (positions, base)
     )
     return percentile_ratio_interval(launches, others, point, confidence, run.seed)
@@ -235,13 +238,13 @@ def compute_costs(rounds: Sequence[Round], position: int, name: Objective) -> li
     """Return the costs of one side: one for each round, or a single one where all rounds are taken together."""
     if is_pooled(name) or is_total(name):
         return [to_cost(name, compute_pooled(rounds, position, name))]
-    return [to_cost(name, each.figure(name, position)) for each in rounds]
+    return [to_cost(name, measured.figure(name, position)) for measured in rounds]
 
 
 def compute_pooled(rounds: Sequence[Round], position: int, name: Objective) -> float:
     """Return a figure of one side over all blocks of these rounds together."""
-    blocks = [each.blocks[position] for each in rounds]
-    return compute_figure(name, blocks, [each.loads_ns[position] for each in rounds])
+    blocks = [measured.blocks[position] for measured in rounds]
+    return compute_figure(name, blocks, [measured.loads_ns[position] for measured in rounds])
 
 
 def compute_utilization(run: PairedRun, position: int, confidence: float = DEFAULT_CONFIDENCE) -> Interval | None:
@@ -249,7 +252,9 @@ def compute_utilization(run: PairedRun, position: int, confidence: float = DEFAU
     load = run.load_of(position)
     if not load.rate_per_s:
         return None
-    means = [np.mean([each.blocks[position].service_ns for each in rounds]) for rounds in run.rounds_of(position)]
+    means = [
+        np.mean([measured.blocks[position].service_ns for measured in rounds]) for rounds in run.rounds_of(position)
+    ]
     clusters = [[math.log(load.utilization(float(mean)))] for mean in means]
     return clustered_interval(clusters, confidence=confidence, seed=run.seed).exp()
 
@@ -350,7 +355,7 @@ def widen_for_calls(interval: Interval, launches: Sequence[Sequence[Round]], pos
     point = FIGURES[limit.figure].percentile
     assert point is not None
     sides = (position, BASELINE_POSITION) if limit.relative else (position,)
-    blocks = [[[each.blocks[side] for each in rounds] for rounds in launches] for side in sides]
+    blocks = [[[measured.blocks[side] for measured in rounds] for rounds in launches] for side in sides]
     n_calls = min(count_calls([block for launch in side for block in launch]) for side in blocks)
     if n_calls < fewest_calls(limit.figure, interval.confidence):
         return msgspec.structs.replace(interval, high=math.inf, low=-math.inf if limit.relative else interval.low)
@@ -369,10 +374,10 @@ def summarize(run: PairedRun, position: int, named: Sequence[Objective] = ()) ->
         named: Figures that must be among them, such as percentiles that have no field.
     """
     blocks, loaded, load = run.blocks(position), run.loaded[position], run.load_of(position)
-    launches = [[each.blocks[position] for each in rounds] for rounds in run.rounds_of(position)]
+    launches = [[measured.blocks[position] for measured in rounds] for rounds in run.rounds_of(position)]
     samples = np.concatenate([block.samples_ns for block in blocks])
     p50, p90, p95, p99 = (compute_percentile(blocks, point) for point in (50, 90, 95, 99))
-    loads_ns = [each.load_ns for each in loaded]
+    loads_ns = [session.load_ns for session in loaded]
     others = {name: compute_figure(name, blocks, loads_ns) for name in (*FIGURES, *named) if not FIGURES[name].field}
     between = [block.cpu_between_ns for block in blocks if block.cpu_between_ns is not None]
     service_ns = float(np.mean([block.service_ns for block in blocks]))

@@ -161,7 +161,7 @@ def find_slowest_process(blocks: Sequence[Block], point: float) -> list[Block]:
     known = [(block, block.processes) for block in blocks if block.processes is not None]
     numbers = np.unique(np.concatenate([processes for _, processes in known])) if known else ()
     sides = [[select_calls(block, processes == number) for block, processes in known] for number in numbers]
-    return max(sides, key=lambda each: compute_percentile(each, point), default=[])
+    return max(sides, key=lambda side: compute_percentile(side, point), default=[])
 
 
 def select_calls(block: Block, wanted: NDArray[np.bool_]) -> Block:

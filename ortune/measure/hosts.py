@@ -46,21 +46,21 @@ def pool_hosts(speedups: Sequence[HostSpeedup], *, n_failed: int = 0) -> HostsEv
         n_failed: Further hosts, on which the config does not work.
     """
     n = len(speedups)
-    logarithms = [each.log() for each in speedups]
-    errors = [student_error(found, each.n_launches) for found, each in zip(logarithms, speedups, strict=True)]
+    logarithms = [host.log() for host in speedups]
+    errors = [student_error(found, host.n_launches) for found, host in zip(logarithms, speedups, strict=True)]
     # All hosts count the same: with one error for all of them, that of an average host.
     usual_error = math.sqrt(float(np.mean(np.square(errors))))
-    mean, error = estimate_random_effects([each.estimate for each in logarithms], np.full(n, usual_error))
+    mean, error = estimate_random_effects([logarithm.estimate for logarithm in logarithms], np.full(n, usual_error))
     speedup = _to_ratios(student_interval(mean, error, n - 1, FLEET_CONFIDENCE))
     slower = find_slower(speedups)
-    judged = [msgspec.structs.replace(each, slower=place in slower) for place, each in enumerate(speedups)]
-    ordered = sorted(judged, key=lambda each: (each.estimate, each.host))
+    judged = [msgspec.structs.replace(host, slower=place in slower) for place, host in enumerate(speedups)]
+    ordered = sorted(judged, key=lambda host: (host.estimate, host.host))
     return HostsEvidence(
         verdict=judge_hosts(speedup, len(slower) + n_failed),
         n_hosts=n,
         n_slower=len(slower),
         n_failed=n_failed,
-        n_contended=sum(each.contended for each in ordered),
+        n_contended=sum(host.contended for host in ordered),
         speedup=speedup,
         # Another host differs from the mean as these do, and the mean has an error of its own.
         another=_to_ratios(student_interval(mean, error * math.sqrt(n + 1), n - 1, DEFAULT_CONFIDENCE)),
@@ -101,7 +101,7 @@ def find_slower(speedups: Sequence[HostSpeedup]) -> tuple[int, ...]:
     Source: S. Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 6
     (1979).
     """
-    p_values = np.array([_p_value(each) for each in speedups])
+    p_values = np.array([_p_value(speedup) for speedup in speedups])
     found = []
     for rank, place in enumerate(np.argsort(p_values, kind="stable")):
         if p_values[place] * (len(speedups) - rank) > 1 - DEFAULT_CONFIDENCE:

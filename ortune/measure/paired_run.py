@@ -39,7 +39,7 @@ Order = Callable[[np.random.Generator, int, list[int]], list[int]]
 
 def shuffle(rng: np.random.Generator, launch: int, positions: list[int]) -> list[int]:
     """Return the positions in random order."""
-    return [int(each) for each in rng.permutation(positions)]
+    return [int(position) for position in rng.permutation(positions)]
 
 
 def alternate(rng: np.random.Generator, launch: int, positions: list[int]) -> list[int]:
@@ -366,11 +366,11 @@ class PairedRun:
 
     def in_one_regime(self) -> PairedRun:
         """Return the run with the rounds of one regime only, quiet or contended."""
-        rounds = [(each, each.contended) for launch in self.launches for each in launch]
+        rounds = [(measured, measured.contended) for launch in self.launches for measured in launch]
         kept, contended = keep_one_regime(rounds, lambda quiet: mean_foreign_share(quiet) > QUIET_SHARE)
-        counted = {id(each) for each in kept}
+        counted = {id(measured) for measured in kept}
         selected = PairedRun(self.sides, self.load, seed=self.seed)
-        launches = ([each for each in launch if id(each) in counted] for launch in self.launches)
+        launches = ([measured for measured in launch if id(measured) in counted] for launch in self.launches)
         selected.launches = [launch for launch in launches if launch]
         is_whole = len(kept) == len(rounds)
         selected.late, selected.followed = (
@@ -390,7 +390,9 @@ class PairedRun:
 
     def blocks(self, position: int) -> list[Block]:
         """Return all blocks of one side."""
-        return [each.blocks[position] for launch in self.launches for each in launch if position in each.blocks]
+        return [
+            measured.blocks[position] for launch in self.launches for measured in launch if position in measured.blocks
+        ]
 
     def list_all(self, position: int) -> list[list[Round]]:
         """Return the rounds of each launch that include a side and the baseline, in both regimes, and late ones."""
@@ -401,7 +403,7 @@ class PairedRun:
     def rounds_of(self, *positions: int) -> list[list[Round]]:
         """Return the rounds of each launch that include all of these sides, without launches that have none."""
         launches = (
-            [each for each in launch if all(position in each.blocks for position in positions)]
+            [measured for measured in launch if all(position in measured.blocks for position in positions)]
             for launch in self.launches
         )
         return [launch for launch in launches if launch]
@@ -419,7 +421,7 @@ def keep_one_regime(
     """
     kept, contended = select_regime(rounds, n_quiet=math.ceil(ENOUGH_QUIET * len(rounds)))
     if not contended and kept and is_busy(kept):
-        return [each for each, _ in rounds], True
+        return [measured for measured, _ in rounds], True
     return kept, contended
 
 
@@ -442,7 +444,7 @@ def has_begun_again(live: LiveCandidate, plan: RunPlan, step: int) -> bool:
 
 def mean_foreign_share(rounds: Sequence[Round]) -> float:
     """Return the share of the CPUs' time that other processes used during these rounds; 0 if unknown."""
-    blocks = [block for each in rounds for block in each.blocks.values()]
+    blocks = [block for measured in rounds for block in measured.blocks.values()]
     known = [(block.foreign_share, block.wall_ns) for block in blocks if block.foreign_share is not None]
     if not known:
         return 0.0

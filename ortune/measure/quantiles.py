@@ -56,17 +56,17 @@ def percentile_interval(
     if by_case:
         split = [split_by_case(blocks) for blocks in launches]
         # A launch with few calls may lack a case.
-        numbers = sorted({number for each in split for number in each})
-        cases = [[each[number] for each in split if number in each] for number in numbers]
+        numbers = sorted({number for launch in split for number in launch})
+        cases = [[launch[number] for launch in split if number in launch] for number in numbers]
     n = len(cases)
     if clumps:  # the requests of a clump are of all cases
         clumps = msgspec.structs.replace(clumps, size=max(clumps.size / n, 1.0))
     intervals = [quantile_interval(samples, point / 100, confidence, clumps) for samples in cases]
-    estimate = sum(each.estimate for each in intervals) / n
+    estimate = sum(interval.estimate for interval in intervals) / n
     return Interval(
         estimate=estimate,
-        low=estimate - math.hypot(*(each.estimate - each.low for each in intervals)) / n,
-        high=estimate + math.hypot(*(each.high - each.estimate for each in intervals)) / n,
+        low=estimate - math.hypot(*(interval.estimate - interval.low for interval in intervals)) / n,
+        high=estimate + math.hypot(*(interval.high - interval.estimate for interval in intervals)) / n,
         confidence=confidence,
     )
 
@@ -120,15 +120,15 @@ def resample_percentile(
         draws: How often each launch is drawn, shape (draws, launches).
     """
     split = [split_by_case(blocks) for blocks in launches]
-    numbers = sorted({number for each in split for number in each})
+    numbers = sorted({number for launch in split for number in launch})
     found = np.zeros(len(draws))
     for number in numbers:
-        cases = [np.sort(each.get(number, np.array([], dtype=np.int64))) for each in split]
+        cases = [np.sort(launch.get(number, np.array([], dtype=np.int64))) for launch in split]
         samples = np.sort(np.concatenate(cases))
         first = int(len(samples) * max(1 - MOST_OF_TAIL * (1 - point / 100), 0.0))
         values = samples[np.unique(np.linspace(first, len(samples) - 1, MOST_RESAMPLED).astype(np.int64))]
-        above = np.array([len(each) - np.searchsorted(each, values, side="right") for each in cases], dtype=float)
-        sizes = draws @ np.array([len(each) for each in cases], dtype=float)
+        above = np.array([len(case) - np.searchsorted(case, values, side="right") for case in cases], dtype=float)
+        sizes = draws @ np.array([len(case) for case in cases], dtype=float)
         # The smallest value that few enough calls exceed. A small number is for rounding.
         are_enough = draws @ above <= (sizes * (1 - point / 100))[:, None] + 1e-6
         found += np.where(sizes > 0, np.log(np.maximum(values[are_enough.argmax(axis=1)], 1)), math.nan)
@@ -214,8 +214,8 @@ def bound_share(launches: Sequence[NDArray[np.int64]], value: int, confidence: f
     k = len(launches)
     if k < 2:
         return 0.0, 1.0
-    sizes = np.array([len(each) for each in launches], dtype=float)
-    above = np.array([np.count_nonzero(each > value) for each in launches], dtype=float)
+    sizes = np.array([len(launch) for launch in launches], dtype=float)
+    above = np.array([np.count_nonzero(launch > value) for launch in launches], dtype=float)
     n, share = float(sizes.sum()), float(above.sum() / sizes.sum())
     # Where launches differ less than independent calls would, this is due to chance.
     excess = 1.0

@@ -244,8 +244,8 @@ def pool_intervals(
         n_values: Number of independent values that each rests on.
         confidence: Coverage of the result.
     """
-    errors = [student_error(each, n) for each, n in zip(intervals, n_values, strict=True)]
-    mean, error = estimate_random_effects([each.estimate for each in intervals], errors)
+    errors = [student_error(interval, n) for interval, n in zip(intervals, n_values, strict=True)]
+    mean, error = estimate_random_effects([interval.estimate for interval in intervals], errors)
     return student_interval(mean, error, len(intervals) - 1, confidence)
 
 

@@ -78,4 +78,8 @@ def find_others(folder: Path) -> set[str]:
         folder: The folder for the logs of the run.
     """
     sessions = read_sessions(folder)
-    return {Path(each.model).name for each in sessions if not each.has_rule} if isinstance(sessions, list) else set()
+    return (
+        {Path(session.model).name for session in sessions if not session.has_rule}
+        if isinstance(sessions, list)
+        else set()
+    )

@@ -199,7 +199,7 @@ class ObservedProcess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     @property
     def outside_ns(self) -> int:
         """Time between the first and the last call in which no call was in progress and no session was created."""
-        created = (each.create_ns for each in self.sessions if each.created_ns >= self.first_call_ns)
+        created = (session.create_ns for session in self.sessions if session.created_ns >= self.first_call_ns)
         used_ns = self.busy_ns + self.observing_ns + sum(created)
         return max(self.last_call_ns - self.first_call_ns - used_ns, 0)
 
@@ -413,7 +413,7 @@ def sum_models(groups: Mapping[str, list[Session]], outside_ns: int) -> tuple[Ob
 
 def name_models(models: Mapping[str, ObservedSession]) -> dict[str, str]:
     """Return a name for each model: its file name, with its folder or a number where several have the same."""
-    names = {key: Path(each.path).name or f"model of {each.model}" for key, each in models.items()}
+    names = {key: Path(session.path).name or f"model of {session.model}" for key, session in models.items()}
     for key in [key for key, name in names.items() if list(names.values()).count(name) > 1]:
         path = Path(models[key].path)
         names[key] = f"{path.parent.name}/{path.name}" if path.name else names[key]
@@ -454,8 +454,8 @@ def _sum_model(name: str, group: list[Session], total_ns: int) -> ObservedModel:
         most_concurrent=max(session.most_concurrent for session in sessions),
         requested=tuple(dict.fromkeys(session.requested for session in created)),
         providers=tuple(dict.fromkeys(session.providers for session in created)),
-        options=tuple(decode(each) for each in options),
-        other_methods=tuple(dict.fromkeys(each for session in created for each in session.other_methods)),
+        options=tuple(decode(encoded) for encoded in options),
+        other_methods=tuple(dict.fromkeys(method for session in created for method in session.other_methods)),
         records=tuple(dict.fromkeys(session.record for session in created if session.record)),
         reasons=tuple(dict.fromkeys(session.reason for session in created if session.reason)),
         shapes=tuple(sorted(shapes, key=lambda seen: -seen.count)),

@@ -186,7 +186,9 @@ def prepare_program(request: ProgramSearchRequest) -> PreparedProgram:
         models, identities = restore_shares(models, identities, unfinished.shares)
     if not models:
         raise ProgramError(explain_no_session(observed.reading), "`ortune inspect -- COMMAND` shows what it does.")
-    version = next((each.onnxruntime for each in processes if each.onnxruntime), "") or find_installed_version()
+    version = (
+        next((process.onnxruntime for process in processes if process.onnxruntime), "") or find_installed_version()
+    )
     options = SpaceOptions(
         figures=goal.figures,
         clients=goal.load.clients,
@@ -228,7 +230,9 @@ def prepare_program(request: ProgramSearchRequest) -> PreparedProgram:
         runtime=Runtime(
             onnxruntime=version,
             providers=tuple(
-                dict.fromkeys(name for process in processes for each in process.sessions for name in each.providers)
+                dict.fromkeys(
+                    name for process in processes for session in process.sessions for name in session.providers
+                )
             ),
             python=platform.python_version(),
             ortune=__version__,
@@ -245,32 +249,32 @@ def describe_models(
 
     Models that are never called are left out.
     """
-    observed = [each for each in sum_models(group_sessions(processes), 0) if each.n_calls and each.sha256]
+    observed = [model for model in sum_models(group_sessions(processes), 0) if model.n_calls and model.sha256]
     models, identities, warnings = [], [], []
-    for each in observed:
-        info, fault = read_info(each)
-        files = info.files if info else (ModelFile(name=each.name, size_bytes=each.size_bytes, sha256=each.sha256),)
+    for model in observed:
+        info, fault = read_info(model)
+        files = info.files if info else (ModelFile(name=model.name, size_bytes=model.size_bytes, sha256=model.sha256),)
         if fault:
             warnings.append(fault)
-        common, varied = compare_options(each.options)
+        common, varied = compare_options(model.options)
         if varied:
             names = ", ".join(sorted(varied))
             warnings.append(
-                f"{each.name}: its sessions differ in {names}. A candidate that sets it sets it in all of them"
+                f"{model.name}: its sessions differ in {names}. A candidate that sets it sets it in all of them"
             )
         models.append(
             ProgramModel(
-                name=each.name,
+                name=model.name,
                 info=info,
                 own=make_own_config(common),
                 varied=varied,
-                share=each.share,
-                n_sessions=-(-each.n_sessions // max(each.n_processes, 1)),
-                shapes=each.shapes,
-                most_concurrent=each.most_concurrent,
+                share=model.share,
+                n_sessions=-(-model.n_sessions // max(model.n_processes, 1)),
+                shapes=model.shapes,
+                most_concurrent=model.most_concurrent,
             )
         )
-        identities.append(ModelIdentity(path=each.path or each.name, digest=compute_digest(files), files=files))
+        identities.append(ModelIdentity(path=model.path or model.name, digest=compute_digest(files), files=files))
     return tuple(models), tuple(identities), tuple(warnings)
 
 
@@ -317,9 +321,9 @@ def compare_options(
     """
     common: dict[str, Value | float] = {}
     varied: dict[str, tuple[Value | float, ...]] = {}
-    for name in sorted({name for each in options for name in each}):
+    for name in sorted({name for settings in options for name in settings}):
         default = KNOBS[name].default if name in KNOBS else ""
-        values = sorted({json.dumps(each.get(name, default)) for each in options})
+        values = sorted({json.dumps(settings.get(name, default)) for settings in options})
         if len(values) == 1:
             common[name] = json.loads(values[0])
         elif is_setting_of_sessions(name):
@@ -567,7 +571,7 @@ def can_measure_inside(calls: NDArray[np.int64], *, has_ended: bool) -> bool:
 
 def has_calls(run: LaunchedProgram) -> bool:
     """Return whether a process has written that it called a session."""
-    return any(each.n_calls for process in read_processes(run.folder).processes for each in process.sessions)
+    return any(session.n_calls for process in read_processes(run.folder).processes for session in process.sessions)
 
 
 def has_report(run: LaunchedProgram, seen_s: float) -> bool:

@@ -166,8 +166,8 @@ class ProgramRunner:
     def close(self) -> None:
         """End all programs, and remove their files."""
         with uninterrupted():
-            for each in tuple(self.live):
-                each.close()
+            for program in tuple(self.live):
+                program.close()
             if self._process:
                 self._process.close()
             if self._load:

@@ -79,7 +79,7 @@ def merge_samples(
         n_moved = 0
         if samples:
             own.mkdir(PRIVATE)
-        for sample in sorted(samples, key=lambda each: each.start_ns + each.entry.offset_ns):
+        for sample in sorted(samples, key=lambda sample: sample.start_ns + sample.entry.offset_ns):
             with contextlib.suppress(OSError):
                 (folder / UNSORTED / sample.entry.file).replace(own / f"sample_{n_moved + 1:04}.npz")
                 n_moved += 1
@@ -126,6 +126,10 @@ def _name_folder(model: str, taken: set[str]) -> str:
     """Return a name for the folder of a model that no other one has."""
     stem = re.sub(r"\.(onnx|ort)\b", "", model)
     plain = re.sub(r"[^A-Za-z0-9_-]+", "-", stem).strip("-")[:80] or "model"
-    name = next(each for each in (plain, *(f"{plain}-{n}" for n in range(2, len(taken) + 3))) if each not in taken)
+    name = next(
+        candidate
+        for candidate in (plain, *(f"{plain}-{n}" for n in range(2, len(taken) + 3)))
+        if candidate not in taken
+    )
     taken.add(name)
     return name

@@ -306,10 +306,10 @@ def describe_inputs(model: ProgramModel) -> dict[str, InputData]:
     shapes: dict[str, dict[tuple[int, ...], None]] = {}
     dtypes: dict[str, str] = {}
     for seen in model.shapes[:MAX_RECORDED_SHAPES]:
-        for each in seen.inputs:
-            if each.shape is not None:
-                shapes.setdefault(each.name, {})[each.shape] = None
-                dtypes[each.name] = each.dtype
+        for info in seen.inputs:
+            if info.shape is not None:
+                shapes.setdefault(info.name, {})[info.shape] = None
+                dtypes[info.name] = info.dtype
     return {
         name: InputData(dtype=dtypes[name], shapes=tuple(own), origin="the program") for name, own in shapes.items()
     }

@@ -195,8 +195,8 @@ def merge_models(models: Sequence[ProgramModel]) -> ModelInfo:
     """Return a model that has the traits of all models of a program."""
     traits = [model.info.traits for model in models if model.info]
     ops: dict[str, int] = {}
-    for each in traits:
-        for name, number in each.ops.items():
+    for model_traits in traits:
+        for name, number in model_traits.ops.items():
             ops[name] = ops.get(name, 0) + number
     return ModelInfo(
         path="",
@@ -204,11 +204,11 @@ def merge_models(models: Sequence[ProgramModel]) -> ModelInfo:
         inputs=(),
         outputs=(),
         traits=Traits(
-            opset=max((each.opset for each in traits), default=0),
-            ir_version=max((each.ir_version for each in traits), default=0),
-            n_nodes=sum(each.n_nodes for each in traits),
-            width=max((each.width for each in traits), default=1),
-            quantized=any(each.quantized for each in traits),
+            opset=max((model_traits.opset for model_traits in traits), default=0),
+            ir_version=max((model_traits.ir_version for model_traits in traits), default=0),
+            n_nodes=sum(model_traits.n_nodes for model_traits in traits),
+            width=max((model_traits.width for model_traits in traits), default=1),
+            quantized=any(model_traits.quantized for model_traits in traits),
             control_flow=bool(CONTROL_FLOW & ops.keys()),
             ops=ops,
         ),
@@ -217,9 +217,9 @@ def merge_models(models: Sequence[ProgramModel]) -> ModelInfo:
 
 def common_settings(models: Sequence[ProgramModel]) -> dict[str, Value]:
     """Return the settings other than ONNX Runtime's default that the program gives to the sessions of all models."""
-    each = [{**model.own.session_options, **model.own.session_config} for model in models]
-    first = each[0] if each else {}
-    return {name: value for name, value in first.items() if all(own.get(name) == value for own in each)}
+    settings = [{**model.own.session_options, **model.own.session_config} for model in models]
+    first = settings[0] if settings else {}
+    return {name: value for name, value in first.items() if all(own.get(name) == value for own in settings)}
 
 
 def is_default(name: str, value: Value) -> bool:

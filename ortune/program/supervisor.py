@@ -61,8 +61,8 @@ class Supervisor:
     def serve(self) -> None:
         """Answer requests until the parent closes the socket or the supervisor is terminated."""
         wakeup, write = socket.socketpair()
-        for each in (wakeup, write):
-            each.setblocking(False)
+        for end in (wakeup, write):
+            end.setblocking(False)
         signal.set_wakeup_fd(write.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
         try:

@@ -73,6 +73,6 @@ def can_encode(text: str, encoding: str) -> bool:
 def make_environment(inherited: Mapping[str, str], *more: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of a program: the inherited one, without what ortune set for itself, and more."""
     own = {name: value for name, value in inherited.items() if not name.startswith("ORTUNE_")}
-    for each in more:
-        own |= each
+    for variables in more:
+        own |= variables
     return own

@@ -85,9 +85,9 @@ def kill_tree(root: int) -> None:
 
 
 def _signal(numbers: Iterable[int], number: int) -> None:
-    for each in numbers:
+    for pid in numbers:
         with contextlib.suppress(OSError):  # it has ended
-            os.kill(each, number)
+            os.kill(pid, number)
 
 
 def _read_children(number: int) -> Iterable[int]:

@@ -58,13 +58,15 @@ def read_program_records(request: RecordedProgramOptions) -> tuple[Record, ...]:
     """
     config = request.config
     read = read_sourced([config if isinstance(config, Record) else Path(config)], trust=request.trust)
-    for each in read:
-        if each.record.workload.program is None:
+    for sourced in read:
+        if sourced.record.workload.program is None:
             raise RecordError(
-                f"{each.source}: the record of {each.record.model.path} was not made with a program.",
+                f"{sourced.source}: the record of {sourced.record.model.path} was not made with a program.",
                 "Leave the command out to measure the model alone, or tune the program: ortune search -- COMMAND.",
             )
-    programs = {(run.program, run.sha256, run.kind): run for each in read if (run := each.record.workload.program)}
+    programs = {
+        (run.program, run.sha256, run.kind): run for sourced in read if (run := sourced.record.workload.program)
+    }
     if len(programs) > 1:
         raise RecordError(
             f"{read[0].path} has records of different programs: {describe_programs(list(programs.values()))}.",
@@ -274,14 +276,14 @@ def _merge(
         common[field] = {
             name: value
             for name, value in first.items()
-            if all(name in getattr(each, field) and getattr(each, field)[name] == value for each in own)
+            if all(name in getattr(settings, field) and getattr(settings, field)[name] == value for settings in own)
         }
     rest = {}
-    for model, each in zip(models, own, strict=True):
-        fields = {field: without(getattr(each, field), common[field]) for field in OF_SESSIONS}
-        rest[model.name] = msgspec.structs.replace(each, **fields)
+    for model, settings in zip(models, own, strict=True):
+        fields = {field: without(getattr(settings, field), common[field]) for field in OF_SESSIONS}
+        rest[model.name] = msgspec.structs.replace(settings, **fields)
     return msgspec.structs.replace(
-        shared, **common, models={name: each for name, each in rest.items() if each != ModelSettings()}
+        shared, **common, models={name: settings for name, settings in rest.items() if settings != ModelSettings()}
     )
 
 

@@ -74,7 +74,9 @@ def verify_program(
     mismatches = find_all_mismatches(record, program.host, program.runtime, program.request.beside)
     added: tuple[Record, ...] = ()
     if here and not mismatches:
-        added = tuple(add_occasion(each, Occasion(started=started, speedup=here)) for each in tuned.records)
+        added = tuple(
+            add_occasion(model_record, Occasion(started=started, speedup=here)) for model_record in tuned.records
+        )
     return ProgramVerification(
         answer=answer,
         reason=reason,

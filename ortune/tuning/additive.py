@@ -109,7 +109,7 @@ class AdditiveModel:
         self._main, self._shares, self._pairs = features_of(space)
         self._choices = self._main[:, self._shares == CHOICE_SHARE] > 0
         self._n_choices = np.array(
-            [sum(label != DEFAULT_LABEL for label in each.labels.values()) for each in space.candidates]
+            [sum(label != DEFAULT_LABEL for label in candidate.labels.values()) for candidate in space.candidates]
         )
         self._scales = (MAIN_SCALES[1], PAIR_SHARES[0], OWN_SCALES[1])
         self.luck = self.baseline_luck = LUCKS[1]
@@ -131,13 +131,13 @@ class AdditiveModel:
 
     def fit(self, observations: Sequence[ObservedLaunch]) -> None:
         """Fit the model to measurements, which replace earlier ones."""
-        self._seen = np.array([each.number for each in observations], dtype=int)
-        self._y = np.minimum(np.array([each.log_ratio for each in observations], dtype=float), WORST_LOG_RATIO)
-        self._variances = np.array([each.variance for each in observations], dtype=float)
+        self._seen = np.array([launch.number for launch in observations], dtype=int)
+        self._y = np.minimum(np.array([launch.log_ratio for launch in observations], dtype=float), WORST_LOG_RATIO)
+        self._variances = np.array([launch.variance for launch in observations], dtype=float)
         self._shared_sigmas = np.sqrt(self.baseline_share * self._variances)
         is_combined = self._n_choices[self._seen] > 1
         self._variances += (SLOW_SIGMA * np.maximum(self._y, 0.0) * is_combined) ** 2
-        self._batches = np.array([each.batch for each in observations], dtype=int)
+        self._batches = np.array([launch.batch for launch in observations], dtype=int)
         self._inflations = np.ones(len(observations))
         self._own_inflations = np.ones(len(observations))
         seen_main, seen_pairs = self._main[self._seen], self._pairs[self._seen]
@@ -168,13 +168,13 @@ class AdditiveModel:
 
         def choose_luck() -> None:
             """Set the luck that maximizes the likelihood, and the factor with it."""
-            lucks = [(self.luck, each) for each in BASELINE_LUCKS if each <= self.most_baseline_luck]
+            lucks = [(self.luck, luck) for luck in BASELINE_LUCKS if luck <= self.most_baseline_luck]
             self._factor, _, self.baseline_luck = choose(lucks)
-            self._factor, self.luck, _ = choose([(each, self.baseline_luck) for each in LUCKS])
+            self._factor, self.luck, _ = choose([(luck, self.baseline_luck) for luck in LUCKS])
 
         def choose(lucks: list[tuple[float, float]]) -> tuple[Array, float, float]:
             """Return the factor of the most probable luck of candidates and of the baseline, and these two."""
-            factors = [factorize(of_effects, *each) for each in lucks]
+            factors = [factorize(of_effects, *pair) for pair in lucks]
             scores = [
                 self._log_likelihood(factor) - UNEQUAL * abs(BASELINE_LUCKS.index(luck) - BASELINE_LUCKS.index(other))
                 for factor, (luck, other) in zip(factors, lucks, strict=True)
@@ -304,7 +304,7 @@ def features_of(space: SearchSpace) -> tuple[Array, Array, Array]:
     step_shares: list[float] = []
     for dimension in space.dimensions:
         places = {choice.label: place for place, choice in enumerate((*dimension.choices, *dimension.between))}
-        chosen = np.array([places[each.get(dimension.name, DEFAULT_LABEL)] for each in labels])
+        chosen = np.array([places[selection.get(dimension.name, DEFAULT_LABEL)] for selection in labels])
         # A value between others has only the effects of the steps: two adjacent ones are similar, with all settings.
         columns = [(chosen == place).astype(float) for place in range(1, len(dimension.choices))]
         of_choices.append([column for column in columns if column.any()])

@@ -78,11 +78,15 @@ def find_disagreements(measurements: Iterable[Measurement], base_key: str) -> di
     found: dict[str, Disagreement] = {}
     while True:
         shifts = compare_nodes(common)
-        clear = {node: each for node, each in shifts.items() if abs(each[1]) > SHIFT and each[2] > DISAGREEMENT_ERRORS}
+        clear = {
+            node: comparison
+            for node, comparison in shifts.items()
+            if abs(comparison[1]) > SHIFT and comparison[2] > DISAGREEMENT_ERRORS
+        }
         if not clear:
             return found
-        most = max(each[2] for each in clear.values())
-        worst = sorted(node for node, each in clear.items() if each[2] >= most - 1e-9)
+        most = max(comparison[2] for comparison in clear.values())
+        worst = sorted(node for node, comparison in clear.items() if comparison[2] >= most - 1e-9)
         for node in worst:
             n_common, shift, _ = clear[node]
             mutual = tuple(other for other in worst if other != node)
@@ -94,12 +98,14 @@ def find_disagreements(measurements: Iterable[Measurement], base_key: str) -> di
 def list_common(measurements: Iterable[Measurement], base_key: str) -> list[dict[str, dict[str, float]]]:
     """Return the launches of each candidate that several nodes measured, by node."""
     measured: dict[str, dict[str, list[Measurement]]] = defaultdict(lambda: defaultdict(list))
-    for each in measurements:
-        if each.config.key != base_key and (not each.failure or each.failure.is_of_candidate):
-            measured[each.config.key][each.node].append(each)
+    for measurement in measurements:
+        if measurement.config.key != base_key and (not measurement.failure or measurement.failure.is_of_candidate):
+            measured[measurement.config.key][measurement.node].append(measurement)
     return [
         {
-            node: {f"{each.worker}:{each.launch}": _summarize_launch(each) for each in launches}
+            node: {
+                f"{measurement.worker}:{measurement.launch}": _summarize_launch(measurement) for measurement in launches
+            }
             for node, launches in by_node.items()
         }
         for by_node in measured.values()
@@ -142,7 +148,9 @@ def compare_nodes(common: Sequence[Mapping[str, Launches]]) -> dict[str, tuple[i
                 by_other[node][launch].append(medians[node] - expected)
     found = {}
     for node, n in n_common.items():
-        own, other = ([statistics.median(each) for each in by[node].values()] for by in (by_own, by_other))
+        own, other = (
+            [statistics.median(differences) for differences in by[node].values()] for by in (by_own, by_other)
+        )
         shift = statistics.median(own)
         found[node] = (n, shift, abs(shift) / max(_error_of(own), _error_of(other)))
     return found

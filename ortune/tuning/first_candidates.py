@@ -35,24 +35,30 @@ class FirstCandidates:
         alone = [space.select(selection) for selection in selections]
         # Two rules, or a rule and a hint, may give the same candidate.
         every = [space.select({}), *known, *alone]
-        found = list({each.config.key: each for each in every if each.config.key in space.numbers}.values())
+        found = list(
+            {candidate.config.key: candidate for candidate in every if candidate.config.key in space.numbers}.values()
+        )
         self.n = len(found) - 1
         # Nodes that start at the same time begin in different places.
         place = n_earlier * board.plan.batch % max(self.n, 1)
         baseline, others = found[0], [*found[1 + place :], *found[1 : 1 + place]]
         plain = {
-            each.config.key
-            for selection, each in zip(selections, alone, strict=True)
+            candidate.config.key
+            for selection, candidate in zip(selections, alone, strict=True)
             if ids.PROVIDERS in selection and selection.keys() <= {ids.PROVIDERS, ids.USE_TF32}
         }
         self._own = space.base.provider
-        self._plain = [each for each in others if each.config.key in plain]
+        self._plain = [candidate for candidate in others if candidate.config.key in plain]
         n_now = len(others)
         if self._plain:
-            first = {each.config.key for each in known}
+            first = {candidate.config.key for candidate in known}
 
-            def order(each: Candidate) -> tuple[bool, bool, bool]:
-                return each.config.key not in plain, each.config.key not in first, each.config.provider != self._own
+            def order(candidate: Candidate) -> tuple[bool, bool, bool]:
+                return (
+                    candidate.config.key not in plain,
+                    candidate.config.key not in first,
+                    candidate.config.provider != self._own,
+                )
 
             others.sort(key=order)
             n_now = len(self._plain) + board.plan.batch
@@ -79,7 +85,7 @@ class FirstCandidates:
         if unknown and n_screened < len(self.now) - 1:
             return []
         latest = min(costs.values()) + FAR_BEHIND
-        waiting = sorted(self._waiting, key=lambda each: costs.get(each.config.provider, 0.0) > latest)
+        waiting = sorted(self._waiting, key=lambda other: costs.get(other.config.provider, 0.0) > latest)
         self._waiting = []
         return waiting
 

@@ -96,9 +96,9 @@ def measure_control(board: Board) -> list[SharedRound]:
 
 def judge_fitness(launches: list[list[SharedRound]]) -> Fitness:
     """Return whether a host is fit, given the rounds of each launch."""
-    rounds = [each for launch in launches for each in launch]
-    medians = [statistics.median(each.log_ratios[0] for each in launch) for launch in launches]
-    sigma = robust_sigma([each.log_ratios[0] for each in rounds])
+    rounds = [measured_round for launch in launches for measured_round in launch]
+    medians = [statistics.median(measured_round.log_ratios[0] for measured_round in launch) for launch in launches]
+    sigma = robust_sigma([measured_round.log_ratios[0] for measured_round in rounds])
     bias = statistics.median(medians)
     luck = max(statistics.stdev(medians) if len(medians) > 1 else 0.0, LEAST_LUCK)
     error = luck / math.sqrt(len(medians))

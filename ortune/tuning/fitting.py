@@ -147,7 +147,7 @@ def put_first(ranked: list[CandidateResult], run: PairedRun, result: CandidateRe
     is_behind = ranked[0].stage == "racing" and lead > gain + find_standard_error(speedup)
     if is_behind or result.excess > ranked[0].excess:
         return ranked
-    return [result, *(each for each in ranked if each is not result)]
+    return [result, *(finalist for finalist in ranked if finalist is not result)]
 
 
 def find_better_fitting(
@@ -165,7 +165,7 @@ def find_better_fitting(
     if result.failure or len(counted.launches) < MIN_LAUNCHES or not board.check_finalist(result):
         return None
     comparison = evaluate(counted, board.goal, board.runner, confidence=SECOND_CONFIDENCE)
-    own, other = (find_proven_speedup(board.goal, each) for each in (comparison, confirmed))
+    own, other = (find_proven_speedup(board.goal, evaluation) for evaluation in (comparison, confirmed))
     if own is None:
         return None
     return None if other is not None and is_clearly_larger(other, own) else comparison

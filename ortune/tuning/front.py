@@ -102,7 +102,7 @@ def judge_front(
     if all(is_overloaded(summary) for summary in summaries.values()):
         reason = "requests arrive faster than the baseline or any candidate in confirmation can serve them"
         return "overload", reason, make_front(goal, run, comparison, proven, recommend=False)
-    if all(each == "no" for each in kept.values()):
+    if all(answer == "no" for answer in kept.values()):
         serves = " and serves all requests" if goal.load.rate_per_s else ""
         reason = f"no candidate in confirmation stays within all limits{serves}"
         return "infeasible", reason, make_front(goal, run, comparison, proven, recommend=False)
@@ -168,7 +168,7 @@ def describe_front(front: Sequence[FrontPoint]) -> str:
 
 def name_doubt(limits: Iterable[tuple[LimitCheck, ...]]) -> str:
     """Return what is uncertain of sides that may not do what is required, given their limits."""
-    within = all(kept_all(each) == "yes" for each in limits)
+    within = all(kept_all(checks) == "yes" for checks in limits)
     return "can serve all requests" if within else "stays within the limits"
 
 
@@ -190,7 +190,7 @@ def find_better(goal: Goal, run: PairedRun, positions: Sequence[int]) -> list[in
         if position == BASELINE_POSITION:
             continue
         speedups = [compute_speedup(run, position, name, confidence=confidence) for name in goal.objectives]
-        if any(each and compare(each, 1) == "above" and each.estimate > 1 + TIE for each in speedups):
+        if any(speedup and compare(speedup, 1) == "above" and speedup.estimate > 1 + TIE for speedup in speedups):
             better.append(position)
     return better
 

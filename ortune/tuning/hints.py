@@ -216,5 +216,5 @@ def measure_similarity(one: Traits, other: Traits) -> float:
 def _cosine(one: Mapping[str, int], other: Mapping[str, int]) -> float:
     # Counts come from a file, which may have negative ones.
     product = sum(math.sqrt(max(count, 0) * max(other.get(name, 0), 0)) for name, count in one.items())
-    norms = math.sqrt(sum(max(each, 0) for each in one.values()) * sum(max(each, 0) for each in other.values()))
+    norms = math.sqrt(sum(max(count, 0) for count in one.values()) * sum(max(count, 0) for count in other.values()))
     return product / norms if norms else 0.0

@@ -345,9 +345,9 @@ class SearchJob:
             if row.speedup and racing_log_ratio is not None and not is_pooled(board.goal.objective):
                 confirmed.drift = round(math.exp(-racing_log_ratio) / row.speedup.estimate, 4)
             is_rejected = row.failure is not None or (row.speedup is not None and kept_all(row.limits) == "no")
-            sides = [each.summary for each in comparison.rows if each.summary]
+            sides = [side.summary for side in comparison.rows if side.summary]
             # Where the baseline cannot serve the rate either, it is the rate that is too high.
-            is_rejected = is_rejected or [is_overloaded(each) for each in sides] == [False, True]
+            is_rejected = is_rejected or [is_overloaded(summary) for summary in sides] == [False, True]
             if board.now_s() + MIN_CONFIRMATION * board.plan.confirmation_s > board.end_s:
                 break
             if is_rejected:

@@ -44,12 +44,12 @@ class Merger:
             space: What may be tried. No config is taken over that this space cannot express.
         """
         by_key: dict[str, list[Measurement]] = defaultdict(list)
-        for each in measurements:
-            by_key[each.config.key].append(each)
+        for measurement in measurements:
+            by_key[measurement.config.key].append(measurement)
         changed, new = [], set()
         for key in {**by_key, **self._merged}:
-            members = [each for each in by_key.get(key, ()) if fits(each, self._goal)]
-            ids = tuple(each.id for each in members)
+            members = [measurement for measurement in by_key.get(key, ()) if fits(measurement, self._goal)]
+            ids = tuple(measurement.id for measurement in members)
             if self._merged.get(key, ()) == ids:
                 continue
             candidate = self._results.find(key) or (find_candidate(space, members[0]) if members else None)
@@ -67,12 +67,12 @@ class Merger:
         """Replace what others measured of a candidate."""
         key = result.candidate.config.key
         own = [score for score in result.scores if score.launch < FIRST_SHARED]
-        shared = [score for each in measurements for score in make_scores(each, self._launches)]
+        shared = [score for measurement in measurements for score in make_scores(measurement, self._launches)]
         result.n_blocks += len(shared) - (len(result.scores) - len(own))
         result.replace_scores([*own, *shared])
         if result.failure is self._failed.get(key):
             result.failure = None
-        failures = [each.failure for each in measurements if each.failure]
+        failures = [measurement.failure for measurement in measurements if measurement.failure]
         if failures and not result.scores and not result.failure:
             result.failure = self._failed[key] = failures[0]
         if result.scores or result.failure:
@@ -85,8 +85,8 @@ def fits(measurement: Measurement, goal: Goal) -> bool:
     """Return whether a measurement has the values that a search for this goal has."""
     n_excesses = len(goal.limits) + (1 if goal.load.rate_per_s else 0)
     return all(
-        len(each.log_ratios) == len(goal.objectives) and len(each.excesses) == n_excesses
-        for each in measurement.rounds[:1]
+        len(measured_round.log_ratios) == len(goal.objectives) and len(measured_round.excesses) == n_excesses
+        for measured_round in measurement.rounds[:1]
     )
 
 
@@ -100,13 +100,13 @@ def make_scores(measurement: Measurement, numbers: dict[tuple[str, int], int]) -
     launch = numbers.setdefault((measurement.worker, measurement.launch), FIRST_SHARED + len(numbers))
     return [
         Score(
-            log_ratios=each.log_ratios,
-            excesses=each.excesses,
-            contended=each.contended,
+            log_ratios=measured_round.log_ratios,
+            excesses=measured_round.excesses,
+            contended=measured_round.contended,
             launch=launch,
             blocks=None,
         )
-        for each in measurement.rounds
+        for measured_round in measurement.rounds
     ]
 
 

@@ -87,7 +87,9 @@ class RoundNoise:
             if launch >= FIRST_SHARED or launch not in self.squares
         }
         for launch, results in new.items():
-            self.farthest[launch] = limit_distances([list_rounds(each, launch) for each in results if each.number])
+            self.farthest[launch] = limit_distances(
+                [list_rounds(result, launch) for result in results if result.number]
+            )
         for result in changed:
             self._own.pop(result.number, None)
             if variances := self._estimate_own(result):
@@ -189,7 +191,7 @@ def limit_distances(candidates: Sequence[Rounds]) -> tuple[float, ...]:
     if not pairs:
         return ()
     distances = zip(*([abs(a - b) for a, b in zip(*pair, strict=True)] for pair in pairs), strict=True)
-    return tuple(FARTHEST * TO_SIGMA / math.sqrt(2) * statistics.median(each) for each in distances)
+    return tuple(FARTHEST * TO_SIGMA / math.sqrt(2) * statistics.median(values) for values in distances)
 
 
 def list_rounds(result: CandidateResult, launch: int) -> list[tuple[float, ...]]:

@@ -48,11 +48,11 @@ def limit_rounds(rounds: Sequence[Sequence[Array]], luck: float) -> tuple[Array,
         [launch - level for launch, level in zip(launches, of_candidate, strict=True)]
         for launches, of_candidate in zip(rounds, levels, strict=True)
     ]
-    usual = np.median(np.abs(np.concatenate([each for launches in deviations for each in launches])), axis=0)
+    usual = np.median(np.abs(np.concatenate([launch for launches in deviations for launch in launches])), axis=0)
     found: tuple[list[Array], list[Array]] = [], []
     for launches in deviations:
         own = np.median(np.abs(np.concatenate(launches)), axis=0)
         for limited, scatter in zip(found, (usual, np.maximum(usual, own)), strict=True):
             farthest = FARTHEST * np.maximum(TO_SIGMA * scatter, luck)
-            limited.append(np.array([np.clip(each, -farthest, farthest).mean(axis=0) for each in launches]))
+            limited.append(np.array([np.clip(launch, -farthest, farthest).mean(axis=0) for launch in launches]))
     return levels + np.array(found[0]), levels + np.array(found[1])

@@ -26,7 +26,7 @@ def list_pairs(space: SearchSpace, gains: Iterable[tuple[Candidate, float]]) -> 
             (name,) = labels
             if gain >= max(WORTH_PAIRING, best.get(name, (0.0, {}))[0]):
                 best[name] = gain, labels
-    top = sorted(best.values(), key=lambda each: each[0], reverse=True)[:N_CHOICES]
+    top = sorted(best.values(), key=lambda choice: choice[0], reverse=True)[:N_CHOICES]
     pairs = sorted(itertools.combinations(top, 2), key=lambda pair: pair[0][0] + pair[1][0], reverse=True)
     found = [space.select({**one, **other}) for (_, one), (_, other) in pairs]
     # A choice may have no effect beside another.

@@ -344,7 +344,7 @@ def bound_log_ratios(results: list[CandidateResult], luck: float) -> list[float]
     limited, values = list_log_ratios(results, luck)
     if values.shape[1] < MIN_RACING_LAUNCHES:
         return [result.log_ratio or 0.0 for result in results]
-    return [float(each) for each in bound_means(values, luck, limited)[:, 0]]
+    return [float(bound) for bound in bound_means(values, luck, limited)[:, 0]]
 
 
 def find_means(values: NDArray[np.float64], limited: NDArray[np.float64] | None) -> NDArray[np.float64]:

@@ -301,7 +301,9 @@ class Results:
 
     def count_shared(self) -> int:
         """Return how many candidates only other nodes measured."""
-        return sum(1 for each in self if each.scores and all(score.launch >= FIRST_SHARED for score in each.scores))
+        return sum(
+            1 for result in self if result.scores and all(score.launch >= FIRST_SHARED for score in result.scores)
+        )
 
     def get_or_add(self, candidate: Candidate) -> CandidateResult:
         """Return the result of a candidate; add an empty one if it is new."""
@@ -397,10 +399,10 @@ class Results:
         name = self.goal.objective
         place = self.goal.figures.index(name)
         launches: dict[int, list[float]] = {}
-        for each in self.rounds:
-            is_known = BASELINE_POSITION in each.values and not (quiet and each.contended)
-            if each.launch is not None and is_known and each.stage != "confirmation":
-                launches.setdefault(each.launch, []).append(each.values[BASELINE_POSITION][place])
+        for trial_round in self.rounds:
+            is_known = BASELINE_POSITION in trial_round.values and not (quiet and trial_round.contended)
+            if trial_round.launch is not None and is_known and trial_round.stage != "confirmation":
+                launches.setdefault(trial_round.launch, []).append(trial_round.values[BASELINE_POSITION][place])
         return {
             launch: math.log(to_cost(name, statistics.median(values)))
             for launch, values in launches.items()

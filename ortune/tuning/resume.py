@@ -195,11 +195,11 @@ def describe_decisions(request: Resumable, host: HostClass, space: SearchSpace) 
         host: Class of the host.
         space: The search space.
     """
-    dimensions = [[each.name, *each.labels] for each in space.dimensions]
-    configs = [each.config for each in space.candidates]
-    keys = [each.key for each in configs]
+    dimensions = [[dimension.name, *dimension.labels] for dimension in space.dimensions]
+    configs = [candidate.config for candidate in space.candidates]
+    keys = [config.key for config in configs]
     versions = find_plugin_versions()
-    uses_gpu = any(each.provider in CUDA_BASED for each in (space.base, *configs))
+    uses_gpu = any(config.provider in CUDA_BASED for config in (space.base, *configs))
     return {
         **{name: format_property(field, getattr(host, field)) for field, name in PROPERTY_NAMES.items()},
         "space": f"{len(keys)} candidates, {digest_value([dimensions, keys])}",
@@ -408,8 +408,8 @@ class JournaledExecutor:
             runtime = self._launch_reference()
             if runtime != self.runtime:
                 then, now = (
-                    {name: str(getattr(each, name)) for name in each.__struct_fields__}
-                    for each in (self.runtime, runtime)
+                    {name: str(getattr(reference, name)) for name in reference.__struct_fields__}
+                    for reference in (self.runtime, runtime)
                 )
                 check_identity(self._journal.path, then, now)
         self._offset_s = self._time_s - self._inner.now_s()

@@ -246,14 +246,14 @@ class ThompsonSampler(CandidateSampler):
         """
         self._n_fitted = len(self.observed)
         observations = []
-        for each in self.observed:
-            if each.log_ratios is None:
-                observations.append(ObservedLaunch(each.number, WORST_LOG_RATIO, FAILURE_SIGMA**2, each.batch))
+        for launch in self.observed:
+            if launch.log_ratios is None:
+                observations.append(ObservedLaunch(launch.number, WORST_LOG_RATIO, FAILURE_SIGMA**2, launch.batch))
                 continue
             if weights is None:
-                weights = self._rng.dirichlet(np.ones(len(each.log_ratios)))
-            log_ratio = float(weights @ np.array(each.log_ratios)) + each.excess
-            observations.append(ObservedLaunch(each.number, log_ratio, each.variance, each.batch))
+                weights = self._rng.dirichlet(np.ones(len(launch.log_ratios)))
+            log_ratio = float(weights @ np.array(launch.log_ratios)) + launch.excess
+            observations.append(ObservedLaunch(launch.number, log_ratio, launch.variance, launch.batch))
         self._model.fit(observations)
 
     def expected_gain(self, study: optuna.Study) -> float:
@@ -265,7 +265,7 @@ class ThompsonSampler(CandidateSampler):
         untried = self.untried(study.get_trials(deepcopy=False))
         if not len(untried):
             return 0.0
-        tried = sorted({each.number for each in self.observed if each.keeps})
+        tried = sorted({launch.number for launch in self.observed if launch.keeps})
         tried += [BASELINE_NUMBER] if self.baseline_keeps else []
         if not tried:
             return math.inf

@@ -402,11 +402,11 @@ class Screening:
         tried = np.array([self.space.numbers[result.candidate.config.key] for result in self.board.results])
         best = int(tried[np.argmin(expected[tried])])
         adjacent = self.space.refine(best)
-        found = [*adjacent, *(each for leader in self.sampler.leaders for each in self.space.refine(leader))]
+        found = [*adjacent, *(candidate for leader in self.sampler.leaders for candidate in self.space.refine(leader))]
         found += self.space.combine(self.space.candidates[best].labels)
         found += self.space.join(best, {int(number): -float(expected[number]) for number in tried})
         self.extend(found)
-        self.sampler.adjacent = [self.space.numbers[each.config.key] for each in adjacent]
+        self.sampler.adjacent = [self.space.numbers[candidate.config.key] for candidate in adjacent]
 
     def pair_choices(self, expected: NDArray[np.float64]) -> None:
         """Put the pairs of the best choices in Optuna's queue.
@@ -414,7 +414,9 @@ class Screening:
         Args:
             expected: The log-ratio to the baseline that each candidate is expected to have.
         """
-        keeping = [each.candidate for each in self.board.results if each.log_ratios is not None and not each.excess]
+        keeping = [
+            result.candidate for result in self.board.results if result.log_ratios is not None and not result.excess
+        ]
         gains = [(candidate, -float(expected[self.space.numbers[candidate.config.key]])) for candidate in keeping]
         for candidate in list_pairs(self.space, gains):
             if not self.is_known(candidate):
@@ -524,8 +526,8 @@ class Screening:
         """Return the choices of each dimension for Optuna."""
         # The other strategies would spread their trials over the values between those of the space.
         return {
-            each.name: list(each.labels) if self.sampler else [choice.label for choice in each.choices]
-            for each in self.space.dimensions
+            dimension.name: list(dimension.labels) if self.sampler else [choice.label for choice in dimension.choices]
+            for dimension in self.space.dimensions
         }
 
     def propose(self, n: int) -> tuple[Proposed, Duplicates]:
@@ -597,7 +599,7 @@ class Screening:
         if not self.sampler:
             return
         number = self.space.numbers[result.candidate.config.key]
-        observed = [each for each in self.sampler.observed if each.number != number]
+        observed = [observation for observation in self.sampler.observed if observation.number != number]
         if result.failure:
             observed.append(Observed(number, None, 0.0, 0.0, False, -1 - number))
         elif result.log_ratios is not None:

@@ -90,7 +90,7 @@ def share_outcome(
                 front=tuple(point.summary.config for point in evidence.front),
                 digest=hashlib.sha256(record + winner.key.encode()).hexdigest(),
                 record=msgspec.Raw(compact if len(compact) < MOST_TEXT_BYTES // 2 else b"null"),
-                unfit={node: each.reason for node, each in exchange.unfit.items()},
+                unfit={node: disagreement.reason for node, disagreement in exchange.unfit.items()},
             )
         )
     if exchange.own_result is None:

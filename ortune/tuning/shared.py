@@ -186,11 +186,15 @@ class SharedExchange:
 
     def _send(self, study: SharedStudy, messages: Sequence[Message]) -> None:
         """Write an attribute of the study, or measurements that did not arrive yet."""
-        for each in messages:
-            if each.measurement is None:
-                study.write_text(each.name, each.text)
-        measured = [each.measurement for each in messages if each.measurement]
-        new = [each for each in measured if each.id not in self._outbox.doubtful or not study.has(each.id)]
+        for message in messages:
+            if message.measurement is None:
+                study.write_text(message.name, message.text)
+        measured = [message.measurement for message in messages if message.measurement]
+        new = [
+            measurement
+            for measurement in measured
+            if measurement.id not in self._outbox.doubtful or not study.has(measurement.id)
+        ]
         if new:
             study.add_all(new)
 
@@ -219,12 +223,12 @@ class SharedExchange:
         except StorageError:
             return
         now_s = self._clock()
-        self._nodes = {each.worker: each for each in nodes if each.worker != self.worker}
-        for each in self._nodes.values():
-            self._first_beats.setdefault(each.worker, each.beat)
-            beat, _ = self._changes.get(each.worker, (-1, 0.0))
-            if beat != each.beat:
-                self._changes[each.worker] = (each.beat, now_s)
+        self._nodes = {state.worker: state for state in nodes if state.worker != self.worker}
+        for state in self._nodes.values():
+            self._first_beats.setdefault(state.worker, state.beat)
+            beat, _ = self._changes.get(state.worker, (-1, 0.0))
+            if beat != state.beat:
+                self._changes[state.worker] = (state.beat, now_s)
         for measurement in received:
             self._measurements[measurement.id] = measurement
             key = measurement.config.key
@@ -244,8 +248,8 @@ class SharedExchange:
         self._n_compared = len(self._measurements)
         # Those that race were chosen because a node measured them to be good, partly by chance. On another node, they
         # are worse in a race, although both nodes are right.
-        common = (each for key in self._common_keys for each in self._by_key[key] if not each.race)
-        fit = [each for each in common if self._is_fit(each.worker)]
+        common = (measurement for key in self._common_keys for measurement in self._by_key[key] if not measurement.race)
+        fit = [measurement for measurement in common if self._is_fit(measurement.worker)]
         found = find_disagreements(fit, self._base_key)
         for node, disagreement in found.items():
             if node not in self.unfit:
@@ -351,9 +355,11 @@ class SharedExchange:
     def received(self) -> Sequence[Measurement]:
         """Return all measurements of other workers that count."""
         return [
-            each
-            for each in self._measurements.values()
-            if each.worker != self.worker and each.config.key != self._base_key and self._counts(each.node, each.worker)
+            measurement
+            for measurement in self._measurements.values()
+            if measurement.worker != self.worker
+            and measurement.config.key != self._base_key
+            and self._counts(measurement.node, measurement.worker)
         ]
 
     def count_nodes(self) -> int:
@@ -366,7 +372,7 @@ class SharedExchange:
 
     def spent_elsewhere_s(self) -> float:
         """Return the time that other workers spent in screening, in seconds."""
-        return sum(each.spent_s for each in self._nodes.values() if self._counts(each.node, each.worker))
+        return sum(state.spent_s for state in self._nodes.values() if self._counts(state.node, state.worker))
 
     def leased(self) -> frozenset[str]:
         """Return the keys of the configs that others measure now."""
@@ -382,9 +388,9 @@ class SharedExchange:
             nodes = self._call(lambda study: study.read_nodes())
         except StorageError:
             return frozenset()
-        for each in nodes:
-            if each.worker in self._nodes:
-                self._nodes[each.worker] = each
+        for state in nodes:
+            if state.worker in self._nodes:
+                self._nodes[state.worker] = state
         others = [state for state in self._others() if state.number < self.state.number]
         return frozenset(key for state in others for key in state.leased if key in keys)
 
@@ -490,11 +496,11 @@ class SharedExchange:
 
     def received_race(self) -> Sequence[Measurement]:
         """Return what other nodes measured for the race of this one."""
-        return [each for each in self.received() if each.race == self.worker]
+        return [measurement for measurement in self.received() if measurement.race == self.worker]
 
     def count_racing(self) -> int:
         """Return how many other nodes take part in a race now."""
-        return sum(each.stage == "racing" for each in self._others())
+        return sum(state.stage == "racing" for state in self._others())
 
     def pause(self) -> float:
         """Wait a little for other nodes, read what they wrote, and return how long the wait was, in seconds.
@@ -516,11 +522,12 @@ class SharedExchange:
         without its end.
         """
         found = [
-            each
-            for each in self._results.values()
-            if self._counts(each.node, each.worker) and (each.verdict not in WITHOUT_PROOF or self._runs(each.worker))
+            result
+            for result in self._results.values()
+            if self._counts(result.node, result.worker)
+            and (result.verdict not in WITHOUT_PROOF or self._runs(result.worker))
         ]
-        return min(found, key=lambda each: (each.verdict in WITHOUT_PROOF, each.number), default=None)
+        return min(found, key=lambda result: (result.verdict in WITHOUT_PROOF, result.number), default=None)
 
     def _runs(self, worker: str) -> bool:
         """Return whether another worker joined later, or has done something since this one saw it first."""

@@ -60,13 +60,13 @@ class RaceElsewhere:
         exchange = self._exchange
         exchange.refresh()
         launches: dict[tuple[str, int], dict[str, Measurement]] = defaultdict(dict)
-        for each in exchange.received_race():
-            if each.rounds and fits(each, self._goal):
-                launches[each.worker, each.launch][each.config.key] = each
+        for measurement in exchange.received_race():
+            if measurement.rounds and fits(measurement, self._goal):
+                launches[measurement.worker, measurement.launch][measurement.config.key] = measurement
         keys = [result.candidate.config.key for result in racing]
         complete = [of for of in launches.values() if all(key in of for key in keys)]
         self.n_launches = len(complete)
-        self.spent_s = sum(each.spent_s for of in complete for each in of.values())
+        self.spent_s = sum(measurement.spent_s for of in complete for measurement in of.values())
         for result, key in zip(racing, keys, strict=True):
             own = [score for score in result.scores if score.launch < FIRST_SHARED]
             shared = [score for of in complete for score in make_scores(of[key], self._numbers)]

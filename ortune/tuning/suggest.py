@@ -101,7 +101,7 @@ def suggest(
         traits: Traits of the model's graph, to compare with those of earlier searches.
         past: Earlier searches on this host with this load and objective, the most similar model first.
     """
-    if not space.base.is_default or any(each.name == ids.PROVIDERS for each in space.dimensions):
+    if not space.base.is_default or any(dimension.name == ids.PROVIDERS for dimension in space.dimensions):
         return NoSuggestion(
             why="Suggestions are for ONNX Runtime's default on the CPU provider, without other providers or fixed "
             "settings."
@@ -188,7 +188,7 @@ def explain_none(space: SearchSpace, situation: Situation, of_kind: Mapping[str,
     if not effects:
         name = "mean latency or throughput" if situation.objective == MEAN else situation.objective
         return f"There are no recordings of such a load for {name} on {count(situation.n_cores, 'core')}."
-    effect = max(effects, key=lambda each: each.most)
+    effect = max(effects, key=lambda item: item.most)
     return (
         f"With such a load, the best settings depend on the model. Of the documentation's recommendations, "
         f"{known[effect.rule]} gained most, but its speedup was {math.exp(effect.least):.2f}x to "
@@ -233,7 +233,11 @@ def describe_cores(effect: Effect) -> str:
 def list_reasons(space: SearchSpace, candidate: Candidate, why: str) -> dict[str, str]:
     """Return the reason for each setting of a candidate; `why` for those that no choice explains."""
     labels = candidate.chosen
-    choices = {each.name: each.choice(labels[each.name]) for each in space.dimensions if each.name in labels}
+    choices = {
+        dimension.name: dimension.choice(labels[dimension.name])
+        for dimension in space.dimensions
+        if dimension.name in labels
+    }
     return {name: choices[name].why if name in choices else why for name in candidate.config.settings}
 
 

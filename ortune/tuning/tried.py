@@ -59,7 +59,7 @@ def bound_tried_gain(
     luck = estimate_luck(launches) if luck is None else luck
     bounds = [0.0]
     for place in range(len(results.goal.objectives)):
-        estimates = [_estimate_gain(each, place, luck) for each in launches]
+        estimates = [_estimate_gain(candidate, place, luck) for candidate in launches]
         bounds.append(_bound_largest(np.array(estimates).reshape(-1, 2)))
     return max(bounds)
 

@@ -94,7 +94,7 @@
   document.querySelectorAll(".table.sortable").forEach(setUpTable);
   document.querySelectorAll("button.copy").forEach(setUpCopy);
   window.addEventListener("beforeprint", () => {
-    document.querySelectorAll("details").forEach(each => { each.open = true; });
+    document.querySelectorAll("details").forEach(details => { details.open = true; });
   });
   drawCharts();
 })();
