@@ -312,9 +312,10 @@ class TestReplay:
         if landscape.has_queue:
             pytest.skip("a rate of requests cannot be replayed")
         # Under the quota, and if some launches are far off, the last check does not decide most gates of the same
-        # model; if launches usually differ much, of any.
+        # model; if launches usually differ much, of any. For a throughput to pass, rare slow launches must be excluded,
+        # and there is not always time for so many launches.
         is_noisy = landscape.usual_luck > MOST_LUCK
-        is_hard = landscape.quota or landscape.lucks.std() > MOST_LUCK
+        is_hard = landscape.quota or landscape.lucks.std() > MOST_LUCK or landscape.goal.objective == "throughput"
         for seed in (0, 2):
             same, slower = (gate_by_replay(landscape, factor, seed)[0] for factor in (1.0, 1.10))
             assert same == "pass" or (same == "inconclusive" and (is_hard or is_noisy))

@@ -130,7 +130,13 @@ class TestSearch:
     @pytest.mark.parametrize("clients", long_params(1, 3))
     def test_a_server(self, clients: int) -> None:
         command = (sys.executable, str(PROGRAM), str(TINY_CNN), "serve", "{port}")
-        result = search(command=command, url="http://127.0.0.1:{port}/", clients=clients, objective="mean")
+        result = search(
+            command=command,
+            url="http://127.0.0.1:{port}/",
+            clients=clients,
+            objective="mean",
+            budget=scale_budget(30),
+        )
         assert result.outcome.evidence.verdict == "faster"
         assert is_one_thread(result)
 
@@ -232,7 +238,7 @@ class TestFailures:
     @pytest.mark.long
     def test_outputs_are_ignored_on_request(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("WRONG_WITH_ONE_THREAD", "1")
-        result = search("run", "30", ignore_outputs=True, budget=scale_budget(40))
+        result = search("run", "15", ignore_outputs=True, budget=scale_budget(40))
         assert is_one_thread(result)
 
     @pytest.mark.long

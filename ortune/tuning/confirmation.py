@@ -43,7 +43,8 @@ FUTILE = 0.1
 """A confirmation ends if it proves a gain with a lower probability, in the launches that are left."""
 
 SECOND_CHANCE_CONFIDENCE = 0.98
-"""Confidence of a speedup after further launches because of slow ones."""
+MOST_LAUNCHES_WITH_SLOW_ONES = 48
+"""Confidence of a speedup after further launches because of slow ones, and how many launches there are at most then."""
 
 
 def confirm(board: Board, confirmation: Confirmation) -> Comparison:
@@ -177,10 +178,10 @@ class Confirmation:
         is_doubtful = (
             speedup is not None
             and speedup.n_slow_launches > 0
-            and speedup.estimate > 1 + NEGLIGIBLE_GAIN
+            and speedup.high > 1 + NEGLIGIBLE_GAIN
             and compare(speedup, 1) == "unclear"
         )
-        end_s, n_more = board.end_s - launch_s, MOST_LAUNCHES_BY_NOISE - len(run.launches)
+        end_s, n_more = board.end_s - launch_s, MOST_LAUNCHES_WITH_SLOW_ONES - len(run.launches)
         if is_doubtful and n_more > 0 and board.now_s() < end_s:
             self._speedup_confidence = max(self._speedup_confidence, SECOND_CHANCE_CONFIDENCE)
             self._reports.end_s = end_s + launch_s

@@ -7,6 +7,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -78,13 +79,18 @@ def race(board: Board, racing: Race) -> bool:
             if is_hopeless(board, racing.left):
                 return True
             racing.finish_launch()
+            if is_decided(board, racing.left):
+                # Pruning shows which settings of the best candidate matter, among those that are as good.
+                board.replan(msgspec.structs.replace(board.plan, pruning_s=board.plan.pruning_s + racing.count_left_s()))
+                break
     return False
 
 
 class Race:
     """A race of the best candidates of screening: as many as there is time to launch twice.
 
-    It is over when one candidate is left, or the time or the number of launches is used up.
+    It is over when one candidate is left, when no other one is likely to be better than the best one by more than is
+    negligible, or when the time or the number of launches is used up.
 
     Args:
         board: The search.
@@ -289,6 +295,30 @@ def is_hopeless(board: Board, racing: list[CandidateResult]) -> bool:
     luck = board.screened.luck or USUAL_LUCK_OF_LAUNCHES
     limited, values = list_log_ratios(racing, luck)
     return values.shape[1] >= MIN_RACING_LAUNCHES and excludes_relevant_gain(values, luck, limited)
+
+
+def is_decided(board: Board, racing: list[CandidateResult]) -> bool:
+    """Return whether no candidate is likely to be better than the best one by more than is negligible."""
+    if len(board.goal.objectives) > 1 or board.goal.limits or len(racing) < 2:
+        return False
+    luck = board.screened.luck or USUAL_LUCK_OF_LAUNCHES
+    limited, values = list_log_ratios(racing, luck)
+    return values.shape[1] >= MIN_RACING_LAUNCHES and excludes_better(values, luck, limited)
+
+
+def excludes_better(values: NDArray[np.float64], luck: float, limited: NDArray[np.float64] | None = None) -> bool:
+    """Return whether no candidate is likely to be better than the best one by more than is negligible.
+
+    Args:
+        values: Log-ratios to the baseline, of shape (candidates, launches, 1).
+        luck: Expected standard deviation between launches of one config.
+        limited: The log-ratios whose means count, if they are others; see `limit_rounds`.
+    """
+    means, errors = find_means(values, limited)[:, 0], find_errors(values, luck)[:, 0]
+    best = int((means + errors).argmin())
+    leads = means[best] - means + LAG_ERRORS * np.hypot(errors, errors[best])
+    leads[best] = 0.0
+    return bool(leads.max() < math.log1p(NEGLIGIBLE_GAIN))
 
 
 def excludes_relevant_gain(
