@@ -15,6 +15,7 @@ from typing import Any
 
 from ortune.errors import UsageError
 from ortune.knobs.catalogue import KNOBS, find_knob
+from ortune.model.data_files import follow_links
 from ortune.options import DeclaredOption, parse_value, show
 
 REFUSED = {"host": "names a host to connect to", "program": "names a program to run"}
@@ -67,8 +68,8 @@ def is_in_working_folder(path: str) -> bool:
     if not Path(os.path.normpath(folder / path)).is_relative_to(folder):
         return False
     try:
-        return (folder / path).resolve().is_relative_to(folder.resolve())
-    except (OSError, RuntimeError, ValueError):  # such as a loop of links, or a null character
+        return follow_links(folder / path).is_relative_to(folder.resolve())
+    except (OSError, ValueError):  # such as a loop of links, or a null character
         return False
 
 

@@ -56,6 +56,8 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
         EVENTS.append((event, str(arguments[0])))
     elif event == "subprocess.Popen":
         EVENTS.append((event, " ".join(map(str, arguments[1] or ()))))
+    elif event == "os.posix_spawn" and EVENTS and EVENTS[-1][0] == "subprocess.Popen":
+        pass  # how Python 3.13 starts that process
     elif event in {"os.exec", "os.posix_spawn", "os.system", "os.fork", "ctypes.dlopen", "pty.spawn"}:
         EVENTS.append((event, str(arguments[:1])))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from ortune.errors import ModelError
@@ -15,6 +16,23 @@ def is_inside(name: str) -> bool:
     windows = PureWindowsPath(name)
     parts = {*PurePosixPath(name).parts, *windows.parts}
     return bool(name) and "\0" not in name and not windows.drive and not windows.root and ".." not in parts
+
+
+def follow_links(path: Path) -> Path:
+    """Return a path without links. It need not exist.
+
+    Raises:
+        OSError: A link leads to itself.
+        ValueError: The path contains a null character.
+    """
+    try:
+        return path.resolve(strict=True)
+    except RuntimeError as error:  # what Python raises before 3.13 for a link that leads to itself
+        raise OSError(errno.ELOOP, str(error)) from None
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise
+    return path.resolve()
 
 
 def locate_data_file(folder: Path, name: str) -> Path:
@@ -33,8 +51,8 @@ def locate_data_file(folder: Path, name: str) -> Path:
     if not is_inside(name):
         raise _make_error(folder, name, "is not the name of a file in that folder")
     try:
-        path = (folder / name).resolve()
-    except (OSError, RuntimeError, ValueError):
+        path = follow_links(folder / name)
+    except (OSError, ValueError):
         raise _make_error(folder, name, "cannot be found: it is a link to itself, or not a legal name") from None
     if not path.is_relative_to(folder.resolve()):
         raise _make_error(folder, name, "is a link that leads out of that folder")

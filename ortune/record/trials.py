@@ -29,6 +29,8 @@ MOST_TRIALS_BYTES = 8 << 20
 """Largest size of the content that is read. That of a long search has a few megabytes."""
 
 GZIP_MAGIC = b"\x1f\x8b"
+GZIP_BITS = 31
+"""How such a file begins, and how zlib is told to write one."""
 
 T = TypeVar("T")
 
@@ -179,7 +181,7 @@ def encode_trials(trials: Trials) -> bytes:
 
     A search of a day may measure more rounds than are read. Every second round is then left out, at first of screening.
     """
-    import gzip
+    import zlib
 
     before = [encode_line(line) for line in (trials.header, *trials.trials)]
     after = [encode_line(line) for line in trials.sessions]
@@ -189,7 +191,8 @@ def encode_trials(trials: Trials) -> bytes:
         of_screening = [place for place, (stage, _) in enumerate(rounds) if stage == "screening"]
         left_out = set((of_screening or range(len(rounds)))[::2])
         rounds = [entry for place, entry in enumerate(rounds) if place not in left_out]
-    return gzip.compress(b"".join((*before, *(line for _, line in rounds), *after)), mtime=0)
+    # What gzip.compress writes into the header depends on the version of Python, and the record has the digest.
+    return zlib.compress(b"".join((*before, *(line for _, line in rounds), *after)), level=9, wbits=GZIP_BITS)
 
 
 def decode_trials(data: bytes) -> Trials:

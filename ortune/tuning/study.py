@@ -84,9 +84,13 @@ def open_storage(path: Path) -> Any:
     if path.suffix in SQLITE_SUFFIXES:
         import sqlite3
 
-        # A path may hold characters that have a meaning in a URL, or for Optuna.
+        from sqlalchemy.pool import NullPool
+
+        # A path may hold characters that have a meaning in a URL, or for Optuna. Connections that a pool keeps would be
+        # closed by nobody.
         connect = functools.partial(sqlite3.connect, path.resolve(), check_same_thread=False)
-        return optuna.storages.RDBStorage("sqlite:///study.db", engine_kwargs={"creator": connect})
+        engine = {"creator": connect, "poolclass": NullPool}
+        return optuna.storages.RDBStorage("sqlite:///study.db", engine_kwargs=engine)
     return optuna.storages.JournalStorage(StudyFile(str(path)))
 
 
