@@ -81,7 +81,8 @@ def race(board: Board, racing: Race) -> bool:
             racing.finish_launch()
             if is_decided(board, racing.left):
                 # Pruning shows which settings of the best candidate matter, among those that are as good.
-                board.replan(msgspec.structs.replace(board.plan, pruning_s=board.plan.pruning_s + racing.count_left_s()))
+                pruning_s = board.plan.pruning_s + racing.count_left_s()
+                board.replan(msgspec.structs.replace(board.plan, pruning_s=pruning_s))
                 break
     return False
 
