@@ -364,10 +364,12 @@ class ChaoticExecutor:
         """Return the simulated time in seconds."""
         return self.inner.now_s()
 
-    def launch(self, configs: Sequence[Config], *, deadline_s: float) -> list[LiveCandidate | Failure]:
+    def launch(
+        self, configs: Sequence[Config], *, deadline_s: float, independent: bool = True
+    ) -> list[LiveCandidate | Failure]:
         """Launch candidates. Those that fail do so now, or in one of their next blocks."""
         answers: list[LiveCandidate | Failure] = []
-        for answer in self.inner.launch(configs, deadline_s=deadline_s):
+        for answer in self.inner.launch(configs, deadline_s=deadline_s, independent=independent):
             if isinstance(answer, Failure) or self.rng.random() >= self.failing:
                 answers.append(answer)
                 continue

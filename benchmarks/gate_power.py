@@ -112,9 +112,11 @@ class SlowedExecutor:
         self.runtime = executor.runtime
         self._executor, self._factor, self._rng = executor, factor, rng
 
-    def launch(self, configs: Sequence[Config], *, deadline_s: float) -> list[LiveCandidate | Failure]:
+    def launch(
+        self, configs: Sequence[Config], *, deadline_s: float, independent: bool = True
+    ) -> list[LiveCandidate | Failure]:
         """Launch candidates."""
-        answers = self._executor.launch(configs, deadline_s=deadline_s)
+        answers = self._executor.launch(configs, deadline_s=deadline_s, independent=independent)
         return [each if isinstance(each, Failure) else Slowed(each, self._draw_factor()) for each in answers]
 
     def _draw_factor(self) -> float:

@@ -217,11 +217,13 @@ class PlacedExecutor:
         self._cpus = cpus
         self._place = place
 
-    def launch(self, configs: Sequence[Config], *, deadline_s: float) -> list[LiveCandidate | Failure]:
+    def launch(
+        self, configs: Sequence[Config], *, deadline_s: float, independent: bool = True
+    ) -> list[LiveCandidate | Failure]:
         """Launch candidates."""
         return [
             each if isinstance(each, Failure) else PlacedCandidate(each, lambda: self._place(self._cpus))
-            for each in self._executor.launch(configs, deadline_s=deadline_s)
+            for each in self._executor.launch(configs, deadline_s=deadline_s, independent=independent)
         ]
 
 

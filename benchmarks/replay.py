@@ -69,7 +69,9 @@ class ReplayExecutor:
         """Advance the clock."""
         self._time_s += duration_s
 
-    def launch(self, configs: Sequence[Config], *, deadline_s: float) -> list[LiveCandidate | Failure]:
+    def launch(
+        self, configs: Sequence[Config], *, deadline_s: float, independent: bool = True
+    ) -> list[LiveCandidate | Failure]:
         """Launch candidates. They fail if the landscape does not contain them, or if they failed in the recording."""
         landscape = self.landscape
         if self._is_first:

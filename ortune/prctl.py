@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
 import sys
+from collections.abc import Iterator
 
 PR_SET_PDEATHSIG = 1
 PR_SET_TIMERSLACK = 29
 PR_SET_CHILD_SUBREAPER = 36
+PR_GET_CHILD_SUBREAPER = 37
 
 
 def prctl(option: int, value: int) -> None:
@@ -49,6 +52,19 @@ def die_with_parent() -> None:
 def adopt_orphans() -> None:
     """Make this process the parent of all descendants whose own parent ends, so that it can end daemons too."""
     prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+@contextlib.contextmanager
+def adopting() -> Iterator[None]:
+    """Make this process the parent of descendants whose own parent ends in this block."""
+    before = ctypes.c_int()
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0)
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+    try:
+        yield
+    finally:
+        prctl(PR_SET_CHILD_SUBREAPER, before.value)
 
 
 def minimize_timer_slack() -> None:

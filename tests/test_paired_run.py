@@ -110,10 +110,10 @@ def test_sides_are_launched_together_unless_load_times_are_compared() -> None:
     class Counting(SimulatedExecutor):
         groups: list[int]
 
-        def launch(self, configs: Sequence[Config], *, deadline_s: float) -> list[Any]:
+        def launch(self, configs: Sequence[Config], *, deadline_s: float, independent: bool = True) -> list[Any]:
             self.groups.append(len(configs))
             self.deadline_s = deadline_s
-            return super().launch(configs, deadline_s=deadline_s)
+            return super().launch(configs, deadline_s=deadline_s, independent=independent)
 
     for creations_ns, groups in ((0, [3, 3]), (50_000_000, [1] * 6)):
         executor = Counting(lambda config: 1e6)

@@ -185,7 +185,9 @@ class VirtualPrograms:
         self._monkeypatch = monkeypatch
         self._ends_at = ends_at
 
-    def launch(self, configs: Sequence[Config], *, deadline_s: float) -> list[LiveCandidate | Failure]:
+    def launch(
+        self, configs: Sequence[Config], *, deadline_s: float, independent: bool = True
+    ) -> list[LiveCandidate | Failure]:
         return [self._launch(config) for config in configs]
 
     def _launch(self, config: Config) -> VirtualCandidate:

@@ -257,8 +257,10 @@ def test_calls_that_end_soon_are_not_measured_inside() -> None:
 class SilentPrograms(SimulatedPrograms):
     """Programs that show nothing of what they compute."""
 
-    def launch(self, configs: Sequence[Config], *, deadline_s: float) -> list[LiveCandidate | Failure]:
-        answers = super().launch(configs, deadline_s=deadline_s)
+    def launch(
+        self, configs: Sequence[Config], *, deadline_s: float, independent: bool = True
+    ) -> list[LiveCandidate | Failure]:
+        answers = super().launch(configs, deadline_s=deadline_s, independent=independent)
         for live in answers:
             assert isinstance(live, SimulatedLive)
             live.session_info = msgspec.structs.replace(live.session_info, outputs_compared=False)

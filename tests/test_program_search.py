@@ -311,7 +311,7 @@ class TestFailures:
         failure = Failure(kind=kind, stage="measure", message="no")
         launches: list[object] = []
 
-        def launch(configs: object, *, deadline_s: float) -> list[Failure]:
+        def launch(configs: object, *, deadline_s: float, independent: bool = True) -> list[Failure]:
             launches.append(configs)
             return [failure]
 

@@ -212,9 +212,11 @@ class TestFitting:
         """Launches may take much longer than the first one, as the quota of the first one was not used up."""
 
         class Slower(SimulatedExecutor):
-            def launch(self, configs: Sequence[Config], *, deadline_s: float) -> list[LiveCandidate | Failure]:
+            def launch(
+                self, configs: Sequence[Config], *, deadline_s: float, independent: bool = True
+            ) -> list[LiveCandidate | Failure]:
                 self.launch_s = 20.0 if len(self.launched) > 2 else 0.5
-                return super().launch(configs, deadline_s=deadline_s)
+                return super().launch(configs, deadline_s=deadline_s, independent=independent)
 
         outcome = search(only_the_pool_wins, seconds=40, executor=Slower(only_the_pool_wins))
         assert "fitting" in {stage.stage for stage in outcome.stages}

@@ -136,8 +136,8 @@ class TestConfig:
         most = [0]
 
         class Counting(SimulatedExecutor):
-            def launch(self, configs: Any, *, deadline_s: float) -> Any:
-                answers = super().launch(configs, deadline_s=deadline_s)
+            def launch(self, configs: Any, *, deadline_s: float, independent: bool = True) -> Any:
+                answers = super().launch(configs, deadline_s=deadline_s, independent=independent)
                 most.append(sum(live.config.provider == WEBGPU for live in self.live))
                 return answers
 

@@ -590,7 +590,9 @@ def test_a_crash_in_the_first_run_is_one_of_the_check(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("stage", "verb"), [("load", "load"), ("check", "run")])
 def test_the_error_names_the_stage_in_which_the_baseline_hangs(stage: str, verb: str) -> None:
     class Hanging(ProcessExecutor):
-        def launch(self, configs: Sequence[Config], *, deadline_s: float) -> list[LiveCandidate | Failure]:
+        def launch(
+            self, configs: Sequence[Config], *, deadline_s: float, independent: bool = True
+        ) -> list[LiveCandidate | Failure]:
             return [Failure(kind="timeout", stage=stage, message="a reason")]
 
     model = read_model(TINY_CNN)
@@ -736,10 +738,11 @@ import sys, time
 from pathlib import Path
 from ortune.knobs import DEFAULT
 from ortune.worker import protocol
+from ortune.worker.child_process import make_environment
 from ortune.worker.process import WorkerProcess
 folder = Path({str(tmp_path)!r})
 command = (sys.executable, "-P", {str(program)!r})
-worker = WorkerProcess(DEFAULT, command, folder / "log", folder, environment={{}}, on_close=print)
+worker = WorkerProcess(DEFAULT, command, folder / "log", environment=make_environment(folder), on_close=print)
 protocol.receive(worker.pipe, 60)
 worker.suspend()
 print(worker.pid, flush=True)
@@ -754,6 +757,106 @@ time.sleep(600)
             parent.kill()
     # It is not a child of this process, which therefore cannot wait for it.
     wait_for_status(pid, {"gone", psutil.STATUS_ZOMBIE})
+
+
+ENVIRONMENT = Config(environment={"MALLOC_ARENA_MAX": "2"})
+SEVERAL = [DEFAULT, level("ORT_ENABLE_BASIC"), ENVIRONMENT, Config(session_options={"intra_op_num_threads": 1})]
+
+
+def launch_copies(executor: ProcessExecutor, configs: Sequence[Config] = SEVERAL) -> list[WorkerProcess]:
+    return [require_worker(answer) for answer in executor.launch(configs, deadline_s=60, independent=False)]
+
+
+def read_program(worker: WorkerProcess) -> str:
+    """Return the module that a worker runs as."""
+    return next(part for part in psutil.Process(worker.pid).cmdline() if part.startswith("ortune.worker."))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="copies need Linux")
+@pytest.mark.usefixtures("started_children")
+class TestCopies:
+    """Workers that are copies of a process that has imported what they import."""
+
+    def test_they_are_children_like_others(self, executor: ProcessExecutor) -> None:
+        workers = launch_copies(executor)
+        assert {psutil.Process(worker.pid).ppid() for worker in workers} == {os.getpid()}
+        for worker in workers:
+            wait_for_status(worker.pid, {psutil.STATUS_STOPPED})
+        assert all(os.getpgid(worker.pid) == worker.pid for worker in workers)
+        # The process that they are copies of has ended.
+        assert not [
+            child
+            for child in psutil.Process().children()
+            if "ortune.worker.template" in child.cmdline()[:4] and child.pid not in {worker.pid for worker in workers}
+        ]
+        for worker in workers:
+            assert isinstance(worker.measure(PLAN), Block)
+            worker.close()
+            assert not psutil.pid_exists(worker.pid)
+
+    def test_one_with_an_environment_of_its_own_is_started(self, executor: ProcessExecutor) -> None:
+        workers = launch_copies(executor)
+        programs = {worker.config.key: read_program(worker) for worker in workers}
+        assert programs.pop(ENVIRONMENT.key) == "ortune.worker.main"
+        assert set(programs.values()) == {"ortune.worker.template"}
+        for worker in workers:
+            worker.close()
+
+    def test_few_and_independent_ones_are_started(self, executor: ProcessExecutor) -> None:
+        for configs, independent in ((SEVERAL, True), (SEVERAL[:2], False)):
+            answers = executor.launch(configs, deadline_s=60, independent=independent)
+            workers = [require_worker(answer) for answer in answers]
+            assert {read_program(worker) for worker in workers} == {"ortune.worker.main"}
+            for worker in workers:
+                worker.close()
+
+    def test_why_one_ended_is_known(self, executor: ProcessExecutor) -> None:
+        workers = launch_copies(executor)
+        os.kill(workers[0].pid, signal.SIGKILL)
+        result = workers[0].measure(PLAN)
+        assert isinstance(result, Failure)
+        assert (result.kind, result.message) == ("crash", "ended by SIGKILL")
+        for worker in workers:
+            worker.close()
+
+    @pytest.mark.parametrize("ending", ["at the start", "before the first copy"])
+    def test_without_that_process_they_are_started(
+        self, executor: ProcessExecutor, monkeypatch: pytest.MonkeyPatch, ending: str
+    ) -> None:
+        def start(command: list[str], **options: object) -> object:
+            if "ortune.worker.template" in command:
+                if ending == "at the start":
+                    raise OSError
+                command = [sys.executable, "-c", ""]
+            return NewProcess(command, **options)  # type: ignore[call-overload]
+
+        monkeypatch.setattr(subprocess, "Popen", start)
+        workers = launch_copies(executor)
+        assert {read_program(worker) for worker in workers} == {"ortune.worker.main"}
+        for worker in workers:
+            worker.close()
+
+    def test_they_end_when_their_parent_is_killed(self, tmp_path: Path) -> None:
+        code = (
+            "import time\n"
+            "from tests.test_worker import launch_copies, make_executor\n"
+            "print(*[worker.pid for worker in launch_copies(make_executor())], flush=True)\n"
+            "time.sleep(600)\n"
+        )
+        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+        with subprocess.Popen(
+            [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment, cwd=tmp_path
+        ) as parent:
+            try:
+                assert parent.stdout is not None
+                pids = [int(pid) for pid in parent.stdout.readline().split()]
+                for pid in pids:
+                    wait_for_status(pid, {psutil.STATUS_STOPPED})
+            finally:
+                parent.kill()
+        assert len(pids) == len(SEVERAL)
+        for pid in pids:
+            wait_for_status(pid, {"gone", psutil.STATUS_ZOMBIE})
 
 
 def search_with_faulty_worker(folder: Path, knob: str, budget_s: float) -> tuple[Record, dict[object, str]]:
@@ -780,8 +883,10 @@ def test_where_one_session_fits_a_search_has_one_worker_at_a_time(tmp_path: Path
     n_live: list[int] = []
 
     class Watched(ProcessExecutor):
-        def launch(self, configs: Sequence[Config], *, deadline_s: float) -> list[LiveCandidate | Failure]:
-            answers = super().launch(configs, deadline_s=deadline_s)
+        def launch(
+            self, configs: Sequence[Config], *, deadline_s: float, independent: bool = True
+        ) -> list[LiveCandidate | Failure]:
+            answers = super().launch(configs, deadline_s=deadline_s, independent=independent)
             n_live.append(len(self._live))
             return answers
 

@@ -136,8 +136,15 @@ class BlockRunner:
         """Number of failures after which a candidate was launched again."""
         return sum(attempts.n_failures for attempts in self._attempts.values())
 
-    def launch(self, configs: Sequence[Config], executor: Executor | None = None) -> list[SteadyCandidate | Failure]:
+    def launch(
+        self, configs: Sequence[Config], executor: Executor | None = None, *, independent: bool = True
+    ) -> list[SteadyCandidate | Failure]:
         """Launch candidates, by another executor if one is given. Those whose process ends are launched again.
+
+        Args:
+            configs: Their configs.
+            executor: The other executor, or None.
+            independent: As for `Executor.launch`.
 
         Raises:
             HostError: Processes cannot be started.
@@ -153,7 +160,8 @@ class BlockRunner:
             deadline_s = self.load_deadline_s * len(left)
             enter_step(f"loading {len(left)} {'config' if len(left) == 1 else 'configs'}")
             start_s = self.executor.now_s()
-            launched = executor.launch([configs[position] for position in left], deadline_s=deadline_s)
+            chosen = [configs[position] for position in left]
+            launched = executor.launch(chosen, deadline_s=deadline_s, independent=independent)
             spent_s = self.executor.now_s() - start_s
             if len(left) < len(configs) or any(
                 isinstance(answer, Failure) and answer.kind == "timeout" for answer in launched

@@ -26,7 +26,9 @@ class ProgramExecutor(ProgramRunner):
         """Whether candidates stay alive between blocks. The others are run to completion in each block."""
         return self._server is not None or self._keeps_running
 
-    def launch(self, configs: Sequence[Config], *, deadline_s: float) -> list[LiveCandidate | Failure]:
+    def launch(
+        self, configs: Sequence[Config], *, deadline_s: float, independent: bool = True
+    ) -> list[LiveCandidate | Failure]:
         """Launch candidates one after the other, as the start of a program uses all CPUs.
 
         The first config that is ever launched must be the baseline.

@@ -250,7 +250,8 @@ class Board:
         """Return launched candidates, or those that are launched for each block if two do not fit into memory."""
         if self.runner.one_at_a_time:
             return [FreshCandidate(self.runner, config) for config in configs]
-        return self.runner.launch(configs)
+        # Copies of a process share memory with it.
+        return self.runner.launch(configs, independent="memory" in self.goal.figures)
 
     def limit_live(self, measured: Round) -> None:
         """Plan fewer live candidates if more of those on a GPU do not fit into its memory."""

@@ -328,14 +328,16 @@ class JournaledExecutor:
         """Set the clock to the time of an event. It never runs backwards, whatever a file says."""
         self._time_s = max(self._time_s, at_s)
 
-    def launch(self, configs: Sequence[Config], *, deadline_s: float) -> list[LiveCandidate | Failure]:
+    def launch(
+        self, configs: Sequence[Config], *, deadline_s: float, independent: bool = True
+    ) -> list[LiveCandidate | Failure]:
         """Launch candidates, or return what the journal says about their launch."""
         number, keys = self._n_launches, tuple(config.key for config in configs)
         event = self.next_event(Launched)
         lives: list[LiveCandidate | None] = [None] * len(configs)
         if event is None:
             self._go_live()
-            launched = self._inner.launch(configs, deadline_s=deadline_s)
+            launched = self._inner.launch(configs, deadline_s=deadline_s, independent=independent)
             lives = [None if isinstance(answer, Failure) else answer for answer in launched]
             works = any(lives)
             event = Launched(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import wait
 from pathlib import Path
 from types import TracebackType
@@ -22,7 +23,9 @@ from ortune.steps import enter_step
 from ortune.worker import protocol
 from ortune.worker.activity import LOOK_S
 from ortune.worker.attempts import Attempts
+from ortune.worker.child_process import NO_BLAS_THREADS, make_environment
 from ortune.worker.compiled_models import CompiledModels
+from ortune.worker.copies import CAN_COPY, FEWEST_COPIES, Template
 from ortune.worker.failure import Failure
 from ortune.worker.group import WorkerGroup, name_group
 from ortune.worker.interfaces import Executor, LiveCandidate
@@ -175,20 +178,27 @@ class ProcessExecutor:
         """
         return time.monotonic() - self._compiled.total_s
 
-    def launch(self, configs: Sequence[Config], *, deadline_s: float) -> list[LiveCandidate | Failure]:
+    def launch(
+        self, configs: Sequence[Config], *, deadline_s: float, independent: bool = True
+    ) -> list[LiveCandidate | Failure]:
         """Start the workers of all configs at the same time, and suspend each as soon as it is loaded and checked.
 
         Args:
             configs: The configs.
             deadline_s: Maximum time to load, and the same for the first run.
+            independent: Whether each worker is started on its own. Otherwise, they may be copies of one process.
         """
         results: list[LiveCandidate | Failure] = []
         started: list[list[WorkerProcess] | Failure] = []
         limit_bytes = self._memory.find_limit(len(configs) * self._n_processes)
-        for config in configs:
-            is_reference = not self._has_reference and not started
-            failure = self._build(config, is_reference=is_reference)
-            started.append(failure or self._start_all(config, limit_bytes, deadline_s, is_reference=is_reference))
+        with self._open_template(0 if independent else len(configs)) as template:
+            for config in configs:
+                is_reference = not self._has_reference and not started
+                failure = self._build(config, is_reference=is_reference)
+                started.append(
+                    failure
+                    or self._start_all(config, limit_bytes, deadline_s, is_reference=is_reference, template=template)
+                )
         failures = self._finish_loading(
             [launched for launched in started if not isinstance(launched, Failure)], deadline_s
         )
@@ -317,8 +327,28 @@ class ProcessExecutor:
             self._compiled.note(config, build_s, failure, before)
         return self._compiled.find_failure(config)
 
+    @contextlib.contextmanager
+    def _open_template(self, n_copies: int) -> Iterator[Template | None]:
+        """Yield a process that starts workers as copies of itself, or None if they are started on their own."""
+        template = None
+        if CAN_COPY and n_copies >= FEWEST_COPIES and self._command == WORKER_COMMAND:
+            with contextlib.suppress(OSError), uninterrupted():
+                template = Template(self._list_variables(), self._folder.path / "template.log")
+        with template or contextlib.nullcontext():
+            yield template
+
+    def _list_variables(self) -> dict[str, str]:
+        """Return the environment of workers, without the variables of their configs."""
+        return {**NO_BLAS_THREADS, **make_environment(self._temporary), **self._environment}
+
     def _start_all(
-        self, config: Config, limit_bytes: int | None, deadline_s: float, *, is_reference: bool
+        self,
+        config: Config,
+        limit_bytes: int | None,
+        deadline_s: float,
+        *,
+        is_reference: bool,
+        template: Template | None,
     ) -> list[WorkerProcess] | Failure:
         """Start the workers of a candidate.
 
@@ -326,7 +356,9 @@ class ProcessExecutor:
         """
         workers: list[WorkerProcess] = []
         for number in range(self._n_processes):
-            worker = self._start(config, limit_bytes, is_reference=is_reference and number == 0, number=number)
+            worker = self._start(
+                config, limit_bytes, is_reference=is_reference and number == 0, number=number, template=template
+            )
             failure = worker if isinstance(worker, Failure) else None
             if isinstance(worker, WorkerProcess):
                 workers.append(worker)
@@ -350,7 +382,13 @@ class ProcessExecutor:
         return 1 if config.key in self._nodes else MOST_SAMPLE_REPEATS
 
     def _start(
-        self, config: Config, limit_bytes: int | None, *, is_reference: bool, number: int = 0
+        self,
+        config: Config,
+        limit_bytes: int | None,
+        *,
+        is_reference: bool,
+        number: int = 0,
+        template: Template | None = None,
     ) -> WorkerProcess | Failure:
         self._n_launched += 1
         if is_reference:
@@ -383,9 +421,9 @@ class ProcessExecutor:
                     config,
                     self._command,
                     log_path,
-                    self._temporary,
-                    environment=self._environment,
+                    environment=self._list_variables(),
                     on_close=self._forget,
+                    template=template if config.provider == CPU else None,
                 )
                 self._live.add(worker)
                 self._memory.add(worker)

@@ -4,10 +4,23 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from typing import Protocol
 
 from ortune.interrupts import name_signal
 from ortune.worker.failure import Failure
 from ortune.worker.session_log import read_log
+
+
+class ChildProcess(Protocol):
+    """A process that can be waited for."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return its exit status; negative for a signal.
+
+        Raises:
+            subprocess.TimeoutExpired: It does not end in this time, in seconds.
+        """
+
 
 EXIT_TIMEOUT_S = 10.0
 """Time to wait for the end of a process that has closed its pipe."""
@@ -38,7 +51,7 @@ def count_oom_kills(root: Path = Path("/")) -> int | None:
 
 
 def explain_closed_pipe(
-    process: subprocess.Popen[bytes], name: str, log_path: Path, stage: str, *, n_oom_kills: int | None
+    process: ChildProcess, name: str, log_path: Path, stage: str, *, n_oom_kills: int | None
 ) -> Failure:
     """Wait for the end of a child process that has closed its pipe, and return why it ended.
 

@@ -42,7 +42,9 @@ class Executor(Protocol):
 
     runtime: Runtime
 
-    def launch(self, configs: Sequence[Config], *, deadline_s: float) -> list[LiveCandidate | Failure]:
+    def launch(
+        self, configs: Sequence[Config], *, deadline_s: float, independent: bool = True
+    ) -> list[LiveCandidate | Failure]:
         """Launch all candidates at the same time, and return one result per config, in the same order.
 
         The first config that is ever launched must be the baseline: its outputs are the reference.
@@ -50,6 +52,8 @@ class Executor(Protocol):
         Args:
             configs: The configs.
             deadline_s: Maximum time to create the sessions of all candidates, and the same to run them once.
+            independent: Whether what they measure must not have anything in common, such as the layout of memory. It is
+                faster to start them otherwise.
         """
 
     def now_s(self) -> float:

@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from ortune.prctl import die_with_parent
 from ortune.worker import protocol
@@ -89,18 +89,23 @@ def serve(connection: Any, make: Callable[[protocol.LoadRequest], CandidateSessi
         connection.send_bytes(protocol.encode_reply(reply, stage))
 
 
-def main(make: Callable[[protocol.LoadRequest], CandidateSession] = CandidateSession) -> None:
-    """Serve the parent. The last command-line argument is the handle of the pipe."""
+def run(connection: Any, make: Callable[[protocol.LoadRequest], CandidateSession] = CandidateSession) -> NoReturn:
+    """Serve the parent until it closes the pipe, and end this process."""
     allow_blas_threads()
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     try:
-        serve(protocol.connect(sys.argv[-1]), make)
+        serve(connection, make)
     except (BrokenPipeError, ConnectionResetError):
         pass
     finally:
         sys.stdout.flush()
         os._exit(0)  # destructors of a broken session may hang
+
+
+def main(make: Callable[[protocol.LoadRequest], CandidateSession] = CandidateSession) -> NoReturn:
+    """Serve the parent. The last command-line argument is the handle of the pipe."""
+    run(protocol.connect(sys.argv[-1]), make)
 
 
 if __name__ == "__main__":

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import IO
 
 import msgspec
 import psutil
@@ -14,8 +17,8 @@ from ortune.knobs.environment import variables_of
 from ortune.worker import protocol
 from ortune.worker.activity import Activity
 from ortune.worker.block import Block, BlockPlan
-from ortune.worker.child_process import NO_BLAS_THREADS, make_environment
 from ortune.worker.clocks import Clocks
+from ortune.worker.copies import Copy, Template
 from ortune.worker.exit_status import count_oom_kills, explain_closed_pipe
 from ortune.worker.failure import Failure, find_cause
 from ortune.worker.session_info import Runtime, SessionInfo
@@ -45,9 +48,9 @@ class WorkerProcess:
         config: The config of the candidate.
         command: Program and arguments that start a worker.
         log_path: File for its stdout and stderr.
-        temporary: Folder for its temporary files.
-        environment: Environment variables to set, in addition to those of this process and of the config.
+        environment: Environment variables of workers, without those of the config.
         on_close: Called with this object when the process has ended.
+        template: Starts workers that need no environment of their own; None if it is started on its own.
 
     Attributes:
         session_info: Facts about its session. Set when it is loaded, as is `runtime`.
@@ -68,10 +71,10 @@ class WorkerProcess:
         config: Config,
         command: Sequence[str],
         log_path: Path,
-        temporary: Path,
         *,
         environment: Mapping[str, str],
         on_close: Callable[[WorkerProcess], object],
+        template: Template | None = None,
     ) -> None:
         self.config = config
         self.stage = "load"
@@ -79,10 +82,10 @@ class WorkerProcess:
         self._on_close = on_close
         self._failed: Failure | None = None
         self._n_oom_kills = count_oom_kills()
+        own = variables_of(config, environment)
         with log_path.open("wb") as log:
-            inherited = {**NO_BLAS_THREADS, **make_environment(temporary), **environment}
-            self._process, self.pipe = protocol.spawn(
-                command, environment={**inherited, **variables_of(config, inherited)}, log=log
+            self._process, self.pipe = start_process(
+                command, environment={**environment, **own}, log=log, template=None if own else template
             )
         self._control = psutil.Process(self._process.pid)
         self._activity = Activity(self._control)
@@ -216,3 +219,20 @@ class WorkerProcess:
 
     def _explain_end(self, stage: str) -> Failure:
         return explain_closed_pipe(self._process, "the worker", self._log_path, stage, n_oom_kills=self._n_oom_kills)
+
+
+def start_process(
+    command: Sequence[str], *, environment: Mapping[str, str], log: IO[bytes], template: Template | None
+) -> tuple[subprocess.Popen[bytes] | Copy, Connection]:
+    """Start a worker, and return its process and the parent's end of its pipe.
+
+    Args:
+        command: Program and arguments that start a worker.
+        environment: Its complete environment.
+        log: File for its stdout and stderr.
+        template: Starts it, if it can.
+    """
+    if template:
+        with contextlib.suppress(OSError):
+            return template.start_worker(log)
+    return protocol.spawn(command, environment=environment, log=log)

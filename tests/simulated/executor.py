@@ -288,7 +288,9 @@ class SimulatedExecutor:
         self.live: set[SimulatedLive] = set()
         self.launched: list[Config] = []
 
-    def launch(self, configs: Sequence[Config], *, deadline_s: float) -> list[LiveCandidate | Failure]:
+    def launch(
+        self, configs: Sequence[Config], *, deadline_s: float, independent: bool = True
+    ) -> list[LiveCandidate | Failure]:
         answers: list[LiveCandidate | Failure] = []
         self.time_s += 0.15
         if self.power:  # loading keeps the CPUs busy, too
