@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from ortune.knobs import Candidate, Config, SearchSpace
+from ortune.measure.block_plan import launch_sides_s
 from ortune.measure.block_runner import BASELINE_NAME, FreshCandidate, Round, raise_failure
 from ortune.measure.comparison import Stage, StageTime
 from ortune.measure.interval import Interval
@@ -119,6 +120,7 @@ class Board:
         self.observe = observe
         self._check_finalist = opened.check_finalist
         self._notes: list[str] = []
+        self._side_s: float | None = None
 
     @property
     def end_s(self) -> float:
@@ -231,7 +233,9 @@ class Board:
         Raises:
             MeasureError: The baseline fails.
         """
+        begin_s = self.now_s()
         answers = self.start([self.space.base, *(result.candidate.config for result in results)])
+        self._side_s = (self.now_s() - begin_s) / len(answers)
         self.n_launches += 1
         lives = {position: answer for position, answer in enumerate(answers) if not isinstance(answer, Failure)}
         live = LiveRound(self, [self.baseline, *results], lives)
@@ -245,6 +249,12 @@ class Board:
         finally:
             for candidate in lives.values():
                 candidate.close()
+
+    def expect_launch_s(self, n_sides: int) -> float:
+        """Return how long it probably takes to launch so many sides together, in seconds, given the last launch."""
+        if self._side_s is None:
+            return launch_sides_s(self.plan.launch_s, n_sides)
+        return self._side_s * n_sides
 
     def start(self, configs: Sequence[Config]) -> Sequence[LiveCandidate | Failure]:
         """Return launched candidates, or those that are launched for each block if two do not fit into memory."""

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ortune.knobs import KNOBS, ids
-from ortune.measure.block_plan import SHORTEST_WARM_UP_NS, block_wall_s, expect_warm_up_ns, launch_sides_s
+from ortune.measure.block_plan import SHORTEST_WARM_UP_NS, block_wall_s, expect_warm_up_ns
 from ortune.measure.figures import is_pooled
 from ortune.measure.judge import NEGLIGIBLE_GAIN
 from ortune.tuning.board import Board, LiveRound
@@ -219,7 +219,7 @@ def expect_launch_s(board: Board, n_sides: int) -> float:
     round_s = plan.racing_rounds * block_wall_s(plan.block, board.pace)
     warm_up_s = expect_warm_up_ns(board.pace, SHORTEST_WARM_UP_NS) / 1e9
     one_by_one_s = n_sides * plan.racing_rounds * plan.launch_s
-    launches_s = one_by_one_s if plan.one_at_a_time else launch_sides_s(plan.launch_s, n_sides)
+    launches_s = one_by_one_s if plan.one_at_a_time else board.expect_launch_s(n_sides)
     return launches_s + n_sides * (warm_up_s + round_s)
 
 

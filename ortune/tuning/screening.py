@@ -11,7 +11,7 @@ import optuna
 from numpy.typing import NDArray
 
 from ortune.knobs import Candidate, SearchSpace
-from ortune.measure.block_plan import block_wall_s, launch_sides_s
+from ortune.measure.block_plan import block_wall_s
 from ortune.measure.judge import NEGLIGIBLE_GAIN
 from ortune.tuning.board import Board, LiveRound, ScreeningResult
 from ortune.tuning.first_candidates import FirstCandidates
@@ -583,7 +583,7 @@ class Screening:
         n = board.plan.batch + 1
         round_s = n * block_wall_s(board.plan.block, board.pace)
         noise = math.sqrt(MEDIAN_VARIANCE * self.noise.variance)
-        best = math.sqrt(launch_sides_s(board.plan.launch_s, n) / round_s) * noise / LEAST_DIFFERENCE
+        best = math.sqrt(board.expect_launch_s(n) / round_s) * noise / LEAST_DIFFERENCE
         fitting = int((board.end_s - board.now_s()) / round_s)
         return max(board.plan.screening_rounds, min(round(best), MOST_NOISY_ROUNDS, fitting))
 
