@@ -408,6 +408,7 @@ def test_a_connection_that_is_not_used_is_closed(monkeypatch: pytest.MonkeyPatch
     pool.connect().close()
     assert closed.wait(60)
     pool.connect().close()
+    pool.dispose()
 
 
 @pytest.mark.parametrize("is_reachable", [True, False])
@@ -429,6 +430,7 @@ def test_a_database_that_is_late_is_tried_again_if_its_host_answers(is_reachable
         pool = type("Pool", (ShortPool,), {"address": address})(connect)
         if is_reachable:
             pool.connect().close()
+            pool.dispose()
             assert n_tries == 3
         else:
             with pytest.raises(OSError, match="timeout expired"):
