@@ -34,7 +34,7 @@ FEWEST_COPIES = 3
 START_LIMIT_S = 120.0
 """Time for a copy to be made. The first one waits until the template has imported everything."""
 
-POLL_S = 0.0005
+EXIT_STEP_S = 0.0005
 """How often it is checked whether a copy has ended."""
 
 
@@ -71,7 +71,7 @@ class Copy:
             elif time.monotonic() >= end_s:
                 raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
             else:
-                time.sleep(POLL_S)
+                time.sleep(EXIT_STEP_S)
         assert self._status is not None
         return self._status
 
