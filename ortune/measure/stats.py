@@ -32,6 +32,9 @@ A few blocks in which a process stalled then do not dominate the result.
 MAD_OF_NORMAL = 0.6745
 """Median absolute deviation of the standard normal distribution."""
 
+ERROR_OF_MEDIAN = 1.2533
+"""Standard error of the median of normal values, as a multiple of that of their mean: the square root of pi / 2."""
+
 N_RESAMPLES = 10_000
 
 N_WEIGHTINGS = 4_000

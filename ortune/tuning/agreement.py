@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from ortune.measure.stats import robust_sigma
+from ortune.measure.stats import ERROR_OF_MEDIAN, robust_sigma
 from ortune.storage import Measurement
 from ortune.tuning.additive import WORST_LOG_RATIO
 
@@ -31,9 +31,6 @@ DISAGREEMENT_ERRORS = 4.0
 USUAL_DIFFERENCE = 0.03
 """How clear a shift must be, and the least standard deviation of a candidate's difference between two nodes. It is
 estimated from the median absolute deviation: single launches may be far off."""
-
-MEDIAN_ERROR = 1.2533
-"""Standard error of a median, relative to that of a mean."""
 
 FEW_VALUES = 4.0
 """By how much, divided by their number, the standard deviation of a few values is enlarged, because it is uncertain."""
@@ -175,4 +172,4 @@ def _error_of(values: Sequence[float]) -> float:
     """Return the standard error of the median of a few values."""
     n = len(values)
     sigma = max(robust_sigma(values), USUAL_DIFFERENCE) * (1 + FEW_VALUES / n)
-    return MEDIAN_ERROR * sigma / math.sqrt(n)
+    return ERROR_OF_MEDIAN * sigma / math.sqrt(n)

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ortune.tuning.outliers import FARTHEST, TO_SIGMA
+from ortune.measure.stats import MAD_OF_NORMAL
+from ortune.tuning.outliers import FARTHEST
 from ortune.tuning.results import FIRST_SHARED, CandidateResult
 
 FEWEST_VARIANCES = 4
@@ -191,7 +192,7 @@ def limit_distances(candidates: Sequence[Rounds]) -> tuple[float, ...]:
     if not pairs:
         return ()
     distances = zip(*([abs(a - b) for a, b in zip(*pair, strict=True)] for pair in pairs), strict=True)
-    return tuple(FARTHEST * TO_SIGMA / math.sqrt(2) * statistics.median(values) for values in distances)
+    return tuple(FARTHEST * statistics.median(values) / (math.sqrt(2) * MAD_OF_NORMAL) for values in distances)
 
 
 def list_rounds(result: CandidateResult, launch: int) -> list[tuple[float, ...]]:

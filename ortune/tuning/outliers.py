@@ -7,11 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from ortune.measure.stats import MAD_OF_NORMAL
+
 FARTHEST = 3.0
 """Maximum distance of a round from the candidate's median, in standard deviations."""
-
-TO_SIGMA = 1.4826
-"""Standard deviation of a normal distribution, as a multiple of its median absolute deviation."""
 
 FEWEST_LIMITED_ROUNDS = 3
 """Rounds of a candidate from which one of them can be recognized as an outlier."""
@@ -53,6 +52,6 @@ def limit_rounds(rounds: Sequence[Sequence[Array]], luck: float) -> tuple[Array,
     for launches in deviations:
         own = np.median(np.abs(np.concatenate(launches)), axis=0)
         for limited, scatter in zip(found, (usual, np.maximum(usual, own)), strict=True):
-            farthest = FARTHEST * np.maximum(TO_SIGMA * scatter, luck)
+            farthest = FARTHEST * np.maximum(scatter / MAD_OF_NORMAL, luck)
             limited.append(np.array([np.clip(launch, -farthest, farthest).mean(axis=0) for launch in launches]))
     return levels + np.array(found[0]), levels + np.array(found[1])

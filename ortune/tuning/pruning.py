@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from ortune.measure.stats import robust_sigma, student_interval
+from ortune.measure.stats import ERROR_OF_MEDIAN, robust_sigma, student_interval
 from ortune.record.schema import SettingEvidence
 from ortune.tuning.board import Board
 from ortune.tuning.racing import (
@@ -52,9 +52,6 @@ CERTAIN_ERRORS = 2.0
 MIN_PRUNING_LAUNCHES = 3
 MAX_PRUNING_LAUNCHES = 6
 """Minimum number of launches of each comparison, and number from which no further one is made."""
-
-ERROR_OF_MEDIAN = 1.25
-"""Standard error of a median of normal values, as a multiple of that of their mean."""
 
 LONGEST_PRUNING = 2.0
 """How many times its planned time pruning may take for the minimum of launches: fewer would show nothing."""
