@@ -206,6 +206,10 @@ def name_function(test: str) -> str:
     return test.partition("[")[0]
 
 
+WORKERS = {"ortune.worker.main", "ortune.worker.template"}
+"""The modules that workers run as."""
+
+
 def worker_processes() -> list[psutil.Process]:
     """Return all workers that this test run started, even if their parent has ended."""
     found = []
@@ -213,7 +217,7 @@ def worker_processes() -> list[psutil.Process]:
         try:
             command = process.cmdline()
             is_fork = process.name() == FORKED_CHILD
-            if not is_fork and not any("ortune.worker.main" in part or "faulty_worker" in part for part in command):
+            if not is_fork and not any(part in WORKERS or "faulty_worker" in part for part in command):
                 continue
             if process.environ().get("ORTUNE_TEST_RUN") == os.environ["ORTUNE_TEST_RUN"]:
                 found.append(process)

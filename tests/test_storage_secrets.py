@@ -144,7 +144,7 @@ def test_workers_do_not_have_the_password_in_memory(postgres_database: Database,
     with search(postgres_database.url, tmp_path) as process:
         while process.poll() is None and n_looks < 2:
             children = [read_process(pid) for pid in list_descendants(process.pid)]
-            n_workers = sum(child is not None and b"ortune.worker.main" in child.cmdline for child in children)
+            n_workers = sum(child is not None and b"ortune.worker." in child.cmdline for child in children)
             if n_workers >= 2 and list_studies(location):
                 leaks.update(search_processes(password, process.pid, kinds=["memory"]))
                 n_looks += 1

@@ -8,7 +8,6 @@ has a process of its own to copy.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import signal
@@ -51,11 +50,7 @@ class Copy:
 
     def poll(self) -> int | None:
         """Return the exit status, negative for a signal; None if it runs."""
-        if self._status is None:
-            with contextlib.suppress(ChildProcessError):
-                found, status = os.waitpid(self.pid, os.WNOHANG)
-                self._status = os.waitstatus_to_exitcode(status) if found else None
-        return self._status
+        return self._look(os.WNOHANG)
 
     def wait(self, timeout: float | None = None) -> int:
         """Return the exit status, as soon as it has ended.
@@ -64,21 +59,26 @@ class Copy:
             subprocess.TimeoutExpired: It does not end in this time, in seconds.
         """
         end_s = None if timeout is None else time.monotonic() + timeout
-        while self.poll() is None:
-            if end_s is None:
-                _, status = os.waitpid(self.pid, 0)
-                self._status = os.waitstatus_to_exitcode(status)
-            elif time.monotonic() >= end_s:
+        while (status := self._look(0 if end_s is None else os.WNOHANG)) is None:
+            if end_s is not None and time.monotonic() >= end_s:
                 raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
-            else:
-                time.sleep(EXIT_STEP_S)
-        assert self._status is not None
-        return self._status
+            time.sleep(EXIT_STEP_S)
+        return status
 
     def kill(self) -> None:
         """Kill it, if it runs."""
         if self.poll() is None:
             os.kill(self.pid, signal.SIGKILL)
+
+    def _look(self, options: int) -> int | None:
+        if self._status is None:
+            try:
+                found, status = os.waitpid(self.pid, options)
+            except ChildProcessError:  # something else has waited for it, and knows its status
+                self._status = 0
+            else:
+                self._status = os.waitstatus_to_exitcode(status) if found else None
+        return self._status
 
 
 class Template:
