@@ -7,6 +7,7 @@ import ctypes
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 
 PR_SET_PDEATHSIG = 1
@@ -56,15 +57,38 @@ def adopt_orphans() -> None:
 
 @contextlib.contextmanager
 def adopting() -> Iterator[None]:
-    """Make this process the parent of descendants whose own parent ends in this block."""
-    before = ctypes.c_int()
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0)
-    prctl(PR_SET_CHILD_SUBREAPER, 1)
+    """Make this process the parent of descendants whose own parent ends in this block. Threads may overlap in it."""
+    with _adoption.lock:
+        if not _adoption.n_blocks:
+            _adoption.before = _is_adopting()
+            prctl(PR_SET_CHILD_SUBREAPER, 1)
+        _adoption.n_blocks += 1
     try:
         yield
     finally:
-        prctl(PR_SET_CHILD_SUBREAPER, before.value)
+        with _adoption.lock:
+            _adoption.n_blocks -= 1
+            if not _adoption.n_blocks:
+                prctl(PR_SET_CHILD_SUBREAPER, _adoption.before)
+
+
+class _Adoption:
+    """How many blocks of `adopting` there are, and whether this process adopted orphans before the first of them."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.n_blocks = 0
+        self.before = 0
+
+
+_adoption = _Adoption()
+
+
+def _is_adopting() -> int:
+    found = ctypes.c_int()
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(found), 0, 0, 0)
+    return found.value
 
 
 def minimize_timer_slack() -> None:

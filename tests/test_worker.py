@@ -759,17 +759,25 @@ time.sleep(600)
     wait_for_status(pid, {"gone", psutil.STATUS_ZOMBIE})
 
 
-ENVIRONMENT = Config(environment={"MALLOC_ARENA_MAX": "2"})
-SEVERAL = [DEFAULT, level("ORT_ENABLE_BASIC"), ENVIRONMENT, Config(session_options={"intra_op_num_threads": 1})]
+WITH_VARIABLE = Config(environment={"MALLOC_ARENA_MAX": "2"})
+SEVERAL = [DEFAULT, level("ORT_ENABLE_BASIC"), Config(session_options={"intra_op_num_threads": 1})]
 
 
 def launch_copies(executor: ProcessExecutor, configs: Sequence[Config] = SEVERAL) -> list[WorkerProcess]:
     return [require_worker(answer) for answer in executor.launch(configs, deadline_s=60, independent=False)]
 
 
-def read_program(worker: WorkerProcess) -> str:
-    """Return the module that a worker runs as."""
-    return next(part for part in psutil.Process(worker.pid).cmdline() if part.startswith("ortune.worker."))
+def list_programs(workers: Sequence[WorkerProcess]) -> set[str]:
+    """Return the modules that workers run as, and close them."""
+    found = set()
+    for worker in workers:
+        command = psutil.Process(worker.pid).cmdline()
+        found.add(next(part for part in command if part.startswith("ortune.worker.")))
+        worker.close()
+    return found
+
+
+COPIED, STARTED = {"ortune.worker.template"}, {"ortune.worker.main"}
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="copies need Linux")
@@ -779,36 +787,25 @@ class TestCopies:
 
     def test_they_are_children_like_others(self, executor: ProcessExecutor) -> None:
         workers = launch_copies(executor)
-        assert {psutil.Process(worker.pid).ppid() for worker in workers} == {os.getpid()}
+        pids = {worker.pid for worker in workers}
         for worker in workers:
             wait_for_status(worker.pid, {psutil.STATUS_STOPPED})
-        assert all(os.getpgid(worker.pid) == worker.pid for worker in workers)
+        assert all(os.getpgid(pid) == pid for pid in pids)
         # The process that they are copies of has ended.
-        assert not [
-            child
-            for child in psutil.Process().children()
-            if "ortune.worker.template" in child.cmdline()[:4] and child.pid not in {worker.pid for worker in workers}
-        ]
+        named = {child.pid for child in psutil.Process().children() if COPIED & set(child.cmdline())}
+        assert named == pids
         for worker in workers:
             assert isinstance(worker.measure(PLAN), Block)
             worker.close()
             assert not psutil.pid_exists(worker.pid)
 
-    def test_one_with_an_environment_of_its_own_is_started(self, executor: ProcessExecutor) -> None:
-        workers = launch_copies(executor)
-        programs = {worker.config.key: read_program(worker) for worker in workers}
-        assert programs.pop(ENVIRONMENT.key) == "ortune.worker.main"
-        assert set(programs.values()) == {"ortune.worker.template"}
-        for worker in workers:
-            worker.close()
-
-    def test_few_and_independent_ones_are_started(self, executor: ProcessExecutor) -> None:
-        for configs, independent in ((SEVERAL, True), (SEVERAL[:2], False)):
-            answers = executor.launch(configs, deadline_s=60, independent=independent)
-            workers = [require_worker(answer) for answer in answers]
-            assert {read_program(worker) for worker in workers} == {"ortune.worker.main"}
-            for worker in workers:
-                worker.close()
+    def test_which_launches_have_them(self, executor: ProcessExecutor) -> None:
+        assert list_programs(launch_copies(executor)) == COPIED
+        # What is started on its own has no advantage over what is a copy.
+        assert list_programs(launch_copies(executor, [*SEVERAL, WITH_VARIABLE])) == STARTED
+        assert list_programs(launch_copies(executor, SEVERAL[:2])) == STARTED
+        independent = [require_worker(answer) for answer in executor.launch(SEVERAL, deadline_s=60)]
+        assert list_programs(independent) == STARTED
 
     def test_why_one_ended_is_known(self, executor: ProcessExecutor) -> None:
         workers = launch_copies(executor)
@@ -816,25 +813,50 @@ class TestCopies:
         result = workers[0].measure(PLAN)
         assert isinstance(result, Failure)
         assert (result.kind, result.message) == ("crash", "ended by SIGKILL")
-        for worker in workers:
-            worker.close()
+        assert list_programs(workers[1:]) == COPIED
 
-    @pytest.mark.parametrize("ending", ["at the start", "before the first copy"])
-    def test_without_that_process_they_are_started(
-        self, executor: ProcessExecutor, monkeypatch: pytest.MonkeyPatch, ending: str
-    ) -> None:
+    @pytest.mark.parametrize(
+        "code",
+        [
+            "raise SystemExit(1)",
+            # It cannot make a copy.
+            "import os, sys; from ortune.worker import template\n"
+            "fork, os.fork = os.fork, lambda: fork() or setattr(os, 'fork', os.forkpty) or 0\n"
+            "os.forkpty = lambda: (_ for _ in ()).throw(OSError())\n"
+            "template.main()",
+        ],
+    )
+    def test_without_that_process_they_are_started(self, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
         def start(command: list[str], **options: object) -> object:
-            if "ortune.worker.template" in command:
-                if ending == "at the start":
-                    raise OSError
-                command = [sys.executable, "-c", ""]
+            if COPIED & set(command):
+                command = [sys.executable, "-c", code, command[-1]]
             return NewProcess(command, **options)  # type: ignore[call-overload]
 
-        monkeypatch.setattr(subprocess, "Popen", start)
-        workers = launch_copies(executor)
-        assert {read_program(worker) for worker in workers} == {"ortune.worker.main"}
-        for worker in workers:
-            worker.close()
+        with make_executor() as executor:
+            monkeypatch.setattr(subprocess, "Popen", start)
+            assert list_programs(launch_copies(executor)) == STARTED
+
+    def test_a_process_that_cannot_be_started_is_not_missed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        n_tries = 0
+
+        def start(command: list[str], **options: object) -> object:
+            nonlocal n_tries
+            if COPIED & set(command):
+                n_tries += 1
+                raise OSError
+            return NewProcess(command, **options)  # type: ignore[call-overload]
+
+        with make_executor() as executor:
+            monkeypatch.setattr(subprocess, "Popen", start)
+            for _ in range(2):
+                assert list_programs(launch_copies(executor)) == STARTED
+        assert n_tries == 1
+
+    def test_a_process_with_threads_is_not_copied(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A copy would lack them, and wait for a lock that one of them holds."""
+        monkeypatch.setenv("OPENBLAS_NUM_THREADS", "2")
+        with make_executor() as executor:
+            assert list_programs(launch_copies(executor)) == STARTED
 
     def test_they_end_when_their_parent_is_killed(self, tmp_path: Path) -> None:
         code = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
@@ -25,6 +26,9 @@ from ortune.tuning.results import CandidateResult, Results
 from ortune.worker import BlockPlan, Failure, LiveCandidate
 
 MAX_NOTE_LENGTH = 160
+
+LAST_LAUNCHES = 5
+"""Launches whose durations say how long the next one probably takes."""
 
 CHECK_SHARE = 0.25
 """Share of the time that is left before a confirmation, for checking outputs of finalists that blocks do not show."""
@@ -120,7 +124,7 @@ class Board:
         self.observe = observe
         self._check_finalist = opened.check_finalist
         self._notes: list[str] = []
-        self._side_s: float | None = None
+        self._launch_factors: list[float] = []
 
     @property
     def end_s(self) -> float:
@@ -235,7 +239,9 @@ class Board:
         """
         begin_s = self.now_s()
         answers = self.start([self.space.base, *(result.candidate.config for result in results)])
-        self._side_s = (self.now_s() - begin_s) / len(answers)
+        if self.plan.launch_s > 0:
+            planned_s = launch_sides_s(self.plan.launch_s, len(answers))
+            self._launch_factors.append((self.now_s() - begin_s) / planned_s)
         self.n_launches += 1
         lives = {position: answer for position, answer in enumerate(answers) if not isinstance(answer, Failure)}
         live = LiveRound(self, [self.baseline, *results], lives)
@@ -251,10 +257,9 @@ class Board:
                 candidate.close()
 
     def expect_launch_s(self, n_sides: int) -> float:
-        """Return how long it probably takes to launch so many sides together, in seconds, given the last launch."""
-        if self._side_s is None:
-            return launch_sides_s(self.plan.launch_s, n_sides)
-        return self._side_s * n_sides
+        """Return how long it probably takes to launch so many sides together, in seconds, given the last launches."""
+        factor = statistics.median(self._launch_factors[-LAST_LAUNCHES:] or [1.0])
+        return factor * launch_sides_s(self.plan.launch_s, n_sides)
 
     def start(self, configs: Sequence[Config]) -> Sequence[LiveCandidate | Failure]:
         """Return launched candidates, or those that are launched for each block if two do not fit into memory."""

@@ -16,6 +16,7 @@ from ortune.errors import HostError, ModelError, UsageError, make_missing_error
 from ortune.interpreter import PYTHON
 from ortune.interrupts import uninterrupted
 from ortune.knobs.config import CPU, DEFAULT, Config
+from ortune.knobs.environment import variables_of
 from ortune.knobs.titles import describe
 from ortune.model import ModelInfo
 from ortune.replaceable import replaceable
@@ -131,6 +132,7 @@ class ProcessExecutor:
         self._nodes: dict[str, dict[str, int]] = {}
         remove_abandoned_folders()
         self._folder = OwnedFolder()
+        self._copies = CAN_COPY
         self._compiled = CompiledModels(self._folder.path / "cache")
         self._temporary = self._folder.path / "tmp"
         self._temporary.mkdir()
@@ -186,12 +188,12 @@ class ProcessExecutor:
         Args:
             configs: The configs.
             deadline_s: Maximum time to load, and the same for the first run.
-            independent: Whether each worker is started on its own. Otherwise, they may be copies of one process.
+            independent: As for `Executor.launch`.
         """
         results: list[LiveCandidate | Failure] = []
         started: list[list[WorkerProcess] | Failure] = []
         limit_bytes = self._memory.find_limit(len(configs) * self._n_processes)
-        with self._open_template(0 if independent else len(configs)) as template:
+        with self._open_template([] if independent else configs) as template:
             for config in configs:
                 is_reference = not self._has_reference and not started
                 failure = self._build(config, is_reference=is_reference)
@@ -328,14 +330,31 @@ class ProcessExecutor:
         return self._compiled.find_failure(config)
 
     @contextlib.contextmanager
-    def _open_template(self, n_copies: int) -> Iterator[Template | None]:
-        """Yield a process that starts workers as copies of itself, or None if they are started on their own."""
+    def _open_template(self, configs: Sequence[Config]) -> Iterator[Template | None]:
+        """Yield what the workers of a launch are copies of, or None if they are started on their own."""
         template = None
-        if CAN_COPY and n_copies >= FEWEST_COPIES and self._command == WORKER_COMMAND:
-            with contextlib.suppress(OSError), uninterrupted():
-                template = Template(self._list_variables(), self._folder.path / "template.log")
-        with template or contextlib.nullcontext():
+        with contextlib.ExitStack() as stack:
+            if len(configs) * self._n_processes >= FEWEST_COPIES and self._can_copy(configs):
+                try:
+                    with uninterrupted():
+                        opened = stack.enter_context(
+                            Template(self._list_variables(), self._folder.path / "template.log")
+                        )
+                    opened.wait()
+                    template = opened
+                except OSError:
+                    self._copies = False
             yield template
+
+    def _can_copy(self, configs: Sequence[Config]) -> bool:
+        """Return whether all workers of a launch can be copies of one process, so that none has an advantage."""
+        variables = self._list_variables()
+        return (
+            self._copies
+            and self._command == WORKER_COMMAND
+            and not any(self._pinned_to)
+            and all(config.provider == CPU and not variables_of(config, variables) for config in configs)
+        )
 
     def _list_variables(self) -> dict[str, str]:
         """Return the environment of workers, without the variables of their configs."""
@@ -423,7 +442,7 @@ class ProcessExecutor:
                     log_path,
                     environment=self._list_variables(),
                     on_close=self._forget,
-                    template=template if config.provider == CPU else None,
+                    template=template,
                 )
                 self._live.add(worker)
                 self._memory.add(worker)

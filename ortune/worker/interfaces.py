@@ -52,8 +52,8 @@ class Executor(Protocol):
         Args:
             configs: The configs.
             deadline_s: Maximum time to create the sessions of all candidates, and the same to run them once.
-            independent: Whether what they measure must not have anything in common, such as the layout of memory. It is
-                faster to start them otherwise.
+            independent: Whether each worker is started on its own. If not, they may be copies of one process, which are
+                ready earlier, but share its layout of memory.
         """
 
     def now_s(self) -> float:

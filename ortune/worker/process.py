@@ -18,7 +18,7 @@ from ortune.worker import protocol
 from ortune.worker.activity import Activity
 from ortune.worker.block import Block, BlockPlan
 from ortune.worker.clocks import Clocks
-from ortune.worker.copies import Copy, Template
+from ortune.worker.copies import CopiedWorker, Template
 from ortune.worker.exit_status import count_oom_kills, explain_closed_pipe
 from ortune.worker.failure import Failure, find_cause
 from ortune.worker.session_info import Runtime, SessionInfo
@@ -50,7 +50,7 @@ class WorkerProcess:
         log_path: File for its stdout and stderr.
         environment: Environment variables of workers, without those of the config.
         on_close: Called with this object when the process has ended.
-        template: Starts workers that need no environment of their own; None if it is started on its own.
+        template: What it is a copy of; None if it is started on its own.
 
     Attributes:
         session_info: Facts about its session. Set when it is loaded, as is `runtime`.
@@ -85,7 +85,7 @@ class WorkerProcess:
         own = variables_of(config, environment)
         with log_path.open("wb") as log:
             self._process, self.pipe = start_process(
-                command, environment={**environment, **own}, log=log, template=None if own else template
+                command, environment={**environment, **own}, log=log, template=template
             )
         self._control = psutil.Process(self._process.pid)
         self._activity = Activity(self._control)
@@ -223,14 +223,14 @@ class WorkerProcess:
 
 def start_process(
     command: Sequence[str], *, environment: Mapping[str, str], log: IO[bytes], template: Template | None
-) -> tuple[subprocess.Popen[bytes] | Copy, Connection]:
+) -> tuple[subprocess.Popen[bytes] | CopiedWorker, Connection]:
     """Start a worker, and return its process and the parent's end of its pipe.
 
     Args:
         command: Program and arguments that start a worker.
         environment: Its complete environment.
         log: File for its stdout and stderr.
-        template: Starts it, if it can.
+        template: What it is a copy of, if one can be made.
     """
     if template:
         with contextlib.suppress(OSError):

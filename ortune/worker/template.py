@@ -14,6 +14,7 @@ import socket
 import sys
 import time
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 from ortune.prctl import PARENT, die_with_parent
 from ortune.worker.main import run
@@ -39,38 +40,47 @@ def make_copies(requests: socket.socket) -> Connection:
         message, handles, _, _ = socket.recv_fds(requests, 64, 2)
         if not message:
             os._exit(0)
+        # The process that asked adopts the child of one that ends. If no copy can be made, its pipe is closed.
         if os.fork() == 0:
-            # The process that asked adopts the child of one that ends.
-            between = os.getpid()
-            if os.fork() == 0:
+            first_parent = os.getpid()
+            try:
+                is_copy = os.fork() == 0
+            except OSError:
+                is_copy = False
+            if is_copy:
+                requests.close()
                 pipe, log = handles
-                become_worker(requests, log, between)
-                return Connection(pipe)
+                connection = Connection(pipe)
+                become_worker(connection, log, first_parent)
+                return connection
             os._exit(0)
         os.wait()
         for handle in handles:
             os.close(handle)
 
 
-def become_worker(requests: socket.socket, log: int, between: int) -> None:
-    """Make this copy a process like one that was started on its own, and tell the process that asked for it the id.
+def become_worker(connection: Connection, log: int, first_parent: int) -> None:
+    """Make this copy a process like one that was started on its own, and send its id to the process that asked for it.
 
     Args:
-        requests: The socket of the template.
+        connection: Its end of the pipe.
         log: Handle of the file for its stdout and stderr.
-        between: Id of its first parent, which ends.
+        first_parent: Id of its parent, which ends.
     """
     os.setpgid(0, 0)
-    while (parent := os.getppid()) == between:
+    while (parent := os.getppid()) == first_parent:
         time.sleep(ADOPTION_STEP_S)
-    if str(parent) != os.environ[PARENT]:
-        requests.send(b"another process adopted the worker")
+    if str(parent) != os.environ[PARENT]:  # another process has adopted it
         os._exit(1)
     for target in (1, 2):
         os.dup2(log, target)
     os.close(log)
-    requests.send(str(os.getpid()).encode())
-    requests.close()
+    connection.send_bytes(str(os.getpid()).encode())
+
+
+def count_threads() -> int:
+    """Return how many threads this process has."""
+    return sum(1 for _ in Path("/proc/self/task").iterdir())
 
 
 def main() -> None:
@@ -79,8 +89,12 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     for name in IMPORTED:
         importlib.import_module(name)
+    if count_threads() > 1:
+        os._exit(1)  # a copy would lack the others, and might wait for a lock that one of them holds
     gc.freeze()  # or collections in copies would copy the memory of all modules
-    run(make_copies(socket.socket(fileno=int(sys.argv[-1]))))
+    requests = socket.socket(fileno=int(sys.argv[-1]))
+    requests.send(b"ready")
+    run(make_copies(requests))
 
 
 if __name__ == "__main__":
