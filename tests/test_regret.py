@@ -6,12 +6,13 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import optuna
 import pytest
 
 from benchmarks import regret, tune
-from benchmarks.landscape import Landscape, load_landscape
+from benchmarks.landscape import Landscape, load_landscape, recorded_paths
 from benchmarks.tpe import ChoiceTpe
 from ortune.measure import block_plan
 from ortune.tuning import plan
@@ -84,3 +85,12 @@ class TestTuning:
     def test_unknown_constants_are_refused(self, text: str) -> None:
         with pytest.raises(ValueError, match=text.partition("=")[0]):
             tune.set_constant(text)
+
+
+def test_pruning_leaves_the_time_that_a_proof_needs() -> None:
+    """Blocks take half of the time of a launch, so that three launches of four sides take longer than planned."""
+    path = next(path for path in recorded_paths() if path.stem == "minilm_l6_int8_2_callers")
+    landscape = load_landscape(path, outlying=regret.OUTLYING)
+    row = regret.replay(msgspec.structs.replace(landscape, speeds=regret.UNSTEADY), "ours", 60.0, 3)
+    assert row["verdict"] == "faster"
+    assert row["n_launches"] >= 5

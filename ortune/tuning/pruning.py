@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
+from ortune.measure.block_plan import shortest_run_s
 from ortune.measure.stats import ERROR_OF_MEDIAN, robust_sigma, student_interval
 from ortune.record.schema import SettingEvidence
 from ortune.tuning.board import Board
@@ -187,7 +188,7 @@ def drop_settings(
     that seemed useless may matter once another one is gone.
     """
     dropped: dict[str, Contribution] = {}
-    end_s = min(board.now_s() + board.plan.pruning_s, board.end_s)
+    end_s = min(board.now_s() + board.plan.pruning_s, find_latest_end_s(board))
     best.enter("pruning")  # the launches by which it was chosen are biased
     while len(best.candidate.chosen) > 1:
         reduced = list_reduced(board, best)
@@ -201,6 +202,11 @@ def drop_settings(
         dropped |= {name: found[name] for name in found if name in gone}
         best = simpler
     return best, {}, dropped
+
+
+def find_latest_end_s(board: Board) -> float:
+    """Return when pruning must end, on the runner's clock, so that the confirmation can prove a gain."""
+    return board.end_s - shortest_run_s(board.pace, board.plan.launch_s)
 
 
 def find_idle_share(board: Board, name: str) -> float:
@@ -243,7 +249,7 @@ def measure_contributions(
         if result.stage != "pruning":
             result.enter("pruning")
     n_launches, launch_s = 0, expect_launch_s(board, 2 + len(left))
-    latest_s = min(end_s + (LONGEST_PRUNING - 1) * board.plan.pruning_s, board.end_s)
+    latest_s = min(end_s + (LONGEST_PRUNING - 1) * board.plan.pruning_s, find_latest_end_s(board))
     while left and n_launches < MAX_PRUNING_LAUNCHES:
         n_needed = MIN_PRUNING_LAUNCHES - n_launches
         needed_s, until_s = (n_needed * launch_s, latest_s) if n_needed > 0 else (launch_s, end_s)
