@@ -12,7 +12,7 @@ import optuna
 import pytest
 
 from benchmarks import regret, tune
-from benchmarks.landscape import Landscape, load_landscape, recorded_paths
+from benchmarks.landscape import OUTLYING, Landscape, load_landscape, recorded_paths
 from benchmarks.tpe import ChoiceTpe
 from ortune.measure import block_plan
 from ortune.tuning import plan
@@ -90,7 +90,7 @@ class TestTuning:
 def test_pruning_leaves_the_time_that_a_proof_needs() -> None:
     """Blocks take half of the time of a launch, so that three launches of four sides take longer than planned."""
     path = next(path for path in recorded_paths() if path.stem == "minilm_l6_int8_2_callers")
-    landscape = load_landscape(path, outlying=regret.OUTLYING)
+    landscape = load_landscape(path, outlying=OUTLYING)
     row = regret.replay(msgspec.structs.replace(landscape, speeds=regret.UNSTEADY), "ours", 60.0, 3)
     assert row["verdict"] == "faster"
     assert row["n_launches"] >= 5
