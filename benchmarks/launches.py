@@ -4,7 +4,7 @@
 
 Each launch has nine workers of the default, as a batch of screening has. The columns are the seconds until all of them
 are ready, started on their own and as copies, and the ratio of the duration of a call in a copy to that in another
-worker, with a 95% interval over the launches. For the ratio, four workers of both kinds are measured in turn. The last
+worker, with a 95% interval over the launches. For the ratio, four workers of each kind are measured in turn. The last
 columns are by how much two workers of a launch differ, as the standard deviation of the logarithm of their ratio.
 """
 
@@ -29,7 +29,7 @@ from ortune.workload import Goal, InputOptions, Load
 
 MODELS = ("squeezenet", "magika", "minilm_l6_int8")
 N_SIDES = 9
-N_PAIRS = 2
+N_OF_EACH = 4
 N_ROUNDS = 20
 
 
@@ -54,7 +54,7 @@ def time_launch(executor: Executor, *, independent: bool) -> float:
 
 def compare(executor: Executor, plan: BlockPlan) -> tuple[float, float, float]:
     """Return log-ratios of the durations of calls: copies to others, two copies, and two others."""
-    sides = [*launch(executor, 2 * N_PAIRS, independent=False), *launch(executor, 2 * N_PAIRS, independent=True)]
+    sides = [*launch(executor, N_OF_EACH, independent=False), *launch(executor, N_OF_EACH, independent=True)]
     rounds = []
     for number in range(N_ROUNDS):
         costs = {}
@@ -65,7 +65,7 @@ def compare(executor: Executor, plan: BlockPlan) -> tuple[float, float, float]:
         rounds.append(costs)
     for live in sides:
         live.close()
-    own = 2 * N_PAIRS
+    own = N_OF_EACH
     all_copies = statistics.median(
         statistics.fmean(costs[side] - costs[side + own] for side in range(own)) for costs in rounds
     )

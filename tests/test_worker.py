@@ -777,6 +777,26 @@ def list_programs(workers: Sequence[WorkerProcess]) -> set[str]:
     return found
 
 
+WITHOUT_COPIES = """
+import os
+from ortune.worker import template
+
+fork = os.fork
+
+def fork_once():
+    child = fork()
+    if child == 0:
+        os.fork = refuse
+    return child
+
+def refuse():
+    raise OSError
+
+os.fork = fork_once
+template.main()
+"""
+"""A template whose children cannot make the copy."""
+
 COPIED, STARTED = {"ortune.worker.template"}, {"ortune.worker.main"}
 
 
@@ -815,17 +835,7 @@ class TestCopies:
         assert (result.kind, result.message) == ("crash", "ended by SIGKILL")
         assert list_programs(workers[1:]) == COPIED
 
-    @pytest.mark.parametrize(
-        "code",
-        [
-            "raise SystemExit(1)",
-            # It cannot make a copy.
-            "import os, sys; from ortune.worker import template\n"
-            "fork, os.fork = os.fork, lambda: fork() or setattr(os, 'fork', os.forkpty) or 0\n"
-            "os.forkpty = lambda: (_ for _ in ()).throw(OSError())\n"
-            "template.main()",
-        ],
-    )
+    @pytest.mark.parametrize("code", ["raise SystemExit(1)", WITHOUT_COPIES], ids=["ends", "cannot be copied"])
     def test_without_that_process_they_are_started(self, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
         def start(command: list[str], **options: object) -> object:
             if COPIED & set(command):

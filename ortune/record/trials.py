@@ -30,7 +30,7 @@ MOST_TRIALS_BYTES = 8 << 20
 
 GZIP_MAGIC = b"\x1f\x8b"
 GZIP_BITS = 31
-"""How such a file begins, and how zlib is told to write one."""
+"""How such a file begins, and the window bits with which zlib writes one."""
 
 T = TypeVar("T")
 

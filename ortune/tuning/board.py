@@ -27,6 +27,9 @@ from ortune.worker import BlockPlan, Failure, LiveCandidate
 
 MAX_NOTE_LENGTH = 160
 
+USUAL_LUCK_OF_LAUNCHES = 0.01
+"""Standard deviation between launches of one config, as a log-ratio, where no model estimates it."""
+
 LAST_LAUNCHES = 5
 """Launches whose durations say how long the next one probably takes."""
 
@@ -57,6 +60,11 @@ class ScreeningResult(msgspec.Struct, frozen=True, kw_only=True):
     is_unpromising: bool = False
     racing_s: float = 0.0
     confirmation_s: float = 0.0
+
+    @property
+    def expected_luck(self) -> float:
+        """Standard deviation between launches of one config, as a log-ratio, or what is usual where it is unknown."""
+        return self.luck or USUAL_LUCK_OF_LAUNCHES
 
 
 class Board:

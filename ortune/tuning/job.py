@@ -59,7 +59,6 @@ from ortune.tuning.racing import (
     LAG_ERRORS,
     MIN_CANDIDATES,
     MIN_RACING_LAUNCHES,
-    USUAL_LUCK_OF_LAUNCHES,
     Race,
     count_affordable,
     race,
@@ -374,7 +373,7 @@ def is_promising(board: Board, results: list[CandidateResult]) -> bool:
     values = np.array([ratios[0] for result in results for _, ratios, _ in result.launch_log_ratios()])
     if len(values) < MIN_RACING_LAUNCHES or results[0].stage == "screening":
         return False
-    error = max(board.screened.luck or USUAL_LUCK_OF_LAUNCHES, float(values.std(ddof=1))) / math.sqrt(len(values))
+    error = max(board.screened.expected_luck, float(values.std(ddof=1))) / math.sqrt(len(values))
     return float(values.mean()) + LAG_ERRORS * error < -math.log1p(NEGLIGIBLE_GAIN)
 
 

@@ -20,7 +20,6 @@ from ortune.tuning.racing import (
     AS_FAST,
     CPU_STEP,
     PRIOR_LAUNCHES,
-    USUAL_LUCK_OF_LAUNCHES,
     expect_launch_s,
     is_near_limit,
     list_log_ratios,
@@ -322,6 +321,6 @@ def compare_launches(board: Board, best: CandidateResult, reduced: CandidateResu
 def expect_spread(board: Board) -> float:
     """Return the standard deviation of a launch's log-ratio of two candidates, as screening saw it."""
     if board.screened.sigmas is None:
-        return math.sqrt(2) * (board.screened.luck or USUAL_LUCK_OF_LAUNCHES)
+        return math.sqrt(2) * board.screened.expected_luck
     launch_sigma, round_sigma = board.screened.sigmas
     return math.hypot(launch_sigma, round_sigma / math.sqrt(board.plan.racing_rounds))

@@ -36,10 +36,8 @@ LAG_ERRORS = 2.0
 SHORTEST_SIDE_S = 1e-6
 """Least time of a launch of one candidate, so that the number of launches is finite."""
 
-USUAL_LUCK_OF_LAUNCHES = 0.01
 PRIOR_LAUNCHES = 4
-"""Standard deviation between launches where no model estimates it, and the weight of the estimate in launches."""
-
+"""Weight, in launches, of the estimate of how much they differ."""
 
 AS_GOOD = 0.005
 MOST_AS_GOOD = 0.02
@@ -280,7 +278,7 @@ def drop_slower(board: Board, racing: list[CandidateResult]) -> list[CandidateRe
     comparable = [result for result in racing if not result.excess]
     if comparable:
         racing = [result for result in racing if not result.excess or result.n_launches < MIN_RACING_LAUNCHES]
-    luck = board.screened.luck or USUAL_LUCK_OF_LAUNCHES
+    luck = board.screened.expected_luck
     limited, values = list_log_ratios(comparable, luck)
     if values.shape[1] < MIN_RACING_LAUNCHES or len(comparable) < 2:
         return racing
@@ -293,7 +291,7 @@ def is_hopeless(board: Board, racing: list[CandidateResult]) -> bool:
     """Return whether all candidates are unlikely to be better than the baseline by more than is negligible."""
     if len(board.goal.objectives) > 1 or board.goal.limits:
         return False
-    luck = board.screened.luck or USUAL_LUCK_OF_LAUNCHES
+    luck = board.screened.expected_luck
     limited, values = list_log_ratios(racing, luck)
     return values.shape[1] >= MIN_RACING_LAUNCHES and excludes_relevant_gain(values, luck, limited)
 
@@ -302,19 +300,10 @@ def is_decided(board: Board, racing: list[CandidateResult]) -> bool:
     """Return whether no candidate is likely to be better than the best one by more than is negligible."""
     if len(board.goal.objectives) > 1 or board.goal.limits or len(racing) < 2:
         return False
-    luck = board.screened.luck or USUAL_LUCK_OF_LAUNCHES
+    luck = board.screened.expected_luck
     limited, values = list_log_ratios(racing, luck)
-    return values.shape[1] >= MIN_RACING_LAUNCHES and excludes_better(values, luck, limited)
-
-
-def excludes_better(values: NDArray[np.float64], luck: float, limited: NDArray[np.float64] | None = None) -> bool:
-    """Return whether no candidate is likely to be better than the best one by more than is negligible.
-
-    Args:
-        values: Log-ratios to the baseline, of shape (candidates, launches, 1).
-        luck: Expected standard deviation between launches of one config.
-        limited: The log-ratios whose means count, if they are others; see `limit_rounds`.
-    """
+    if values.shape[1] < MIN_RACING_LAUNCHES:
+        return False
     means, errors = find_means(values, limited)[:, 0], find_errors(values, luck)[:, 0]
     best = int((means + errors).argmin())
     leads = means[best] - means + LAG_ERRORS * np.hypot(errors, errors[best])
@@ -469,7 +458,7 @@ def rank_finalists(board: Board) -> list[CandidateResult]:
         and is_near_limit(result) <= is_near_limit(first)
         and result.n_launches >= first.n_launches
     ]
-    luck = board.screened.luck or USUAL_LUCK_OF_LAUNCHES
+    luck = board.screened.expected_luck
     bounds = bound_log_ratios(contenders, luck)
     order = {result.number: bound for result, bound in zip(contenders, bounds, strict=True)}
     raced.sort(key=lambda result: order.get(result.number, math.inf))

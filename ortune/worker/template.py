@@ -14,9 +14,9 @@ import socket
 import sys
 import time
 from multiprocessing.connection import Connection
-from pathlib import Path
 
 from ortune.prctl import PARENT, die_with_parent
+from ortune.worker.cpu import thread_ids
 from ortune.worker.main import run
 
 IMPORTED = (
@@ -78,18 +78,13 @@ def become_worker(connection: Connection, log: int, first_parent: int) -> None:
     connection.send_bytes(str(os.getpid()).encode())
 
 
-def count_threads() -> int:
-    """Return how many threads this process has."""
-    return sum(1 for _ in Path("/proc/self/task").iterdir())
-
-
 def main() -> None:
     """Serve the parent. The last command-line argument is the handle of the socket."""
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     for name in IMPORTED:
         importlib.import_module(name)
-    if count_threads() > 1:
+    if len(thread_ids()) != 1:
         os._exit(1)  # a copy would lack the others, and might wait for a lock that one of them holds
     gc.freeze()  # or collections in copies would copy the memory of all modules
     requests = socket.socket(fileno=int(sys.argv[-1]))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import ctypes
 import functools
 import inspect
 import json
@@ -23,7 +22,7 @@ from typing import Any
 import pytest
 
 from ortune.interpreter import PYTHON, SAFE_PATH
-from ortune.prctl import PR_SET_CHILD_SUBREAPER
+from ortune.prctl import adopting
 from ortune.worker.child_process import BLAS_THREADS, TELEMETRY_OFF
 
 SERVER = Path(__file__).parent / "child_server.py"
@@ -69,17 +68,6 @@ def end_server(server: subprocess.Popen[bytes], connection: socket.socket) -> No
     """End the server."""
     connection.close()
     server.wait()
-
-
-@contextlib.contextmanager
-def adopting() -> Iterator[None]:
-    """Make this process the parent of processes whose own parent ends in this block."""
-    prctl = ctypes.CDLL(None).prctl
-    prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    try:
-        yield
-    finally:
-        prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
 
 def find_program(command: Sequence[object]) -> list[str] | None:
