@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 import threading
 import time
 from collections.abc import Iterator
@@ -648,6 +649,13 @@ class TestProgress:
                 progress(report)
             console.print(progress.render())
         return [line.rstrip() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
+
+    @pytest.mark.parametrize("high", [math.inf, 1e9])
+    def test_an_interval_that_says_nothing_is_not_shown(self, high: float) -> None:
+        wide = Interval(estimate=3.0, low=0.0, high=high, confidence=0.95)
+        text = "\n".join(self.draw(80, self.report("screening", 8, speedup=wide)))
+        assert "3.00x" in text
+        assert "[" not in text
 
     def test_a_log_has_a_line_at_the_start_and_the_first_result_of_each_stage(self) -> None:
         label = Candidate(config=self.LONG).label

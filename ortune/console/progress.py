@@ -22,7 +22,7 @@ from rich.text import Text
 from ortune.console.spinner import LiveSteps
 from ortune.console.widgets import format_count
 from ortune.measure.comparison import Stage
-from ortune.numbers import format_interval, format_ratio
+from ortune.numbers import format_interval, format_ratio, is_unbounded
 from ortune.steps import end_steps
 from ortune.times import read_clock_s
 from ortune.tuning.outcome import Progress as SearchReport
@@ -233,9 +233,8 @@ def format_best_speedup(report: SearchReport) -> str:
     """Return the speedup of the best candidate so far with its interval; empty if there is none."""
     if report.best is None or report.speedup is None:
         return ""
-    bounds = ""
-    if math.isfinite(report.speedup.low) and math.isfinite(report.speedup.high):
-        bounds = f" {format_interval(report.speedup.low, report.speedup.high)}"
+    low, high = report.speedup.low, report.speedup.high
+    bounds = "" if is_unbounded(low, high) else f" {format_interval(low, high)}"
     return f"{format_ratio(report.speedup.estimate)}{bounds}"
 
 
