@@ -57,6 +57,19 @@ def test_each_setting_that_is_left_contributes(seed: int, tmp_path: Path) -> Non
     assert not set(record.evidence.dropped) & set(contributions)
 
 
+def test_launches_of_the_default_say_nothing_about_contributions(tmp_path: Path) -> None:
+    """Launches of the default differ by a factor of two, those of all others hardly do."""
+    fast: dict[str, int | str] = {LEVEL: "ORT_ENABLE_EXTENDED"}
+    effects = (
+        Effect(slow_launches=0.4),
+        Effect(settings=fast, factor=0.8, slow_launches=-0.4),
+        Effect(settings={THREADS: 2}, factor=0.9),
+    )
+    record = search(tmp_path, *effects)
+    assert set(record.config.settings) == {THREADS, LEVEL}
+    assert all(found.high / found.low < 1.1 for found in record.evidence.contributions.values())
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_one_of_two_settings_with_the_same_effect_is_left(seed: int, tmp_path: Path) -> None:
     """Each of them seems to do nothing beside the other one."""

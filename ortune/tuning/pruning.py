@@ -279,8 +279,10 @@ def report_launches(board: Board, best: CandidateResult, n_launches: int, end_s:
 def compare_all(board: Board, best: CandidateResult, reduced: Mapping[str, CandidateResult]) -> dict[str, Contribution]:
     """Return what simpler candidates lack that work and do not exceed limits that the best one keeps."""
     working = {name: result for name, result in reduced.items() if not result.failure and keeps_limits(result, best)}
-    found = {name: compare_launches(board, best, result) for name, result in working.items()}
-    return {name: contribution for name, contribution in found.items() if contribution}
+    lacks = {name: list_lacks(board, best, result) for name, result in working.items()}
+    compared = {name: values for name, values in lacks.items() if len(values) >= MIN_PRUNING_LAUNCHES}
+    spread = estimate_spread(board, list(compared.values()))
+    return {name: compare_launches(board, best, working[name], values, spread) for name, values in compared.items()}
 
 
 def keeps_limits(reduced: CandidateResult, best: CandidateResult) -> bool:
@@ -300,27 +302,50 @@ def find_uncertain(
     }
 
 
-def compare_launches(board: Board, best: CandidateResult, reduced: CandidateResult) -> Contribution | None:
-    """Return what a simpler candidate lacks, from the launches of both; None with fewer than needed."""
-    usual = expect_spread(board)
-    _, values = list_log_ratios([best, reduced], usual)
-    n_launches = values.shape[1]
-    if n_launches < MIN_PRUNING_LAUNCHES:
-        return None
-    lacks = (values[1] - values[0])[:, 0].tolist()
+def list_lacks(board: Board, best: CandidateResult, reduced: CandidateResult) -> list[float]:
+    """Return by how much a simpler candidate is slower, as a log-ratio, in each launch of both."""
+    _, values = list_log_ratios([best, reduced], expect_spread(board))
+    return [] if not values.size else (values[1] - values[0])[:, 0].tolist()
+
+
+def compare_launches(
+    board: Board, best: CandidateResult, reduced: CandidateResult, lacks: list[float], spread: float
+) -> Contribution:
+    """Return what a simpler candidate lacks.
+
+    Args:
+        board: The search.
+        best: The candidate with all settings.
+        reduced: The simpler one.
+        lacks: By how much it is slower in each launch of both, as a log-ratio.
+        spread: Standard deviation of this between launches, as a rule.
+    """
     # A launch of either one that stalls must not decide. Launches that agree by chance prove nothing.
     return Contribution(
         log_ratio=statistics.median(lacks),
-        error=ERROR_OF_MEDIAN * max(robust_sigma(lacks), usual) / math.sqrt(n_launches),
+        error=ERROR_OF_MEDIAN * max(robust_sigma(lacks), spread) / math.sqrt(len(lacks)),
         cpu=0.0 if reduced.cpu is None or best.cpu is None else reduced.cpu - best.cpu,
         is_faster=find_tie(board.goal) > 0 and reduced.slowdown - best.slowdown >= AS_FAST,
-        n_launches=n_launches,
+        n_launches=len(lacks),
     )
 
 
+def estimate_spread(board: Board, comparisons: Sequence[list[float]]) -> float:
+    """Return the standard deviation of a launch's log-ratio of two candidates, as a rule.
+
+    Args:
+        board: The search, whose screening says what to expect.
+        comparisons: The log-ratios of the launches of several pairs of candidates.
+    """
+    n_free = sum(len(lacks) - 1 for lacks in comparisons)
+    squares = sum((len(lacks) - 1) * robust_sigma(lacks) ** 2 for lacks in comparisons)
+    return math.sqrt((PRIOR_LAUNCHES * expect_spread(board) ** 2 + squares) / (PRIOR_LAUNCHES + n_free))
+
+
 def expect_spread(board: Board) -> float:
-    """Return the standard deviation of a launch's log-ratio of two candidates, as screening saw it."""
+    """Return the same as screening saw it. The luck of the default's launches cancels in a ratio of two candidates."""
+    luck = math.sqrt(2) * board.screened.expected_luck
     if board.screened.sigmas is None:
-        return math.sqrt(2) * board.screened.expected_luck
-    launch_sigma, round_sigma = board.screened.sigmas
-    return math.hypot(launch_sigma, round_sigma / math.sqrt(board.plan.racing_rounds))
+        return luck
+    _, round_sigma = board.screened.sigmas
+    return math.hypot(luck, round_sigma / math.sqrt(board.plan.racing_rounds))
