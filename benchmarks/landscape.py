@@ -242,6 +242,20 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
         return int(usual[rng.integers(len(usual))])
 
 
+class Phases(msgspec.Struct, frozen=True, kw_only=True):
+    """Periods in which threads of a pool wait for each other, as another guest uses one of the physical CPUs.
+
+    Attributes:
+        share: Share of the time.
+        mean_s: Mean duration.
+        factor: How many times as long a call takes with more than one thread.
+    """
+
+    share: float
+    mean_s: float
+    factor: float
+
+
 class Landscape(msgspec.Struct, frozen=True, kw_only=True):
     """A search space with the true cost of each candidate, and the noise of its measurements.
 
@@ -265,6 +279,7 @@ class Landscape(msgspec.Struct, frozen=True, kw_only=True):
         quota: Whether there is a CPU quota.
         speeds: How the speed of the host varies, for all candidates together: processes with a standard deviation in
             log-cost, and the time in seconds after which little of a deviation is left.
+        phases: Periods in which candidates with several threads are slow, or None.
     """
 
     name: str
@@ -285,6 +300,7 @@ class Landscape(msgspec.Struct, frozen=True, kw_only=True):
     start_s: float
     quota: bool = False
     speeds: tuple[tuple[float, float], ...] = ()
+    phases: Phases | None = None
 
     @property
     def has_queue(self) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 
 from benchmarks.landscape import Landscape
 from ortune.knobs import DEFAULT, Config
+from ortune.knobs.ids import INTRA_OP_NUM_THREADS
 from ortune.measure.open import OpenComparison, start_comparison
 from ortune.worker.block import Block, BlockPlan, Memory
 from ortune.worker.failure import Failure
@@ -30,6 +31,34 @@ MEMORY = Memory(steady_bytes=60_000_000, peak_bytes=80_000_000)
 """Memory of a worker, which landscapes do not contain."""
 
 RUNTIME = Runtime(onnxruntime="replay", providers=("CPUExecutionProvider",), python="", ortune="")
+
+
+class Spells:
+    """Periods in which something happens, such as that the host is busy. They and those between are exponential.
+
+    Args:
+        share: Share of the time.
+        mean_s: Mean duration.
+        rng: Source of randomness.
+    """
+
+    def __init__(self, share: float, mean_s: float, rng: np.random.Generator) -> None:
+        self._share, self._mean_s, self._rng = share, mean_s, rng
+        self._is_on = bool(rng.random() < share)
+        self._ends_s = self._draw_s()
+
+    def is_on(self, time_s: float) -> bool:
+        """Return whether it happens at a time, which is not before that of the last question."""
+        while time_s >= self._ends_s:
+            self._is_on = not self._is_on
+            self._ends_s += self._draw_s()
+        return self._is_on
+
+    def _draw_s(self) -> float:
+        if self._share <= 0:
+            return math.inf
+        mean_s = self._mean_s if self._is_on else self._mean_s * (1 - self._share) / self._share
+        return float(self._rng.exponential(mean_s))
 
 
 class ReplayExecutor:
@@ -54,8 +83,9 @@ class ReplayExecutor:
         self._call_s = (
             1e9 * cost_s * landscape.goal.load.clients if landscape.goal.objective == "throughput" else cost_s
         )
-        self._busy = bool(self.rng.random() < landscape.contended_share)
-        self._state_ends_s = self._draw_spell_s()
+        self._busy = Spells(landscape.contended_share, landscape.spell_s, self.rng)
+        phases = landscape.phases
+        self._phases = Spells(phases.share, phases.mean_s, np.random.default_rng([seed, 2])) if phases else None
         self._drift_from_s = float(self.rng.random()) * len(landscape.drift) * landscape.drift_step_s
         self._speed_rng = np.random.default_rng([seed, 1])
         self._deviations = [sigma * float(self._speed_rng.standard_normal()) for sigma, _ in landscape.speeds]
@@ -92,10 +122,14 @@ class ReplayExecutor:
 
     def is_busy(self) -> bool:
         """Return whether the host is busy now."""
-        while self._time_s >= self._state_ends_s:
-            self._busy = not self._busy
-            self._state_ends_s += self._draw_spell_s()
-        return self._busy
+        return self._busy.is_on(self._time_s)
+
+    def find_wait(self, config: Config) -> float:
+        """Return by how much a candidate is slower now because its threads wait for each other, in log-cost."""
+        phases = self.landscape.phases
+        if not phases or not self._phases or config.session_options.get(INTRA_OP_NUM_THREADS) == 1:
+            return 0.0
+        return math.log(phases.factor) if self._phases.is_on(self._time_s) else 0.0
 
     def drift(self) -> float:
         """Return the current drift, which is common to all candidates, in log-cost."""
@@ -117,15 +151,6 @@ class ReplayExecutor:
             new = sigma * math.sqrt(1 - left**2) * float(self._speed_rng.standard_normal())
             self._deviations[place] = left * self._deviations[place] + new
         return sum(self._deviations)
-
-    def _draw_spell_s(self) -> float:
-        share = self.landscape.contended_share
-        if share <= 0:
-            return math.inf
-        mean_s = self.landscape.spell_s
-        if not self._busy:
-            mean_s *= (1 - share) / share
-        return float(self.rng.exponential(mean_s))
 
 
 def open_replay(landscape: Landscape, *, seed: int = 0) -> OpenComparison:
@@ -164,7 +189,13 @@ class ReplayLive:
         pool = landscape.contended if busy else landscape.quiet
         assert pool is not None, "a landscape without contended blocks is never busy"
         row = pool.draw(self._number, executor.rng)
-        cost = math.exp(self._level + executor.drift() + executor.find_speed() + pool.residuals[row])
+        cost = math.exp(
+            self._level
+            + executor.drift()
+            + executor.find_speed()
+            + executor.find_wait(self.config)
+            + pool.residuals[row]
+        )
         samples_ns, gap_ns = self._calls(cost, pool.profiles[row])
         n_calls = max(plan.duration_ns / gap_ns, plan.min_calls * plan.load.clients)
         wall_ns = int(n_calls * gap_ns)

@@ -14,7 +14,7 @@ import pytest
 import ortune
 from ortune import Record
 from ortune.measure.slow_launches import limit_slow_launches
-from tests.conftest import TINY_CNN, run_ortune
+from tests.conftest import TINY_CNN, long_params, run_ortune
 from tests.simulated import Effect, Scenario, simulate
 
 ONE_THREAD = {"intra_op_num_threads": 1}
@@ -32,6 +32,23 @@ def make_scenario(*, slow_share: float = 0.0, slow_default: float = 0.0, **chang
         Effect(settings=ONE_THREAD, factor=0.5, cpus=1.0, slow_launches=slow_share - slow_default),
     )
     return Scenario(effects=effects, **changes)
+
+
+@pytest.mark.parametrize("phase_s", [(3.0, 12.0), (5.0, 15.0)])
+@pytest.mark.parametrize("seed", [0, *long_params(1, 2, 3)])
+def test_a_phase_in_which_several_threads_are_slow_does_not_decide(
+    phase_s: tuple[float, float], seed: int, tmp_path: Path
+) -> None:
+    """One thread, which is slower than the default as a rule, seems to be the best of all beside it then."""
+    extended: dict[str, int | str] = {"graph_optimization_level": "ORT_ENABLE_EXTENDED"}
+    effects = (
+        Effect(cpus=1.8, phase_factor=2.7, phase_s=phase_s),
+        Effect(settings=ONE_THREAD, factor=1.1, cpus=1.0, phase_factor=1 / 2.7, phase_s=phase_s),
+        Effect(settings=extended, factor=0.8),
+    )
+    record = search(tmp_path, Scenario(effects=effects, seed=seed), seed=seed)
+    assert record.evidence.verdict == "faster"
+    assert record.config.settings == extended
 
 
 def bench(scenario: Scenario) -> ortune.BenchResult:

@@ -5,24 +5,25 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Set
 
 import msgspec
 
 from ortune.knobs import Candidate
 from ortune.measure.block_runner import BASELINE_NAME, Round, raise_failure, select_regime
-from ortune.measure.comparison import Stage
+from ortune.measure.comparison import SLOW_LAUNCH, Stage
 from ortune.measure.figures import (
     compute_cpu,
     compute_supported_percentile,
     is_of_calls,
     is_pooled,
+    is_total,
     required_calls,
     thin_samples,
     to_cost,
 )
 from ortune.measure.paired_run import BASELINE_POSITION
-from ortune.measure.slow_launches import find_slow_launches
+from ortune.measure.slow_launches import find_usual
 from ortune.record.trials import Trial, TrialRound
 from ortune.tuning.pareto import rank_ties, rank_vectors
 from ortune.worker import Block, Failure
@@ -44,6 +45,9 @@ equal ones, the faster one is better."""
 
 FIRST_SHARED = 1 << 40
 """Number of the first launch of other nodes: those of this one are below."""
+
+Corrections = Mapping[int, Mapping[int, float]]
+"""By launch and number of the candidate: by how much its log-ratio is raised, as the baseline was slow."""
 
 
 class Score(msgspec.Struct, frozen=True, kw_only=True):
@@ -203,6 +207,18 @@ class CandidateResult:
                 base, own = (compute_supported_percentile(name, [pair[side] for pair in pairs]) for side in (0, 1))
                 log_ratios[place] = math.log(to_cost(name, own) / to_cost(name, base))
 
+    def correct(self, earlier: Corrections, corrections: Corrections) -> bool:
+        """Replace earlier corrections of launches of this stage by others. Return whether they differ."""
+        moves = {
+            score.launch: find_correction(corrections, score.launch, self.number)
+            - find_correction(earlier, score.launch, self.number)
+            for score in self.scores
+        }
+        if not any(moves.values()):
+            return False
+        self.replace_scores([score.relative_to(moves[score.launch]) for score in self.scores])
+        return True
+
     def replace_scores(self, scores: list[Score]) -> None:
         """Replace all scores of this stage."""
         self.scores = scores
@@ -245,6 +261,11 @@ class CandidateResult:
         return tuple(ratios), tuple(excesses)
 
 
+def find_correction(corrections: Corrections, launch: int, number: int) -> float:
+    """Return by how much a candidate's log-ratio in a launch was raised; 0 if it was not."""
+    return corrections.get(launch, {}).get(number, 0.0)
+
+
 def compare_cpu(baseline: Block, block: Block) -> float | None:
     """Return the logarithm of the ratio of the CPU times of a call; None where one of them is not known."""
     base, own = (compute_cpu([side], [0]) for side in (baseline, block))
@@ -281,7 +302,7 @@ class Results:
         self.rounds: list[TrialRound] = []
         self._keeps_blocks = any(is_pooled(name) for name in goal.figures)
         self._results: dict[str, CandidateResult] = {}
-        self._corrected: set[int] = set()
+        self._corrections: Corrections = {}
 
     def __contains__(self, candidate: Candidate) -> bool:
         return candidate.config.key in self._results
@@ -387,7 +408,8 @@ class Results:
 
         It is an upper limit of how much its launches differ, as the host may have changed as well.
         """
-        levels = list(self._list_levels().values())
+        excesses = {launch: max(found.values()) for launch, found in self._corrections.items() if found}
+        levels = [level - excesses.get(launch, 0.0) for launch, level in self._list_levels().items()]
         return statistics.stdev(levels) if len(levels) >= FEWEST_LEVELS else 0.0
 
     def _list_levels(self, *, quiet: bool = False) -> dict[int, float]:
@@ -410,38 +432,68 @@ class Results:
         }
 
     def correct_slow_launches(self) -> list[CandidateResult]:
-        """Compare candidates with a usual launch of the baseline where it alone was slow, and all seemed to be fast.
+        """Compare candidates with a usual launch of the baseline where it was slow, and they were not.
 
-        Its slow launches are rare, and far off: of the candidates beside it, any would seem to be the best of all.
-        Only quiet launches are looked at. A percentile beyond the median is that of all calls, also of these.
+        Such launches are rare, or belong to a phase of the host in which threads wait for each other. They are far off:
+        of the candidates beside one, any that is not slow as well would seem to be the best of all. Only quiet launches
+        are looked at. A percentile beyond the median is that of all calls, also of these.
 
         Returns:
             The candidates whose results changed.
         """
         if len(self.goal.objectives) > 1 or not is_of_calls(self.goal.objective) or is_pooled(self.goal.objective):
             return []
-        beside: dict[int, list[float]] = {}
-        for result in self:
-            if result.number:
-                for launch, log_ratios, _ in result.launch_log_ratios() if not result.is_contended else ():
-                    beside.setdefault(launch, []).append(-log_ratios[0])
-        levels = {launch: level for launch, level in self._list_levels(quiet=True).items() if launch in beside}
-        if len(levels) < FEWEST_LEVELS:
-            return []
-        gains = [statistics.median(beside[launch]) for launch in levels]
-        flags = find_slow_launches(list(levels.values()), gains)
-        usual = statistics.median(level for level, is_slow in zip(levels.values(), flags, strict=True) if not is_slow)
-        excesses = {
-            launch: level - usual
-            for (launch, level), is_slow in zip(levels.items(), flags, strict=True)
-            if is_slow and launch not in self._corrected
+        gains = self._list_gains()
+        excesses = self._find_excesses({launch for of_candidate in gains.values() for launch in of_candidate})
+        surprises: dict[int, dict[int, float]] = {launch: {} for launch in excesses}
+        for number, of_candidate in gains.items():
+            usual = [gain for launch, gain in of_candidate.items() if launch not in excesses]
+            expected = statistics.median(usual) if usual else 0.0
+            for launch in of_candidate.keys() & excesses.keys():
+                surprises[launch][number] = of_candidate[launch] - expected
+        corrections = {
+            launch: dict.fromkeys(self._find_unaffected(surprises[launch], excess), excess)
+            for launch, excess in excesses.items()
         }
-        self._corrected |= excesses.keys()
-        tried = [result for result in self if result.number]
-        changed = [result for result in tried if any(score.launch in excesses for score in result.scores)]
-        for result in changed:
-            result.replace_scores([score.relative_to(excesses.get(score.launch, 0.0)) for score in result.scores])
-        return changed
+        earlier, self._corrections = self._corrections, corrections
+        return [result for result in self if result.correct(earlier, corrections)]
+
+    def _list_gains(self) -> dict[int, dict[int, float]]:
+        """Return what each candidate gained in its quiet launches as measured, as log-ratios, by number and launch."""
+        return {
+            result.number: {
+                launch: find_correction(self._corrections, launch, result.number) - log_ratios[0]
+                for launch, log_ratios, _ in result.launch_log_ratios()
+            }
+            for result in self
+            if result.number and not result.is_contended
+        }
+
+    def _find_excesses(self, launches: Set[int]) -> dict[int, float]:
+        """Return by how much the baseline was slower than usual in its slow launches, as log-ratios.
+
+        Args:
+            launches: Those that are looked at.
+        """
+        levels = {launch: level for launch, level in self._list_levels(quiet=True).items() if launch in launches}
+        if len(levels) < FEWEST_LEVELS:
+            return {}
+        usual = find_usual(list(levels.values()))
+        return {launch: level - usual for launch, level in levels.items() if level - usual >= math.log(SLOW_LAUNCH)}
+
+    def _find_unaffected(self, surprises: Mapping[int, float], excess: float) -> list[int]:
+        """Return the numbers of the candidates that were not slow in a launch in which the baseline was.
+
+        Args:
+            surprises: How much more than otherwise each of them gained in it, as a log-ratio.
+            excess: How much slower than usual the baseline was.
+        """
+        if statistics.median(surprises.values()) > excess / 2:
+            return list(surprises)
+        if is_total(self.goal.objective):
+            # A phase of the host is a part of what counts.
+            return []
+        return [number for number, surprise in surprises.items() if surprise > excess / 2]
 
     def rank(self) -> list[CandidateResult]:
         """Return all candidates with known results except the baseline, best first.

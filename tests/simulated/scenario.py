@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import hashlib
+import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -71,6 +72,8 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         failure: How the candidate fails when it is launched; empty if it does not.
         dies: Whether its process dies when it is measured.
         slow_launches: Share of the launches in which calls take twice as long.
+        phase_factor: How many times as long calls take in the phase of `phase_s`.
+        phase_s: From when to when it lasts, in seconds since the start.
     """
 
     settings: Mapping[str, int | bool | str] = {}
@@ -85,6 +88,8 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     failure: FailureKind | Literal[""] = ""
     dies: bool = False
     slow_launches: float = 0.0
+    phase_factor: float = 1.0
+    phase_s: tuple[float, float] = (0.0, 0.0)
 
     def has(self, config: Config) -> bool:
         """Return whether a config has the settings."""
@@ -169,6 +174,11 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         if self.competes and load:
             call_ns *= max(1.0, load.n_callers * self.find_cpus(config) / self.n_cores)
         return call_ns
+
+    def find_phase(self, config: Config, time_s: float) -> float:
+        """Return how many times as long a call takes as usual, so many seconds after the start."""
+        effects = self.list_effects(config)
+        return math.prod(effect.phase_factor for effect in effects if effect.phase_s[0] <= time_s < effect.phase_s[1])
 
     def vary(self, rng: np.random.Generator, config: Config, n_calls: int) -> float:
         """Return how many times as long the calls of a block take as the first ones of its process usually do."""
@@ -255,8 +265,13 @@ class SimulatedWorkers(SimulatedExecutor):
             calls_to_peak=scenario.calls_to_peak,
             slow_share=lambda config: sum(effect.slow_launches for effect in scenario.list_effects(config)),
         )
+        self.scenario = scenario
         self.runtime = scenario.runtime
         self.reference = ReferenceOutputs(path=Path(), compare_values=True)
+
+    def find_level(self, config: Config, load: Load) -> float:
+        """Return the true duration of a call in ns, at this time."""
+        return super().find_level(config, load) * self.scenario.find_phase(config, self.time_s)
 
     def __enter__(self) -> Self:
         return self
