@@ -281,7 +281,7 @@ def compare_all(board: Board, best: CandidateResult, reduced: Mapping[str, Candi
     working = {name: result for name, result in reduced.items() if not result.failure and keeps_limits(result, best)}
     lacks = {name: list_lacks(board, best, result) for name, result in working.items()}
     compared = {name: values for name, values in lacks.items() if len(values) >= MIN_PRUNING_LAUNCHES}
-    spread = estimate_spread(board, list(compared.values()))
+    spread = estimate_spread(list(compared.values()), expect_spread(board))
     return {name: compare_launches(board, best, working[name], values, spread) for name, values in compared.items()}
 
 
@@ -320,30 +320,38 @@ def compare_launches(
         lacks: By how much it is slower in each launch of both, as a log-ratio.
         spread: Standard deviation of this between launches, as a rule.
     """
-    # A launch of either one that stalls must not decide. Launches that agree by chance prove nothing.
+    # A launch of either one that stalls must not decide.
     return Contribution(
         log_ratio=statistics.median(lacks),
-        error=ERROR_OF_MEDIAN * max(robust_sigma(lacks), spread) / math.sqrt(len(lacks)),
+        error=ERROR_OF_MEDIAN * estimate_spread([lacks], spread) / math.sqrt(len(lacks)),
         cpu=0.0 if reduced.cpu is None or best.cpu is None else reduced.cpu - best.cpu,
         is_faster=find_tie(board.goal) > 0 and reduced.slowdown - best.slowdown >= AS_FAST,
         n_launches=len(lacks),
     )
 
 
-def estimate_spread(board: Board, comparisons: Sequence[list[float]]) -> float:
-    """Return the standard deviation of a launch's log-ratio of two candidates, as a rule.
+def estimate_spread(comparisons: Sequence[list[float]], expected: float) -> float:
+    """Return the standard deviation of a launch's log-ratio of two candidates.
+
+    Launches that agree by chance prove nothing: what is expected counts like a few launches.
+
+    Source: G. K. Smyth, "Linear models and empirical Bayes methods for assessing differential expression", Statistical
+    Applications in Genetics and Molecular Biology 3 (2004), for the moderated variance.
 
     Args:
-        board: The search, whose screening says what to expect.
-        comparisons: The log-ratios of the launches of several pairs of candidates.
+        comparisons: The log-ratios of the launches of one or several pairs of candidates.
+        expected: The standard deviation that is expected.
     """
     n_free = sum(len(lacks) - 1 for lacks in comparisons)
     squares = sum((len(lacks) - 1) * robust_sigma(lacks) ** 2 for lacks in comparisons)
-    return math.sqrt((PRIOR_LAUNCHES * expect_spread(board) ** 2 + squares) / (PRIOR_LAUNCHES + n_free))
+    return math.sqrt((PRIOR_LAUNCHES * expected**2 + squares) / (PRIOR_LAUNCHES + n_free))
 
 
 def expect_spread(board: Board) -> float:
-    """Return the same as screening saw it. The luck of the default's launches cancels in a ratio of two candidates."""
+    """Return the standard deviation of a launch's log-ratio of two candidates, as screening saw it.
+
+    The luck of the default's launches cancels in it.
+    """
     luck = math.sqrt(2) * board.screened.expected_luck
     if board.screened.sigmas is None:
         return luck
