@@ -12,16 +12,13 @@ from rich.text import Text
 
 from ortune.console.header import add_goal, add_subject, show_header
 from ortune.console.warnings import (
-    warn_busy_host,
-    warn_different_frequencies,
     warn_differing_ratio,
     warn_few_calls,
     warn_late_calls,
-    warn_of_rounds,
+    warn_noise,
     warn_opposed_figures,
     warn_overload,
     warn_sessions,
-    warn_two_speeds,
 )
 from ortune.console.widgets import (
     UNLIMITED_WIDTH,
@@ -144,7 +141,8 @@ def find_warnings(comparison: BenchResult) -> list[str]:
     n_calls = min((row.summary.n_calls for row in comparison.rows if row.summary), default=0)
     if n_calls < comparison.calls_needed:
         warnings.append(warn_few_calls(comparison.objective, comparison.calls_needed, n_calls))
-    warnings += find_noise_warnings(comparison)
+    effect = "" if comparison.workload.counts_all_calls else "The ratios leave them out."
+    warnings += warn_noise(comparison.noise, comparison.workload, effect=effect)
     load = comparison.workload.load
     for row in comparison.rows:
         if row.summary and is_overloaded(row.summary):
@@ -154,18 +152,6 @@ def find_warnings(comparison: BenchResult) -> list[str]:
         warnings += [f"{row.name}: {text}" for text in find_row_warnings(comparison, row)]
     logs = [row.session.log for row in comparison.rows if row.session]
     return [*warnings, *warn_sessions(collect_warnings(logs), len(logs))]
-
-
-def find_noise_warnings(comparison: BenchResult) -> list[str]:
-    """Return what to know about the state of the host during the measurements."""
-    noise, workload = comparison.noise, comparison.workload
-    warnings = [warn_busy_host()] if noise.regime == "contended" else []
-    warnings += warn_of_rounds(noise, workload)
-    if noise.two_speeds:
-        warnings.append(warn_two_speeds(noise.two_speeds))
-    if noise.frequencies and not workload.sustained:
-        warnings.append(warn_different_frequencies(noise.frequencies))
-    return warnings
 
 
 def find_row_warnings(comparison: BenchResult, row: Row) -> list[str]:

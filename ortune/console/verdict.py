@@ -15,27 +15,19 @@ from ortune.console.front import show_front
 from ortune.console.sentence import summarize
 from ortune.console.warnings import (
     NOTABLE_DRIFT,
-    NOTABLE_SHARE,
     warn_approximate,
-    warn_busy_host,
     warn_compilation,
-    warn_contended_blocks,
-    warn_different_frequencies,
     warn_differing_ratio,
     warn_disagreement,
     warn_failures,
-    warn_jumps,
     warn_late_calls,
+    warn_noise,
     warn_not_compared,
-    warn_of_rounds,
     warn_opposed_figures,
     warn_other_nodes,
     warn_pinned,
-    warn_relaunched,
     warn_requirements,
-    warn_slow_gpu,
     warn_tf32,
-    warn_two_speeds,
     warn_unstable_outputs,
 )
 from ortune.console.widgets import (
@@ -71,6 +63,12 @@ NEXT_COLUMN = 10
 
 PROGRAM_AS_IT_IS = "the program as it is"
 """What candidates of a program are compared with."""
+
+CONTENDED_BLOCKS_OF_A_SEARCH = (
+    "The confirmation leaves them out. Before it, they may have decided which candidate was confirmed: to compare more "
+    "of them, search on a quieter host."
+)
+"""What it means for a search that other processes used the CPUs during some blocks."""
 
 
 def show_verdict(
@@ -337,27 +335,15 @@ def find_warnings(record: Record) -> list[str]:
 
 def find_noise_warnings(record: Record) -> list[str]:
     """Return what to know about the state of the host during the measurements."""
-    evidence, workload = record.evidence, record.workload
-    noise = evidence.noise
-    warnings = []
-    if noise.regime == "contended":
-        warnings.append(warn_busy_host("confirmation"))
-    elif noise.n_contended > NOTABLE_SHARE * noise.n_blocks:
-        confirmed = bool(evidence.winner or evidence.front)
-        warnings.append(warn_contended_blocks(noise.n_contended, noise.n_blocks, confirmed=confirmed))
-    warnings += warn_of_rounds(noise, workload)
-    if noise.n_jumps:
-        warnings.append(warn_jumps(noise.n_jumps))
-    if noise.n_relaunched:
-        warnings.append(warn_relaunched(noise.n_relaunched))
-    if noise.two_speeds:
-        is_unsure = evidence.verdict == "inconclusive" and evidence.objective == "p50"
-        warnings.append(warn_two_speeds(noise.two_speeds, median_is_unsure=is_unsure))
-    if noise.frequencies and not workload.sustained:
-        warnings.append(warn_different_frequencies(noise.frequencies))
-    if noise.n_throttled > NOTABLE_SHARE * noise.n_blocks:
-        warnings.append(warn_slow_gpu(noise.n_throttled, noise.n_blocks))
-    return warnings
+    evidence = record.evidence
+    is_confirmed = bool(evidence.winner or evidence.front)
+    return warn_noise(
+        evidence.noise,
+        record.workload,
+        stage="confirmation",
+        effect=CONTENDED_BLOCKS_OF_A_SEARCH if is_confirmed else "",
+        median_is_unsure=evidence.verdict == "inconclusive" and evidence.objective == "p50",
+    )
 
 
 def find_differing_ratios(record: Record) -> list[str]:

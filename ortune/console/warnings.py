@@ -227,21 +227,41 @@ def warn_relaunched(n_relaunched: int) -> str:
     return f"{n_relaunched} {were} launched again. If nothing on this host ends processes, a setting may be unstable."
 
 
-def warn_contended_blocks(n_contended: int, n_blocks: int, *, confirmed: bool) -> str:
-    """Warn that some blocks of a search were measured while other processes used the CPUs.
+def warn_noise(
+    noise: Noise,
+    workload: Workload,
+    *,
+    stage: str = "the measurement",
+    effect: str = "",
+    median_is_unsure: bool = False,
+) -> list[str]:
+    """Warn of the state of the host during measurements.
 
     Args:
-        n_contended: Number of such blocks.
-        n_blocks: Number of all blocks.
-        confirmed: Whether there was a confirmation, which leaves them out.
+        noise: CPU use by other processes, and how rounds were measured.
+        workload: What was measured.
+        stage: When the blocks were measured on which the result rests.
+        effect: What it means for the result that other processes used the CPUs during some blocks, as a sentence.
+        median_is_unsure: See `warn_two_speeds`.
     """
-    effect = ""
-    if confirmed:
-        effect = (
-            " The confirmation leaves them out. Before it, they may have decided which candidate was confirmed: to "
-            "compare more of them, search on a quieter host."
-        )
-    return f"Other processes used the CPUs during {n_contended} of {n_blocks} blocks.{effect}"
+    warnings = []
+    if noise.regime == "contended":
+        warnings.append(warn_busy_host(stage))
+    elif noise.n_contended > NOTABLE_SHARE * noise.n_blocks:
+        text = f"Other processes used the CPUs during {noise.n_contended} of {noise.n_blocks} blocks."
+        warnings.append(f"{text} {effect}".rstrip())
+    warnings += warn_of_rounds(noise, workload)
+    if noise.n_jumps:
+        warnings.append(warn_jumps(noise.n_jumps))
+    if noise.n_relaunched:
+        warnings.append(warn_relaunched(noise.n_relaunched))
+    if noise.two_speeds:
+        warnings.append(warn_two_speeds(noise.two_speeds, median_is_unsure=median_is_unsure))
+    if noise.frequencies and not workload.sustained:
+        warnings.append(warn_different_frequencies(noise.frequencies))
+    if noise.n_throttled > NOTABLE_SHARE * noise.n_blocks:
+        warnings.append(warn_slow_gpu(noise.n_throttled, noise.n_blocks))
+    return warnings
 
 
 def warn_of_rounds(noise: Noise, workload: Workload) -> list[str]:
