@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.host import write_header
-from ortune.tuning.racing import MAX_RACING_LAUNCHES, MIN_RACING_LAUNCHES, bound_means, find_slower
+from ortune.tuning.racing import MAX_RACING_LAUNCHES, MIN_RACING_LAUNCHES, Standing
 
 Array = NDArray[np.float64]
 
@@ -60,8 +60,8 @@ def race(rng: np.random.Generator, gains: Array, sigmas: Array) -> tuple[float, 
         launches.append(-gains + luck + rng.normal(0, BASELINE_LUCK))
         n_blocks += 1 + len(live)
         if len(launches) >= MIN_RACING_LAUNCHES:
-            live = live[~find_slower(np.array(launches).T[live, :, None], LUCK)]
-    bounds = bound_means(np.array(launches).T[live, :, None], LUCK)
+            live = live[~Standing.estimate(np.array(launches).T[live, :, None], LUCK).find_slower()]
+    bounds = Standing.estimate(np.array(launches).T[live, :, None], LUCK).bounds
     return float(gains[live[bounds[:, 0].argmin()]]), len(launches)
 
 

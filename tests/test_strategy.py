@@ -58,7 +58,7 @@ from ortune.tuning.outcome import Outcome
 from ortune.tuning.outliers import limit_rounds
 from ortune.tuning.plan import SCREENING_BATCH
 from ortune.tuning.prepare import prepare
-from ortune.tuning.racing import choose_candidates, excludes_relevant_gain, find_slower, rank_finalists, take_turns
+from ortune.tuning.racing import Standing, choose_candidates, rank_finalists, take_turns
 from ortune.tuning.results import CandidateResult, Results, Score
 from ortune.tuning.sampler import CONFIG, CandidateSampler, Observed, ThompsonSampler, make_sampler
 from ortune.tuning.screening import FEWEST_SHARE
@@ -587,21 +587,21 @@ class TestRacing:
         # The launch of the baseline shifts all candidates alike.
         shifts = rng.normal(0, 0.2, 3)
         values = levels[:, None, None] + shifts[None, :, None] + rng.normal(0, 0.005, (4, 3, 1))
-        assert find_slower(values, luck=0.01).tolist() == [False, False, True, True]
+        assert Standing.estimate(values, luck=0.01).find_slower().tolist() == [False, False, True, True]
 
     def test_after_few_launches_the_expected_luck_counts(self) -> None:
         """Two launches that happen to agree prove little if launches usually differ."""
         values = np.array([[[-0.10], [-0.10]], [[-0.05], [-0.05]]])
-        assert find_slower(values, luck=0.001).tolist() == [False, True]
-        assert find_slower(values, luck=0.08).tolist() == [False, False]
+        assert Standing.estimate(values, luck=0.001).find_slower().tolist() == [False, True]
+        assert Standing.estimate(values, luck=0.08).find_slower().tolist() == [False, False]
 
     def test_a_candidate_with_lucky_launches_does_not_drop_the_others(self) -> None:
         """Seen in a race of a search on magika: the true gain of the fourth candidate is 0."""
         gains = np.array([[3.1, 3.7, 2.8], [3.0, 3.6, 2.3], [0.1, 1.1, 0.4], [9.5, -0.1, 13.8], [2.9, 3.5, 2.5]])
         values = -gains[:, :, None] / 100
-        assert not find_slower(values, luck=0.003)[[0, 1, 4]].any()
-        assert not excludes_relevant_gain(values[[2, 3]], luck=0.003)
-        assert excludes_relevant_gain(values[[2]], luck=0.003)
+        assert not Standing.estimate(values, luck=0.003).find_slower()[[0, 1, 4]].any()
+        assert not Standing.estimate(values[[2, 3]], luck=0.003).excludes_relevant_gain()
+        assert Standing.estimate(values[[2]], luck=0.003).excludes_relevant_gain()
 
     def test_a_candidate_with_lucky_launches_is_not_confirmed_first(self) -> None:
         launches = {1: (3.1, 3.7, 2.8, 3.2), 2: (9.5, -0.1, 10.8, -0.4), 3: (2.9, 3.5, 2.5, 2.8)}
@@ -670,12 +670,13 @@ class TestRacing:
         gains = np.array([0.004, 0.002, 0.0])[:, None, None]
         for noise, hopeless in ((0.002, True), (0.05, False)):
             values = -gains + np.random.default_rng(1).normal(0, noise, (3, 4, 1))
-            assert excludes_relevant_gain(values, 0.01 if hopeless else noise) == hopeless
-        assert not excludes_relevant_gain(-gains - 0.05 + np.zeros((3, 4, 1)), 0.003)
+            standing = Standing.estimate(values, 0.01 if hopeless else noise)
+            assert standing.excludes_relevant_gain() == hopeless
+        assert not Standing.estimate(-gains - 0.05 + np.zeros((3, 4, 1)), 0.003).excludes_relevant_gain()
 
     def test_a_candidate_that_is_best_in_one_objective_stays(self) -> None:
         values = np.array([[[-0.3, 0.0]] * 3, [[0.0, -0.3]] * 3, [[0.1, 0.1]] * 3])
-        assert find_slower(values, luck=0.01).tolist() == [False, False, True]
+        assert Standing.estimate(values, luck=0.01).find_slower().tolist() == [False, False, True]
 
     def test_a_lead_on_a_busy_host_does_not_exclude_the_others(self) -> None:
         """The default was slowed down while one candidate was measured, which seems to be twice as fast."""

@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -158,7 +159,7 @@ class Race:
 
     def finish_launch(self) -> None:
         """Drop the candidates that are slower, and those that there is no time for."""
-        self._board.results.correct_slow_launches()
+        self._board.results.correct_slow_launches(self._board.screened.expected)
         self.left = self._keep_affordable(drop_slower(self._board, self.left))
         self.best = self._find_best()
         self.report()
@@ -269,6 +270,74 @@ def take_turns(*rankings: list[CandidateResult]) -> list[CandidateResult]:
     return list(dict.fromkeys(result for result in turns if result is not None))
 
 
+class Standing(NamedTuple):
+    """How candidates stand in a race, by the launches that all of them have.
+
+    Attributes:
+        means: Mean log-ratios to the baseline, of shape (candidates, objectives).
+        errors: Their standard errors without what all candidates share, likewise.
+    """
+
+    means: NDArray[np.float64]
+    errors: NDArray[np.float64]
+
+    @classmethod
+    def estimate(cls, values: NDArray[np.float64], luck: float, limited: NDArray[np.float64] | None = None) -> Standing:
+        """Return how candidates stand after at least two launches.
+
+        Args:
+            values: Log-ratios of shape (candidates, launches, objectives).
+            luck: Expected standard deviation between launches of one config.
+            limited: The log-ratios whose means count, if they are others; see `limit_rounds`.
+        """
+        return cls((values if limited is None else limited).mean(axis=1), find_errors(values, luck))
+
+    @property
+    def bounds(self) -> NDArray[np.float64]:
+        """Pessimistic estimates: of two equal candidates, the one whose launches differ less is probably better."""
+        return self.means + self.errors
+
+    @property
+    def best(self) -> int:
+        """Position of the best candidate by the pessimistic estimates.
+
+        Otherwise, a candidate that has stalled launches, or the luck of a few good ones, could drop all others.
+        """
+        return int(self.bounds.sum(axis=1).argmin())
+
+    @property
+    def lag_errors(self) -> NDArray[np.float64]:
+        """Standard errors of the differences to the best candidate."""
+        return np.asarray(np.hypot(self.errors, self.errors[self.best]))
+
+    def find_slower(self, tie: float = 0.0) -> NDArray[np.bool_]:
+        """Return which candidates are probably slower than the best one in every objective.
+
+        Args:
+            tie: Log-ratio up to which candidates are equal.
+        """
+        lags = self.means - self.means[self.best]
+        return np.asarray((lags > np.maximum(LAG_ERRORS * self.lag_errors, tie)).all(axis=1))
+
+    def is_decided(self) -> bool:
+        """Return whether no candidate is likely to be better than the best one by more than is negligible."""
+        leads = self.means[self.best] - self.means + LAG_ERRORS * self.lag_errors
+        return bool(np.delete(leads, self.best, axis=0).max() < math.log1p(NEGLIGIBLE_GAIN))
+
+    def excludes_relevant_gain(self) -> bool:
+        """Return whether no candidate is likely to be better than the baseline by more than is negligible."""
+        # The baseline has the same error.
+        bounds = LAG_ERRORS * math.sqrt(2) * self.errors - self.means
+        return bool(bounds.max() < math.log1p(NEGLIGIBLE_GAIN))
+
+
+def find_standing(board: Board, results: list[CandidateResult]) -> Standing | None:
+    """Return how candidates stand in a race; None before they have enough launches in common."""
+    luck = board.screened.expected_luck
+    limited, values = list_log_ratios(results, luck)
+    return Standing.estimate(values, luck, limited) if values.shape[1] >= MIN_RACING_LAUNCHES else None
+
+
 def drop_slower(board: Board, racing: list[CandidateResult]) -> list[CandidateResult]:
     """Return the candidates that may be the best in any objective, given their launches in this race.
 
@@ -278,53 +347,29 @@ def drop_slower(board: Board, racing: list[CandidateResult]) -> list[CandidateRe
     comparable = [result for result in racing if not result.excess]
     if comparable:
         racing = [result for result in racing if not result.excess or result.n_launches < MIN_RACING_LAUNCHES]
-    luck = board.screened.expected_luck
-    limited, values = list_log_ratios(comparable, luck)
-    if values.shape[1] < MIN_RACING_LAUNCHES or len(comparable) < 2:
+    standing = find_standing(board, comparable)
+    if not standing or len(comparable) < MIN_CANDIDATES:
         return racing
-    slower = find_slower(values, luck, limited, find_tie(board.goal))
+    slower = standing.find_slower(find_tie(board.goal))
     dropped = {result.number for result, is_slower in zip(comparable, slower, strict=True) if is_slower}
     return [result for result in racing if result.number not in dropped]
 
 
 def is_hopeless(board: Board, racing: list[CandidateResult]) -> bool:
     """Return whether all candidates are unlikely to be better than the baseline by more than is negligible."""
-    if len(board.goal.objectives) > 1 or board.goal.limits:
-        return False
-    luck = board.screened.expected_luck
-    limited, values = list_log_ratios(racing, luck)
-    return values.shape[1] >= MIN_RACING_LAUNCHES and excludes_relevant_gain(values, luck, limited)
+    standing = find_standing(board, racing) if is_of_one_figure(board) else None
+    return standing is not None and standing.excludes_relevant_gain()
 
 
 def is_decided(board: Board, racing: list[CandidateResult]) -> bool:
     """Return whether no candidate is likely to be better than the best one by more than is negligible."""
-    if len(board.goal.objectives) > 1 or board.goal.limits or len(racing) < 2:
-        return False
-    luck = board.screened.expected_luck
-    limited, values = list_log_ratios(racing, luck)
-    if values.shape[1] < MIN_RACING_LAUNCHES:
-        return False
-    means, errors = find_means(values, limited)[:, 0], find_errors(values, luck)[:, 0]
-    best = int((means + errors).argmin())
-    leads = means[best] - means + LAG_ERRORS * np.hypot(errors, errors[best])
-    leads[best] = 0.0
-    return bool(leads.max() < math.log1p(NEGLIGIBLE_GAIN))
+    standing = find_standing(board, racing) if is_of_one_figure(board) and len(racing) > 1 else None
+    return standing is not None and standing.is_decided()
 
 
-def excludes_relevant_gain(
-    values: NDArray[np.float64], luck: float, limited: NDArray[np.float64] | None = None
-) -> bool:
-    """Return whether no candidate is likely to be better than the baseline by more than is negligible.
-
-    Args:
-        values: Log-ratios to the baseline, of shape (candidates, launches, 1).
-        luck: Expected standard deviation between launches of one config.
-        limited: The log-ratios whose means count, if they are others; see `limit_rounds`.
-    """
-    means = find_means(values, limited)
-    # The baseline has the same error.
-    bounds = LAG_ERRORS * math.sqrt(2) * find_errors(values, luck) - means
-    return bool(bounds.max() < math.log1p(NEGLIGIBLE_GAIN))
+def is_of_one_figure(board: Board) -> bool:
+    """Return whether one objective alone says which candidate is better."""
+    return len(board.goal.objectives) == 1 and not board.goal.limits
 
 
 def list_log_ratios(results: list[CandidateResult], luck: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -350,53 +395,6 @@ def list_log_ratios(results: list[CandidateResult], luck: float) -> tuple[NDArra
         return values, values
     rounds = [[np.array([score.log_ratios for score in of[launch]]) for launch in common] for of in launches]
     return limit_rounds(rounds, luck)
-
-
-def bound_log_ratios(results: list[CandidateResult], luck: float) -> list[float]:
-    """Return for each candidate its log-ratio plus a standard error, from the launches that all of them have.
-
-    Of two candidates that seem equally good, the one whose launches differ less is probably better.
-
-    Args:
-        results: Candidates of a race with one objective.
-        luck: Expected standard deviation between launches of one config.
-    """
-    limited, values = list_log_ratios(results, luck)
-    if values.shape[1] < MIN_RACING_LAUNCHES:
-        return [result.log_ratio or 0.0 for result in results]
-    return [float(bound) for bound in bound_means(values, luck, limited)[:, 0]]
-
-
-def find_means(values: NDArray[np.float64], limited: NDArray[np.float64] | None) -> NDArray[np.float64]:
-    """Return the mean over launches of the limited log-ratios, if there are any, or of the others."""
-    return np.asarray((values if limited is None else limited).mean(axis=1))
-
-
-def bound_means(
-    values: NDArray[np.float64], luck: float, limited: NDArray[np.float64] | None = None
-) -> NDArray[np.float64]:
-    """Return the mean of each candidate plus a standard error; see `find_slower` for the arguments."""
-    return np.asarray(find_means(values, limited) + find_errors(values, luck))
-
-
-def find_slower(
-    values: NDArray[np.float64], luck: float, limited: NDArray[np.float64] | None = None, tie: float = 0.0
-) -> NDArray[np.bool_]:
-    """Return which candidates are probably slower than the best one in every objective.
-
-    The best one is the best by a pessimistic estimate: otherwise, a candidate that has stalled launches, or the luck of
-    a few good ones, could drop all others.
-
-    Args:
-        values: Log-ratios of shape (candidates, launches, objectives).
-        luck: Expected standard deviation between launches of one config.
-        limited: The log-ratios whose means count, if they are others; see `limit_rounds`.
-        tie: Log-ratio up to which candidates are equal.
-    """
-    means, errors = find_means(values, limited), find_errors(values, luck)
-    best = (means + errors).sum(axis=1).argmin()
-    lag_errors = np.hypot(errors, errors[best])
-    return np.asarray((means - means[best] > np.maximum(LAG_ERRORS * lag_errors, tie)).all(axis=1))
 
 
 def find_errors(values: NDArray[np.float64], luck: float) -> NDArray[np.float64]:
@@ -458,11 +456,13 @@ def rank_finalists(board: Board) -> list[CandidateResult]:
         and is_near_limit(result) <= is_near_limit(first)
         and result.n_launches >= first.n_launches
     ]
-    luck = board.screened.expected_luck
-    bounds = bound_log_ratios(contenders, luck)
+    standing = find_standing(board, contenders)
+    bounds = standing.bounds[:, 0].tolist() if standing else [result.log_ratio or 0.0 for result in contenders]
+    # That of the difference between the best one and another one.
+    error = math.sqrt(2) * float(standing.errors[standing.best].max()) if standing else 0.0
     order = {result.number: bound for result, bound in zip(contenders, bounds, strict=True)}
     raced.sort(key=lambda result: order.get(result.number, math.inf))
-    tie = find_tie(board.goal) or min(max(find_error_of_best(contenders, luck), AS_GOOD), MOST_AS_GOOD)
+    tie = find_tie(board.goal) or min(max(error, AS_GOOD), MOST_AS_GOOD)
     alike = [result for result in contenders if order[result.number] <= min(bounds) + tie]
     fast = min(result.slowdown for result in alike) + AS_FAST
     alike.sort(
@@ -474,16 +474,6 @@ def rank_finalists(board: Board) -> list[CandidateResult]:
         )
     )
     return [*alike, *(result for result in raced if result not in alike), *rest]
-
-
-def find_error_of_best(contenders: list[CandidateResult], luck: float) -> float:
-    """Return the standard error of the difference between the best candidate of a race and another one."""
-    _, values = list_log_ratios(contenders, luck)
-    if values.shape[1] < MIN_RACING_LAUNCHES:
-        return 0.0
-    errors = find_errors(values, luck)
-    best = (values.mean(axis=1) + errors).sum(axis=1).argmin()
-    return float(math.sqrt(2) * errors[best].max())
 
 
 def rate_cost_to_others(result: CandidateResult, *, with_cpu: bool = True) -> tuple[int, int, int, int]:

@@ -39,15 +39,17 @@ a request rate, a slower but steadier candidate loses at p90 and wins at p99."""
 FEWEST_LEVELS = 3
 """Launches of the baseline from which it is known how much these differ."""
 
+HALFWAY = 0.5
+HALFWAY_AMONG_MANY = 0.25
+"""A candidate beside a slow launch of the baseline was not slow as well if it gained this share of the excess more than
+otherwise: the middle between both cases, or less if most others were not slow."""
+
 MEMORY_TIE = 0.02
 """Log-ratio up to which two candidates count as equal if only memory is optimized: it differs between launches. Of
 equal ones, the faster one is better."""
 
 FIRST_SHARED = 1 << 40
 """Number of the first launch of other nodes: those of this one are below."""
-
-Corrections = Mapping[int, Mapping[int, float]]
-"""By launch and number of the candidate: by how much its log-ratio is raised, as the baseline was slow."""
 
 
 class Score(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +65,7 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
         cpu: log(CPU time of a call / that of the baseline); None where it is not known, as other nodes do not send it.
         slowdown: The log-ratio of p50, where it decides among candidates that are equal in the objective; None where
             it does not, or is not known, as other nodes do not send it.
+        correction: By how much the log-ratios were raised, because the launch of the baseline was slow.
     """
 
     log_ratios: tuple[float, ...]
@@ -72,12 +75,14 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
     blocks: tuple[Block, Block] | None
     cpu: float | None = None
     slowdown: float | None = None
+    correction: float = 0.0
 
-    def relative_to(self, excess: float) -> Score:
-        """Return the scores relative to a baseline that is faster by a factor, given its logarithm."""
-        if not excess:
+    def correct(self, correction: float) -> Score:
+        """Return the scores with another correction."""
+        if correction == self.correction:
             return self
-        return msgspec.structs.replace(self, log_ratios=tuple(ratio + excess for ratio in self.log_ratios))
+        log_ratios = tuple(ratio - self.correction + correction for ratio in self.log_ratios)
+        return msgspec.structs.replace(self, log_ratios=log_ratios, correction=correction)
 
 
 class CandidateResult:
@@ -207,16 +212,12 @@ class CandidateResult:
                 base, own = (compute_supported_percentile(name, [pair[side] for pair in pairs]) for side in (0, 1))
                 log_ratios[place] = math.log(to_cost(name, own) / to_cost(name, base))
 
-    def correct(self, earlier: Corrections, corrections: Corrections) -> bool:
-        """Replace earlier corrections of launches of this stage by others. Return whether they differ."""
-        moves = {
-            score.launch: find_correction(corrections, score.launch, self.number)
-            - find_correction(earlier, score.launch, self.number)
-            for score in self.scores
-        }
-        if not any(moves.values()):
+    def correct_launches(self, corrections: Mapping[int, float]) -> bool:
+        """Correct launches of this stage, and no others, by their number. Return whether this changes anything."""
+        wanted = [corrections.get(score.launch, 0.0) for score in self.scores]
+        if wanted == [score.correction for score in self.scores]:
             return False
-        self.replace_scores([score.relative_to(moves[score.launch]) for score in self.scores])
+        self.replace_scores([score.correct(value) for score, value in zip(self.scores, wanted, strict=True)])
         return True
 
     def replace_scores(self, scores: list[Score]) -> None:
@@ -261,11 +262,6 @@ class CandidateResult:
         return tuple(ratios), tuple(excesses)
 
 
-def find_correction(corrections: Corrections, launch: int, number: int) -> float:
-    """Return by how much a candidate's log-ratio in a launch was raised; 0 if it was not."""
-    return corrections.get(launch, {}).get(number, 0.0)
-
-
 def compare_cpu(baseline: Block, block: Block) -> float | None:
     """Return the logarithm of the ratio of the CPU times of a call; None where one of them is not known."""
     base, own = (compute_cpu([side], [0]) for side in (baseline, block))
@@ -302,7 +298,6 @@ class Results:
         self.rounds: list[TrialRound] = []
         self._keeps_blocks = any(is_pooled(name) for name in goal.figures)
         self._results: dict[str, CandidateResult] = {}
-        self._corrections: Corrections = {}
 
     def __contains__(self, candidate: Candidate) -> bool:
         return candidate.config.key in self._results
@@ -406,10 +401,11 @@ class Results:
     def spread_baseline(self) -> float:
         """Return the standard deviation of the baseline's log-cost between launches of this node; 0 if unknown.
 
-        It is an upper limit of how much its launches differ, as the host may have changed as well.
+        It is an upper limit of how much its launches differ, as the host may have changed as well. Slow launches that
+        were corrected do not count.
         """
-        excesses = {launch: max(found.values()) for launch, found in self._corrections.items() if found}
-        levels = [level - excesses.get(launch, 0.0) for launch, level in self._list_levels().items()]
+        slow = {score.launch for result in self for score in result.scores if score.correction}
+        levels = [level for launch, level in self._list_levels().items() if launch not in slow]
         return statistics.stdev(levels) if len(levels) >= FEWEST_LEVELS else 0.0
 
     def _list_levels(self, *, quiet: bool = False) -> dict[int, float]:
@@ -431,12 +427,16 @@ class Results:
             if min(values) > 0
         }
 
-    def correct_slow_launches(self) -> list[CandidateResult]:
+    def correct_slow_launches(self, expected: Mapping[str, float] = {}) -> list[CandidateResult]:
         """Compare candidates with a usual launch of the baseline where it was slow, and they were not.
 
         Such launches are rare, or belong to a phase of the host in which threads wait for each other. They are far off:
         of the candidates beside one, any that is not slow as well would seem to be the best of all. Only quiet launches
         are looked at. A percentile beyond the median is that of all calls, also of these.
+
+        Args:
+            expected: The log-ratio that candidates are expected to have, by the key of their config. It counts for
+                those without a usual launch. Else, these are expected to gain what others do in usual launches.
 
         Returns:
             The candidates whose results changed.
@@ -445,29 +445,33 @@ class Results:
             return []
         gains = self._list_gains()
         excesses = self._find_excesses({launch for of_candidate in gains.values() for launch in of_candidate})
-        surprises: dict[int, dict[int, float]] = {launch: {} for launch in excesses}
-        for number, of_candidate in gains.items():
-            usual = [gain for launch, gain in of_candidate.items() if launch not in excesses]
-            expected = statistics.median(usual) if usual else 0.0
-            for launch in of_candidate.keys() & excesses.keys():
-                surprises[launch][number] = of_candidate[launch] - expected
-        corrections = {
-            launch: dict.fromkeys(self._find_unaffected(surprises[launch], excess), excess)
-            for launch, excess in excesses.items()
+        usual = {
+            number: [gain for launch, gain in of_candidate.items() if launch not in excesses]
+            for number, of_candidate in gains.items()
         }
-        earlier, self._corrections = self._corrections, corrections
-        return [result for result in self if result.correct(earlier, corrections)]
+        of_all = statistics.median([statistics.median(found) for found in usual.values() if found] or [0.0])
+        surprises: dict[int, dict[int, float]] = {launch: {} for launch in excesses}
+        for result in self:
+            if found := gains.get(result.number):
+                known = usual[result.number] or [-expected.get(result.candidate.config.key, -of_all)]
+                for launch in found.keys() & excesses.keys():
+                    surprises[launch][result.number] = found[launch] - statistics.median(known)
+        corrections: dict[int, dict[int, float]] = {number: {} for number in gains}
+        for launch, excess in excesses.items():
+            for number in self._find_unaffected(surprises[launch], excess):
+                corrections[number][launch] = excess
+        return [result for result in self if result.correct_launches(corrections.get(result.number, {}))]
 
     def _list_gains(self) -> dict[int, dict[int, float]]:
         """Return what each candidate gained in its quiet launches as measured, as log-ratios, by number and launch."""
-        return {
-            result.number: {
-                launch: find_correction(self._corrections, launch, result.number) - log_ratios[0]
-                for launch, log_ratios, _ in result.launch_log_ratios()
-            }
-            for result in self
-            if result.number and not result.is_contended
-        }
+        gains: dict[int, dict[int, float]] = {}
+        for result in self:
+            if result.number and not result.is_contended:
+                corrections = {score.launch: score.correction for score in result.scores}
+                gains[result.number] = {
+                    launch: corrections[launch] - log_ratios[0] for launch, log_ratios, _ in result.launch_log_ratios()
+                }
+        return gains
 
     def _find_excesses(self, launches: Set[int]) -> dict[int, float]:
         """Return by how much the baseline was slower than usual in its slow launches, as log-ratios.
@@ -478,22 +482,24 @@ class Results:
         levels = {launch: level for launch, level in self._list_levels(quiet=True).items() if launch in launches}
         if len(levels) < FEWEST_LEVELS:
             return {}
-        usual = find_usual(list(levels.values()))
-        return {launch: level - usual for launch, level in levels.items() if level - usual >= math.log(SLOW_LAUNCH)}
+        slowest = find_usual(list(levels.values())) + math.log(SLOW_LAUNCH)
+        usual = statistics.median(level for level in levels.values() if level < slowest)
+        return {launch: level - usual for launch, level in levels.items() if level >= slowest}
 
     def _find_unaffected(self, surprises: Mapping[int, float], excess: float) -> list[int]:
         """Return the numbers of the candidates that were not slow in a launch in which the baseline was.
 
         Args:
-            surprises: How much more than otherwise each of them gained in it, as a log-ratio.
+            surprises: How much more than otherwise each of them gained in it, as a log-ratio: nothing if it was slow as
+                well, and else the excess.
             excess: How much slower than usual the baseline was.
         """
-        if statistics.median(surprises.values()) > excess / 2:
-            return list(surprises)
+        is_alone = statistics.median(surprises.values()) > HALFWAY * excess
         if is_total(self.goal.objective):
             # A phase of the host is a part of what counts.
-            return []
-        return [number for number, surprise in surprises.items() if surprise > excess / 2]
+            return list(surprises) if is_alone else []
+        least = (HALFWAY_AMONG_MANY if is_alone else HALFWAY) * excess
+        return [number for number, surprise in surprises.items() if surprise > least]
 
     def rank(self) -> list[CandidateResult]:
         """Return all candidates with known results except the baseline, best first.
