@@ -29,12 +29,12 @@ from ortune.tuning.results import CandidateResult, find_tie
 MIN_CONTRIBUTION = 0.005
 """What a setting must contribute at least, as a log-ratio."""
 
-IDLE_SHARE = 0.4
+IDLE_SHARE = 0.6
 USUAL_CONTRIBUTION = 0.03
 SPREAD_OF_CONTRIBUTIONS = 0.05
 """What is expected of a setting of a finalist before it is measured: the probability that it does nothing, and mean and
 standard deviation of what it contributes otherwise, as log-ratios. Source: finalists on the development landscapes of
-benchmarks/regret.py."""
+benchmarks/regret.py, and answers on the varied ones, of which fewer have a useless setting than with 0.4."""
 
 MOST_ERROR = 0.03
 """Standard error up to which a setting is dropped because less than the minimum was measured."""
@@ -145,6 +145,7 @@ def expect_contribution(value: float, error: float, idle_share: float) -> float:
 def prune(board: Board, ranked: Sequence[CandidateResult]) -> PruningResult:
     """Drop the settings of the best candidate that do not contribute. With several objectives, nothing is dropped.
 
+    Those that the model of screening expects nothing of are tried first, all together. Then each one is measured.
     Settings are dropped together if the candidate without all of them is as good, else one at a time: each of two
     settings with the same effect seems useless beside the other one.
 
@@ -189,18 +190,46 @@ def drop_settings(
     dropped: dict[str, Contribution] = {}
     end_s = min(board.now_s() + board.plan.pruning_s, find_latest_end_s(board))
     best.enter("pruning")  # the launches by which it was chosen are biased
+    # One comparison instead of one for each of them leaves time to compare the others well.
+    if len(idle := list_idle(board, best)) > 1 and count_fitting(board, end_s):
+        simpler, together = drop_together(board, best, idle, end_s, most=MIN_PRUNING_LAUNCHES)
+        if best.failure or best.stage != "pruning":
+            return best, {}, dropped
+        if simpler and together:
+            dropped |= dict.fromkeys(idle, together)
+            best = simpler
     while len(best.candidate.chosen) > 1:
         reduced = list_reduced(board, best)
         found = measure_contributions(board, best, reduced, end_s)
         useless = [name for name in found if not found[name].matters(find_idle_share(board, name))]
         if not useless:
             return best, found, dropped
-        simplest = drop_together(board, best, useless, end_s) if len(useless) > 1 else None
+        simplest = drop_together(board, best, useless, end_s)[0] if len(useless) > 1 else None
         simpler = simplest or reduced[min(useless, key=lambda name: found[name].expect())]
         gone = best.candidate.chosen.keys() - simpler.candidate.chosen.keys()
         dropped |= {name: found[name] for name in found if name in gone}
         best = simpler
     return best, {}, dropped
+
+
+def predict_contributions(board: Board, best: CandidateResult) -> dict[str, float]:
+    """Return what the model of screening expects each setting of a candidate to contribute, the least first.
+
+    Values are log-ratios, by the name of the dimension. They are infinite for what the model does not know.
+    """
+    expected = board.screened.expected
+    own = expected.get(best.candidate.config.key, 0.0)
+    found = {
+        name: expected.get(candidate.config.key, math.inf) - own
+        for name, candidate in board.space.leave_one_out(best.candidate).items()
+    }
+    return dict(sorted(found.items(), key=lambda item: item[1]))
+
+
+def list_idle(board: Board, best: CandidateResult) -> list[str]:
+    """Return the settings of a candidate that the model of screening expects to do nothing, but not all of them."""
+    idle = [name for name, value in predict_contributions(board, best).items() if value < MIN_CONTRIBUTION]
+    return idle[: len(best.candidate.chosen) - 1]
 
 
 def find_latest_end_s(board: Board) -> float:
@@ -215,41 +244,63 @@ def find_idle_share(board: Board, name: str) -> float:
 
 
 def list_reduced(board: Board, best: CandidateResult) -> dict[str, CandidateResult]:
-    """Return the candidates without one of the best one's settings, by its dimension, except for those that failed."""
+    """Return the candidates without one of the best one's settings, by its dimension, except for those that failed.
+
+    Those that are most likely to be as good come first.
+    """
     candidates = board.space.leave_one_out(best.candidate)
-    found = {name: board.results.get_or_add(candidate) for name, candidate in candidates.items()}
+    found = {name: board.results.get_or_add(candidates[name]) for name in predict_contributions(board, best)}
     return {name: result for name, result in found.items() if not result.failure and result is not board.baseline}
 
 
-def drop_together(board: Board, best: CandidateResult, useless: Sequence[str], end_s: float) -> CandidateResult | None:
-    """Return the candidate without several settings; None if it is not as good, or there is no time."""
+def drop_together(
+    board: Board, best: CandidateResult, useless: Sequence[str], end_s: float, most: int = MAX_PRUNING_LAUNCHES
+) -> tuple[CandidateResult | None, Contribution | None]:
+    """Return the candidate without several settings, and what it lacks; None if it is not as good, or was not measured.
+
+    Args:
+        board: The search.
+        best: The candidate with all settings.
+        useless: The settings.
+        end_s: When the last launch ends, on the runner's clock.
+        most: Maximum number of launches.
+    """
     kept = {name: label for name, label in best.candidate.chosen.items() if name not in useless}
     simplest = board.results.get_or_add(board.space.select(kept))
     if simplest is board.baseline or simplest.failure:
-        return None
-    lacks = measure_contributions(board, best, {"": simplest}, end_s).get("")
-    return simplest if lacks and not lacks.matters(IDLE_TOGETHER) else None
+        return None, None
+    lacks = measure_contributions(board, best, {"": simplest}, end_s, most).get("")
+    return (None if lacks is None or lacks.matters(IDLE_TOGETHER) else simplest), lacks
 
 
 def measure_contributions(
-    board: Board, best: CandidateResult, reduced: Mapping[str, CandidateResult], end_s: float
+    board: Board,
+    best: CandidateResult,
+    reduced: Mapping[str, CandidateResult],
+    end_s: float,
+    most: int = MAX_PRUNING_LAUNCHES,
 ) -> dict[str, Contribution]:
     """Launch a candidate beside simpler ones, and return what each of these lacks.
 
     Args:
         board: The search.
         best: The candidate.
-        reduced: Simpler candidates, by what they lack. Those that fail, or exceed limits that it keeps, are left out.
+        reduced: Simpler candidates, by what they lack. Those that fail, or exceed limits that it keeps, are left out,
+            and the last ones if there is no memory or time for all.
         end_s: When the last launch ends, on the runner's clock. Those that are needed may end later.
+        most: Maximum number of launches.
     """
     found = compare_all(board, best, reduced)
-    left = dict(list(find_uncertain(reduced, found).items())[: board.plan.max_live - 2])
+    latest_s = min(end_s + (LONGEST_PRUNING - 1) * board.plan.pruning_s, find_latest_end_s(board))
+    uncertain = list(find_uncertain(reduced, found).items())[: board.plan.max_live - 2]
+    # If there is no time for all, the confirmation keeps its own.
+    fits = MIN_PRUNING_LAUNCHES * expect_launch_s(board, 2 + len(uncertain)) <= latest_s - board.now_s()
+    left = dict(uncertain if fits else uncertain[: count_fitting(board, end_s)])
     for result in left.values():
         if result.stage != "pruning":
             result.enter("pruning")
     n_launches, launch_s = 0, expect_launch_s(board, 2 + len(left))
-    latest_s = min(end_s + (LONGEST_PRUNING - 1) * board.plan.pruning_s, find_latest_end_s(board))
-    while left and n_launches < MAX_PRUNING_LAUNCHES:
+    while left and n_launches < most:
         n_needed = MIN_PRUNING_LAUNCHES - n_launches
         needed_s, until_s = (n_needed * launch_s, latest_s) if n_needed > 0 else (launch_s, end_s)
         if board.now_s() + needed_s > until_s:
@@ -271,6 +322,14 @@ def measure_contributions(
     return {} if best.failure else found
 
 
+def count_fitting(board: Board, end_s: float) -> int:
+    """Return how many simpler candidates can be compared until a time on the runner's clock."""
+    left_s, n_fitting = end_s - board.now_s(), 0
+    while n_fitting < board.plan.max_live and MIN_PRUNING_LAUNCHES * expect_launch_s(board, 3 + n_fitting) <= left_s:
+        n_fitting += 1
+    return n_fitting
+
+
 def report_launches(board: Board, best: CandidateResult, n_launches: int, end_s: float) -> None:
     """Report progress after so many launches."""
     board.report("pruning", n_launches, None, best, end_s=end_s, then_s=board.plan.confirmation_s)
@@ -281,8 +340,12 @@ def compare_all(board: Board, best: CandidateResult, reduced: Mapping[str, Candi
     working = {name: result for name, result in reduced.items() if not result.failure and keeps_limits(result, best)}
     lacks = {name: list_lacks(board, best, result) for name, result in working.items()}
     compared = {name: values for name, values in lacks.items() if len(values) >= MIN_PRUNING_LAUNCHES}
-    spread = estimate_spread(list(compared.values()), expect_spread(board))
-    return {name: compare_launches(board, best, working[name], values, spread) for name, values in compared.items()}
+    found = {}
+    for name, values in compared.items():
+        of_others = [other for other_name, other in compared.items() if other_name != name]
+        spread = estimate_spread(of_others, expect_spread(board))
+        found[name] = compare_launches(board, best, working[name], values, spread)
+    return found
 
 
 def keeps_limits(reduced: CandidateResult, best: CandidateResult) -> bool:
@@ -318,7 +381,7 @@ def compare_launches(
         best: The candidate with all settings.
         reduced: The simpler one.
         lacks: By how much it is slower in each launch of both, as a log-ratio.
-        spread: Standard deviation of this between launches, as a rule.
+        spread: Standard deviation of this between launches, as other pairs of candidates show it.
     """
     # A launch of either one that stalls must not decide.
     return Contribution(
@@ -350,7 +413,8 @@ def estimate_spread(comparisons: Sequence[list[float]], expected: float) -> floa
 def expect_spread(board: Board) -> float:
     """Return the standard deviation of a launch's log-ratio of two candidates, as screening saw it.
 
-    The luck of the default's launches cancels in it.
+    The luck of the default's launches cancels in it. The noise of a round is taken as that of a ratio to the default:
+    as if the blocks of all candidates were as noisy as its own.
     """
     luck = math.sqrt(2) * board.screened.expected_luck
     if board.screened.sigmas is None:

@@ -139,6 +139,7 @@ class Screening:
         n_done: Candidates of all batches that are complete.
         best: The best of them so far.
         expected: Log-ratio that each measured candidate is expected to have, by the key of its config.
+        predicted: The same of all candidates, in the order of the space. Those that were added since are missing.
         expected_best: Gain that is expected of the best of all candidates, as a log-ratio.
         racing_s: Time that racing needs, as far as is known.
         confirmation_s: Time that the confirmation needs.
@@ -156,6 +157,7 @@ class Screening:
         self.n_done = 0
         self.best: CandidateResult | None = None
         self.expected: dict[str, float] = {}
+        self.predicted: NDArray[np.float64] = np.zeros(0)
         self.expected_best = math.inf
         self.racing_s = board.plan.racing_s
         self.confirmation_s = board.plan.confirmation_s
@@ -303,7 +305,6 @@ class Screening:
     def conclude(self) -> ScreeningResult:
         """Return what the model expects of candidates."""
         found = ScreeningResult(
-            expected=self.expected,
             ended_early=self.ended_early,
             is_unpromising=self.ended_early == ALL_PAIRS_TRIED,
             racing_s=self.racing_s,
@@ -313,6 +314,11 @@ class Screening:
             return found
         return msgspec.structs.replace(
             found,
+            expected={
+                key: float(self.predicted[number])
+                for key, number in self.space.numbers.items()
+                if number < len(self.predicted)
+            },
             unseen_gain=self.sampler.bound_gain(self.study),
             luck=self.sampler.luck,
             sigmas=(self.sampler.pair_luck, math.sqrt(self.noise.variance)),
@@ -371,6 +377,7 @@ class Screening:
             return
         self.sampler.describe_baseline(board.results.spread_baseline(), self.noise.baseline_share)
         expected = self.sampler.expected()
+        self.predicted = expected
         self.expected = {
             result.candidate.config.key: float(expected[self.space.numbers[result.candidate.config.key]])
             for result in board.results
