@@ -48,7 +48,7 @@ class Spells:
         self._ends_s = self._draw_s()
 
     def is_on(self, time_s: float) -> bool:
-        """Return whether it happens at a time, which is not before that of the last question."""
+        """Return whether it happens at a time. Times must not decrease between calls."""
         while time_s >= self._ends_s:
             self._is_on = not self._is_on
             self._ends_s += self._draw_s()
