@@ -9,7 +9,7 @@ import msgspec
 
 from ortune.knobs.config import DEFAULT, Config
 from ortune.measure.interval import DEFAULT_CONFIDENCE, Interval, format_speedup
-from ortune.measure.judge import Kept, compare
+from ortune.measure.judge import FEWEST_COUNTED, MIN_LAUNCHES, Kept, compare
 from ortune.numbers import FEW, Count, format_ratio
 from ortune.worker import CpuPlace, Failure, SessionInfo
 from ortune.workload import FIGURES, Objective
@@ -103,6 +103,7 @@ class Speedup(Interval, frozen=True, kw_only=True, forbid_unknown_fields=True):
         n_launches: Launches of each side that count.
         n_slow_launches: Launches in which the side was slow compared with the baseline. Some of them do not count in a
             median; see `ortune.measure.slow_launches`.
+        n_slow_baselines: Launches that do not count in a median, as the baseline was slow compared with the side.
         span_s: Time between the first and the last of the pairs, in seconds; None in plans. The interval covers
             how much the host varies within this time, and how much a gain usually differs between occasions within
             hours, but not how much it varies from day to day.
@@ -111,12 +112,26 @@ class Speedup(Interval, frozen=True, kw_only=True, forbid_unknown_fields=True):
     n_pairs: Count
     n_launches: Count
     n_slow_launches: Count = 0
+    n_slow_baselines: Count = 0
     span_s: float | None = None
 
     @property
     def slow_launches(self) -> str:
-        """What is known of slow launches of the side, as a clause."""
-        return describe_slow_launches(self.n_slow_launches, self.n_launches)
+        """What is known of slow launches, as a clause."""
+        of_side = describe_slow_launches(self.n_slow_launches, self.n_usual)
+        if not self.n_slow_baselines:
+            return of_side
+        return f"{of_side}; launches left out, as the baseline was slow: {self.n_slow_baselines}"
+
+    @property
+    def n_usual(self) -> int:
+        """Launches that count, and those in which only the baseline was slow: in these, the side was as usual."""
+        return self.n_launches + self.n_slow_baselines
+
+    @property
+    def has_enough_launches(self) -> bool:
+        """Whether a claim may rest on it."""
+        return self.n_launches >= FEWEST_COUNTED and self.n_usual >= MIN_LAUNCHES
 
 
 class LimitCheck(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

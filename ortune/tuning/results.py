@@ -40,9 +40,8 @@ FEWEST_LEVELS = 3
 """Launches of the baseline from which it is known how much these differ."""
 
 HALFWAY = 0.5
-HALFWAY_AMONG_MANY = 0.25
-"""A candidate beside a slow launch of the baseline was not slow as well if it gained this share of the excess more than
-otherwise: the middle between both cases, or less if most others were not slow."""
+"""A candidate beside a slow launch of the baseline was not slow as well if it gained more than this share of the excess
+more than otherwise: the middle between both cases."""
 
 MEMORY_TIE = 0.02
 """Log-ratio up to which two candidates count as equal if only memory is optimized: it differs between launches. Of
@@ -494,11 +493,13 @@ class Results:
                 well, and else the excess.
             excess: How much slower than usual the baseline was.
         """
-        is_alone = statistics.median(surprises.values()) > HALFWAY * excess
+        least = HALFWAY * excess
+        if statistics.median(surprises.values()) > least:
+            # The baseline was slow alone. A candidate that seems to be slow as well is slow for reasons of its own.
+            return list(surprises)
         if is_total(self.goal.objective):
             # A phase of the host is a part of what counts.
-            return list(surprises) if is_alone else []
-        least = (HALFWAY_AMONG_MANY if is_alone else HALFWAY) * excess
+            return []
         return [number for number, surprise in surprises.items() if surprise > least]
 
     def rank(self) -> list[CandidateResult]:

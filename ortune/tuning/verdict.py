@@ -106,7 +106,7 @@ def judge_confirmation(
     """
     verdict, reason = judge_figures(goal, comparison, called, others_left=others_left, spent=spent)
     speedup = comparison.rows[1].speedup
-    if verdict in {"faster", "within_limits"} and speedup and speedup.n_launches < MIN_LAUNCHES:
+    if verdict in {"faster", "within_limits"} and speedup and not speedup.has_enough_launches:
         return "inconclusive", explain_few_launches(speedup.n_launches, spent)
     return verdict, reason
 
