@@ -6,6 +6,7 @@ Source of the idea: ablation analysis, by C. Fawcett and H. Hoos, Journal of Heu
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,12 +30,13 @@ from ortune.tuning.results import CandidateResult, find_tie
 MIN_CONTRIBUTION = 0.005
 """What a setting must contribute at least, as a log-ratio."""
 
-IDLE_SHARE = 0.6
+IDLE_SHARE = 0.75
 USUAL_CONTRIBUTION = 0.03
 SPREAD_OF_CONTRIBUTIONS = 0.05
 """What is expected of a setting of a finalist before it is measured: the probability that it does nothing, and mean and
 standard deviation of what it contributes otherwise, as log-ratios. Source: finalists on the development landscapes of
-benchmarks/regret.py, and answers on the varied ones, of which fewer have a useless setting than with 0.4."""
+benchmarks/regret.py, of whose settings 40 % do nothing. With a larger probability, fewer answers on the varied
+landscapes have such a setting, and gain the same on average."""
 
 MOST_ERROR = 0.03
 """Standard error up to which a setting is dropped because less than the minimum was measured."""
@@ -55,6 +57,13 @@ MAX_PRUNING_LAUNCHES = 6
 
 LONGEST_PRUNING = 2.0
 """How many times its planned time pruning may take for the minimum of launches: fewer would show nothing."""
+
+
+ALL_USELESS = ""
+"""Name of what a candidate without several settings lacks, beside those of single settings."""
+
+Pair = tuple[CandidateResult, CandidateResult]
+"""A candidate, and a simpler one."""
 
 
 class PruningResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -158,12 +167,17 @@ def prune(board: Board, ranked: Sequence[CandidateResult]) -> PruningResult:
     if not ranked or is_front or board.is_unpromising or len(ranked[0].candidate.chosen) < 2:
         return PruningResult(ranked=ranked)
     with board.time_stage("pruning"), keep_earlier_stages(board):
-        best, contributions, dropped = drop_settings(board, ranked[0])
-    names = {dimension.name: dimension.setting for dimension in board.space.dimensions}
+        pruning = Pruning(board, ranked[0])
+        if not pruning.drop(list_idle(board, pruning.best)):
+            pruning.measure()
+        while useless := pruning.list_useless():
+            if not pruning.drop(useless):
+                pruning.drop_one(useless)
+    best, names = pruning.best, {dimension.name: dimension.setting for dimension in board.space.dimensions}
     return PruningResult(
         ranked=[best, *(result for result in ranked if result is not best)],
-        contributions={names[name]: contributions[name] for name in best.candidate.chosen if name in contributions},
-        dropped={names[name]: contribution for name, contribution in dropped.items()},
+        contributions={names[name]: pruning.found[name] for name in best.candidate.chosen if name in pruning.found},
+        dropped={names[name]: contribution for name, contribution in pruning.dropped.items()},
     )
 
 
@@ -179,37 +193,65 @@ def keep_earlier_stages(board: Board) -> Iterator[None]:
         raise
 
 
-def drop_settings(
-    board: Board, best: CandidateResult
-) -> tuple[CandidateResult, dict[str, Contribution], dict[str, Contribution]]:
-    """Return the simplest candidate that is as good, what its settings contribute, and what those dropped did.
+class Pruning:
+    """Drops settings of a candidate. What was measured beside another candidate decides nothing.
 
-    Settings have the names of their dimensions. What was measured beside another candidate decides nothing: a setting
-    that seemed useless may matter once another one is gone.
+    A setting that seemed useless may matter once another one is gone. A simpler candidate is therefore launched
+    together with those that are simpler still.
+
+    Args:
+        board: The search.
+        best: The candidate.
+
+    Attributes:
+        best: The simplest candidate so far that is as good.
+        found: What its settings contribute, by the names of their dimensions.
+        dropped: What each setting that it had before contributed.
     """
-    dropped: dict[str, Contribution] = {}
-    end_s = min(board.now_s() + board.plan.pruning_s, find_latest_end_s(board))
-    best.enter("pruning")  # the launches by which it was chosen are biased
-    # One comparison instead of one for each of them leaves time to compare the others well.
-    if len(idle := list_idle(board, best)) > 1 and count_fitting(board, end_s):
-        simpler, together = drop_together(board, best, idle, end_s, most=MIN_PRUNING_LAUNCHES)
-        if best.failure or best.stage != "pruning":
-            return best, {}, dropped
-        if simpler and together:
-            dropped |= dict.fromkeys(idle, together)
-            best = simpler
-    while len(best.candidate.chosen) > 1:
-        reduced = list_reduced(board, best)
-        found = measure_contributions(board, best, reduced, end_s)
-        useless = [name for name in found if not found[name].matters(find_idle_share(board, name))]
-        if not useless:
-            return best, found, dropped
-        simplest = drop_together(board, best, useless, end_s)[0] if len(useless) > 1 else None
-        simpler = simplest or reduced[min(useless, key=lambda name: found[name].expect())]
-        gone = best.candidate.chosen.keys() - simpler.candidate.chosen.keys()
-        dropped |= {name: found[name] for name in found if name in gone}
-        best = simpler
-    return best, {}, dropped
+
+    def __init__(self, board: Board, best: CandidateResult) -> None:
+        self.best = best
+        self.found: dict[str, Contribution] = {}
+        self.dropped: dict[str, Contribution] = {}
+        self._board = board
+        self._end_s = min(board.now_s() + board.plan.pruning_s, find_latest_end_s(board))
+
+    def measure(self) -> None:
+        """Measure what each setting contributes."""
+        self.found = measure_contributions(self._board, list_pairs(self._board, self.best), self._end_s)
+
+    def list_useless(self) -> list[str]:
+        """Return the settings that do not seem to contribute beside the other ones."""
+        if self.best.failure:
+            return []
+        return [name for name in self.found if not self.found[name].matters(find_idle_share(self._board, name))]
+
+    def drop(self, useless: Sequence[str]) -> bool:
+        """Drop settings if the candidate without all of them is as good. Return whether it is.
+
+        The comparison takes place together with those of its own settings.
+        """
+        simpler = find_without(self._board, self.best, useless) if useless else None
+        if simpler is None:
+            return False
+        pairs = list_pairs(self._board, simpler)
+        known = self.found.get(useless[0]) if len(useless) == 1 else None
+        if not known:
+            pairs = {ALL_USELESS: (self.best, simpler), **pairs}
+        found = measure_contributions(self._board, pairs, self._end_s)
+        lacks = known or found.pop(ALL_USELESS, None)
+        if self.best.failure or not lacks or (not known and lacks.matters(IDLE_TOGETHER)):
+            return False
+        self.dropped |= {name: self.found.get(name, lacks) for name in useless}
+        self.best, self.found = simpler, found
+        return True
+
+    def drop_one(self, useless: Sequence[str]) -> None:
+        """Drop the setting that seems to contribute least, and measure the other ones again."""
+        name = min(useless, key=lambda name: self.found[name].expect())
+        self.dropped[name] = self.found[name]
+        self.best = list_pairs(self._board, self.best)[name][1]
+        self.measure()
 
 
 def predict_contributions(board: Board, best: CandidateResult) -> dict[str, float]:
@@ -227,7 +269,12 @@ def predict_contributions(board: Board, best: CandidateResult) -> dict[str, floa
 
 
 def list_idle(board: Board, best: CandidateResult) -> list[str]:
-    """Return the settings of a candidate that the model of screening expects to do nothing, but not all of them."""
+    """Return the settings of a candidate that the model of screening expects to do nothing, but not all of them.
+
+    With a limit, there are none: a setting may be necessary to keep it, and the model knows only the objective.
+    """
+    if board.goal.limits:
+        return []
     idle = [name for name, value in predict_contributions(board, best).items() if value < MIN_CONTRIBUTION]
     return idle[: len(best.candidate.chosen) - 1]
 
@@ -243,91 +290,87 @@ def find_idle_share(board: Board, name: str) -> float:
     return IDLE_IF_RISKY if knob.risk or knob.numerics else IDLE_SHARE
 
 
-def list_reduced(board: Board, best: CandidateResult) -> dict[str, CandidateResult]:
-    """Return the candidates without one of the best one's settings, by its dimension, except for those that failed.
+def list_pairs(board: Board, best: CandidateResult) -> dict[str, Pair]:
+    """Return a candidate and the one without one of its settings, by the setting's dimension.
 
-    Those that are most likely to be as good come first.
+    Those that are most likely to be as good come first. Those that failed are left out.
     """
     candidates = board.space.leave_one_out(best.candidate)
-    found = {name: board.results.get_or_add(candidates[name]) for name in predict_contributions(board, best)}
-    return {name: result for name, result in found.items() if not result.failure and result is not board.baseline}
+    reduced = {name: board.results.get_or_add(candidates[name]) for name in predict_contributions(board, best)}
+    return {
+        name: (best, result) for name, result in reduced.items() if not result.failure and result is not board.baseline
+    }
 
 
-def drop_together(
-    board: Board, best: CandidateResult, useless: Sequence[str], end_s: float, most: int = MAX_PRUNING_LAUNCHES
-) -> tuple[CandidateResult | None, Contribution | None]:
-    """Return the candidate without several settings, and what it lacks; None if it is not as good, or was not measured.
-
-    Args:
-        board: The search.
-        best: The candidate with all settings.
-        useless: The settings.
-        end_s: When the last launch ends, on the runner's clock.
-        most: Maximum number of launches.
-    """
+def find_without(board: Board, best: CandidateResult, useless: Sequence[str]) -> CandidateResult | None:
+    """Return the candidate without several settings, given by their dimensions; None if it failed or has no other."""
     kept = {name: label for name, label in best.candidate.chosen.items() if name not in useless}
-    simplest = board.results.get_or_add(board.space.select(kept))
-    if simplest is board.baseline or simplest.failure:
-        return None, None
-    lacks = measure_contributions(board, best, {"": simplest}, end_s, most).get("")
-    return (None if lacks is None or lacks.matters(IDLE_TOGETHER) else simplest), lacks
+    simpler = board.results.get_or_add(board.space.select(kept))
+    return None if simpler is board.baseline or simpler.failure else simpler
 
 
-def measure_contributions(
-    board: Board,
-    best: CandidateResult,
-    reduced: Mapping[str, CandidateResult],
-    end_s: float,
-    most: int = MAX_PRUNING_LAUNCHES,
-) -> dict[str, Contribution]:
-    """Launch a candidate beside simpler ones, and return what each of these lacks.
+def measure_contributions(board: Board, pairs: Mapping[str, Pair], end_s: float) -> dict[str, Contribution]:
+    """Launch candidates beside simpler ones, and return what each of these lacks.
 
     Args:
         board: The search.
-        best: The candidate.
-        reduced: Simpler candidates, by what they lack. Those that fail, or exceed limits that it keeps, are left out,
-            and the last ones if there is no memory or time for all.
+        pairs: Candidates and simpler ones, by what these lack. Those that fail, or exceed limits that the other one
+            keeps, are left out, and the last ones if there is no memory or time for all.
         end_s: When the last launch ends, on the runner's clock. Those that are needed may end later.
-        most: Maximum number of launches.
     """
-    found = compare_all(board, best, reduced)
+    found = compare_all(board, pairs)
     latest_s = min(end_s + (LONGEST_PRUNING - 1) * board.plan.pruning_s, find_latest_end_s(board))
-    uncertain = list(find_uncertain(reduced, found).items())[: board.plan.max_live - 2]
+    left = find_uncertain(pairs, found)
     # If there is no time for all, the confirmation keeps its own.
-    fits = MIN_PRUNING_LAUNCHES * expect_launch_s(board, 2 + len(uncertain)) <= latest_s - board.now_s()
-    left = dict(uncertain if fits else uncertain[: count_fitting(board, end_s)])
-    for result in left.values():
+    if count_fitting(board, left, latest_s) < len(left):
+        left = dict(list(left.items())[: count_fitting(board, left, end_s)])
+    entered = list_sides(left)
+    for result in entered:
         if result.stage != "pruning":
             result.enter("pruning")
-    n_launches, launch_s = 0, expect_launch_s(board, 2 + len(left))
-    while left and n_launches < most:
-        n_needed = MIN_PRUNING_LAUNCHES - n_launches
+    n_launches, launch_s = 0, expect_launch_s(board, 1 + len(entered))
+    while left and n_launches < MAX_PRUNING_LAUNCHES:
+        # Launches that other programs disturbed do not count.
+        n_needed = MIN_PRUNING_LAUNCHES - count_launches(board, left)
         needed_s, until_s = (n_needed * launch_s, latest_s) if n_needed > 0 else (launch_s, end_s)
         if board.now_s() + needed_s > until_s:
             break
         begin_s = board.now_s()
-        with board.launch([best, *left.values()]) as live:
+        with board.launch(list_sides(left)) as live:
             for measured in live.rounds(board.plan.racing_rounds):
                 live.add(measured)
-                report_launches(board, best, n_launches, end_s)
+                report_launches(board, entered[0], n_launches, end_s)
         board.starved.clear()
-        if best.failure:
+        if entered[0].failure:
             break
         n_launches, launch_s = n_launches + 1, board.now_s() - begin_s
-        report_launches(board, best, n_launches, end_s)
-        found = compare_all(board, best, reduced)
+        report_launches(board, entered[0], n_launches, end_s)
+        found = compare_all(board, pairs)
         left = find_uncertain(left, found)
-    for result in (best, *reduced.values()):
+    for result in entered:
         result.return_if_empty()
-    return {} if best.failure else found
+    return found
 
 
-def count_fitting(board: Board, end_s: float) -> int:
-    """Return how many simpler candidates can be compared until a time on the runner's clock."""
-    left_s, n_fitting = end_s - board.now_s(), 0
-    while n_fitting < board.plan.max_live and MIN_PRUNING_LAUNCHES * expect_launch_s(board, 3 + n_fitting) <= left_s:
-        n_fitting += 1
-    return n_fitting
+def count_launches(board: Board, pairs: Mapping[str, Pair]) -> int:
+    """Return how many launches of all pairs count, of those that have fewest."""
+    return min(len(list_lacks(board, *pair)) for pair in pairs.values())
+
+
+def list_sides(pairs: Mapping[str, Pair]) -> list[CandidateResult]:
+    """Return the candidates of all pairs, each once."""
+    return list(dict.fromkeys(itertools.chain.from_iterable(pairs.values())))
+
+
+def count_fitting(board: Board, pairs: Mapping[str, Pair], end_s: float) -> int:
+    """Return how many of the first pairs can be compared until a time on the runner's clock, with the memory."""
+    left_s = end_s - board.now_s()
+    for n_fitting in range(len(pairs), 0, -1):
+        n_sides = 1 + len(list_sides(dict(list(pairs.items())[:n_fitting])))
+        fits = n_sides <= board.plan.max_live
+        if fits and MIN_PRUNING_LAUNCHES * expect_launch_s(board, n_sides) <= left_s:
+            return n_fitting
+    return 0
 
 
 def report_launches(board: Board, best: CandidateResult, n_launches: int, end_s: float) -> None:
@@ -335,16 +378,20 @@ def report_launches(board: Board, best: CandidateResult, n_launches: int, end_s:
     board.report("pruning", n_launches, None, best, end_s=end_s, then_s=board.plan.confirmation_s)
 
 
-def compare_all(board: Board, best: CandidateResult, reduced: Mapping[str, CandidateResult]) -> dict[str, Contribution]:
-    """Return what simpler candidates lack that work and do not exceed limits that the best one keeps."""
-    working = {name: result for name, result in reduced.items() if not result.failure and keeps_limits(result, best)}
-    lacks = {name: list_lacks(board, best, result) for name, result in working.items()}
+def compare_all(board: Board, pairs: Mapping[str, Pair]) -> dict[str, Contribution]:
+    """Return what simpler candidates lack that work and do not exceed limits that the other one keeps."""
+    working = {
+        name: (best, reduced)
+        for name, (best, reduced) in pairs.items()
+        if not best.failure and not reduced.failure and keeps_limits(reduced, best)
+    }
+    lacks = {name: list_lacks(board, *pair) for name, pair in working.items()}
     compared = {name: values for name, values in lacks.items() if len(values) >= MIN_PRUNING_LAUNCHES}
     found = {}
     for name, values in compared.items():
         of_others = [other for other_name, other in compared.items() if other_name != name]
         spread = estimate_spread(of_others, expect_spread(board))
-        found[name] = compare_launches(board, best, working[name], values, spread)
+        found[name] = compare_launches(board, *working[name], values, spread)
     return found
 
 
@@ -354,14 +401,12 @@ def keeps_limits(reduced: CandidateResult, best: CandidateResult) -> bool:
     return excess <= max(best.excesses, default=-math.inf) or not (excess > 0 or is_near_limit(reduced))
 
 
-def find_uncertain(
-    reduced: Mapping[str, CandidateResult], found: Mapping[str, Contribution]
-) -> dict[str, CandidateResult]:
-    """Return the simpler candidates of which more launches are needed, and that work."""
+def find_uncertain(pairs: Mapping[str, Pair], found: Mapping[str, Contribution]) -> dict[str, Pair]:
+    """Return the pairs of which more launches are needed, and that work."""
     return {
-        name: result
-        for name, result in reduced.items()
-        if not result.failure and not (name in found and found[name].is_known)
+        name: pair
+        for name, pair in pairs.items()
+        if not any(result.failure for result in pair) and not (name in found and found[name].is_known)
     }
 
 
