@@ -22,9 +22,17 @@ def run_ortune(*arguments: str) -> str:
     return done.stdout
 
 
-def time_search(model: str, output: Path, *options: str, budget_s: float, seed: int) -> float:
-    """Search the settings of a model of models/build.py without a history, and return the wall time in seconds."""
+def time_search(model: str | Path, output: Path, *options: str, budget_s: float, seed: int) -> float:
+    """Search the settings of a model without a history, and return the wall time in seconds.
+
+    Args:
+        model: The path of a model, or the name of one of models/build.py.
+        output: Where the record is written.
+        options: Further options of the search.
+        budget_s: Its budget in seconds.
+        seed: Its seed.
+    """
     usual = ("--budget", f"{budget_s:g}s", "--seed", str(seed), "--no-history", "-q", "-o", str(output))
     start_s = time.monotonic()
-    run_ortune("search", str(build(model)), *options, *usual)
+    run_ortune("search", str(model if isinstance(model, Path) else build(model)), *options, *usual)
     return time.monotonic() - start_s
