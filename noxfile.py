@@ -262,7 +262,6 @@ def bench(session: nox.Session) -> None:
     session.run("python", "-m", "benchmarks.overhead")
     session.run("python", "-m", "benchmarks.aa")
     session.run("python", "-m", "benchmarks.loads")
-    session.install("matplotlib")
     session.run("python", "-m", "benchmarks.twins")
     session.run("python", "-m", "benchmarks.regret")
     session.run("python", "-m", "benchmarks.cores")

@@ -1,7 +1,7 @@
 """Measure how close search methods get to the best candidate, by replay on landscapes with known costs.
 
-    python -m benchmarks.regret [--replays 200] [--budgets 15,60,300] [--methods 'ours;tpe-1;...']
-                                [--landscapes NAME,...] [--unsteady] [--json FILE] [--plot FILE]
+    python -m benchmarks.regret [--replays 6] [--budgets 15,60] [--methods 'ours;tpe-3;...']
+                                [--landscapes NAME,...] [--unsteady] [--picks FILE]
 
 The landscapes are the recorded ones in benchmarks/landscapes, the synthetic ones of benchmarks/synthetic.py, and the
 held-out ones of benchmarks/held_out.py. They are split into development and test sets, by model and by generator:
@@ -46,7 +46,7 @@ import optuna
 from threadpoolctl import threadpool_limits
 
 from benchmarks.held_out import all_held_out, kind_of
-from benchmarks.host import describe_run, write_header
+from benchmarks.host import write_header
 from benchmarks.landscape import OUTLYING, Landscape, load_landscape, recorded_paths
 from benchmarks.portfolio import run_portfolio
 from benchmarks.replay import LAUNCH_DEADLINE_S, ReplayExecutor, open_replay
@@ -408,14 +408,6 @@ def summarize_all(rows: list[Row]) -> list[Row]:
     return summaries
 
 
-def join(parts: list[list[Row]]) -> list[Row]:
-    """Return the summaries of several runs in the order of a single run."""
-    summaries = [row for part in parts for row in part]
-    kinds = (kind_of(name) if set_of(name) == HELD_OUT else name for name in landscapes())
-    places = {name: place for place, name in enumerate(dict.fromkeys([*kinds, *landscape_sets()]))}
-    return sorted(summaries, key=lambda row: (places[row["landscape"]], row["budget_s"], order(row["method"])))
-
-
 def show(summaries: list[Row]) -> None:
     """Print all summaries."""
     print(HEAD)
@@ -428,68 +420,28 @@ def order(method: str) -> int:
     return [*OURS, *OTHERS].index(method)
 
 
-def plot(summaries: list[Row], path: Path) -> None:
-    """Plot the share of searches within 2 % of the best, by budget, for each set of landscapes."""
-    import matplotlib.pyplot as plt
-
-    kinds = [name for name in landscape_sets() if any(row["landscape"] == name for row in summaries)]
-    budgets = sorted({row["budget_s"] for row in summaries})
-    methods = sorted({row["method"] for row in summaries}, key=order)
-    found = {(row["landscape"], row["method"], row["budget_s"]): row["within_2"] for row in summaries}
-    figure, axes = plt.subplots(1, len(kinds), figsize=(5.5 * len(kinds), 4), sharey=True, squeeze=False)
-    for axis, name in zip(axes[0], kinds, strict=True):
-        for method in methods:
-            shares = [found.get((name, method, budget_s), math.nan) for budget_s in budgets]
-            ours = method == "ours"
-            axis.plot(
-                budgets, shares, marker="o", label=method, linewidth=3 if ours else 1.2, linestyle="-" if ours else "--"
-            )
-        axis.set(title=name.lower(), xlabel="budget, s", xscale="log", ylim=(0, 1.02))
-        axis.set_xticks(budgets, [f"{budget_s:g}" for budget_s in budgets])
-        axis.minorticks_off()
-        axis.grid(alpha=0.3)
-    axes[0][0].set_ylabel("share of searches within 2 % of the best")
-    axes[0][-1].legend(fontsize=8, loc="upper left")
-    figure.tight_layout()
-    figure.savefig(path, metadata={"Date": None})
-
-
 def main() -> None:
     """Run the replays that the command line asks for."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--replays", type=int, default=200)
-    parser.add_argument("--budgets", default="15,60,300")
+    parser.add_argument("--replays", type=int, default=6)
+    parser.add_argument("--budgets", default="15,60")
     parser.add_argument(
         "--methods",
-        default=";".join([*list(OURS)[:3], *OTHERS]),
-        help=f"methods, separated by semicolons; {list(OURS)[3]} can be added",
+        default="ours;tpe-3;random-3;portfolio",
+        help=f"methods, separated by semicolons, of {', '.join([*OURS, *OTHERS])}",
     )
-    parser.add_argument("--landscapes", default="", help="names, or 'test', 'development' or 'recorded' (default: all)")
+    parser.add_argument("--landscapes", default="test", help="names, or 'development', 'recorded' or 'all'")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--unsteady", action="store_true", help="replay on hosts whose speed varies within tenths of a second"
     )
-    parser.add_argument("--json", type=Path, help="where to write a summary of each landscape, method and budget")
-    parser.add_argument("--plot", type=Path, help="where to plot the shares within 2 %%; needs matplotlib")
-    parser.add_argument(
-        "--join", type=Path, nargs="+", help="print and plot the --json files of earlier runs instead of replaying"
-    )
     parser.add_argument("--picks", type=Path, help="where to write the choice of each search with its interval")
     arguments = parser.parse_args()
-    if arguments.join:
-        parts = [json.loads(path.read_text()) for path in arguments.join]
-        about, summaries = describe_run(*parts), join([part["summaries"] for part in parts])
-    else:
-        about, rows = describe_run(), replay_all(arguments)
-        summaries = summarize_all(rows)
-        if arguments.picks:
-            write_picks(rows, arguments.picks)
-    print(write_header(about))
-    show(summaries)
-    if arguments.json:
-        arguments.json.write_text(json.dumps({**about, "summaries": summaries}, indent=1) + "\n")
-    if arguments.plot:
-        plot(summaries, arguments.plot)
+    rows = replay_all(arguments)
+    if arguments.picks:
+        write_picks(rows, arguments.picks)
+    print(write_header())
+    show(summarize_all(rows))
 
 
 def write_picks(rows: list[Row], path: Path) -> None:
@@ -502,7 +454,7 @@ def write_picks(rows: list[Row], path: Path) -> None:
 def replay_all(arguments: argparse.Namespace) -> list[Row]:
     """Run all searches that the command line asks for."""
     names = {
-        "": list(landscapes()),
+        "all": list(landscapes()),
         "recorded": [name for name in landscapes() if set_of(name) in {RECORDED_TEST, RECORDED_DEVELOPMENT}],
         "test": [name for name in landscapes() if set_of(name) in {RECORDED_TEST, HELD_OUT}],
         "development": [name for name in landscapes() if set_of(name) not in {RECORDED_TEST, HELD_OUT}],
