@@ -5,7 +5,7 @@
 Each search is a real `ortune search`. A real `ortune bench` then compares its answer, and the answer without each of
 its settings, in the same launches. What a setting contributes is how many times as fast the answer is as without it,
 with a 95 % interval over the launches. A setting that contributes less than half a percent beyond doubt does not belong
-into the answer. The CPU time of a call is that of the answer, as a multiple of that of the default.
+in the answer. The CPU time of a call is that of the answer, as a multiple of that of the default.
 """
 
 from __future__ import annotations

@@ -68,10 +68,24 @@ def test_slow_launches_are_counted_and_said() -> None:
     assert usual.slow_launches.startswith("launches 1.5x as slow, if rarer than 1 in")
 
 
-def test_slow_launches_of_the_default_are_not_those_of_the_config() -> None:
-    speedup = bench(make_scenario(slow_default=0.3)).rows[1].speedup
+def test_slow_launches_of_the_default_are_not_those_of_the_config(tmp_path: Path) -> None:
+    scenario = make_scenario(slow_default=0.3)
+    speedup = bench(scenario).rows[1].speedup
     assert speedup
     assert speedup.n_slow_launches == 0
+    assert 0 < speedup.n_slow_baselines < speedup.n_shown
+    command = ("bench", TINY_CNN, "--set", "intra_op_num_threads=1", "--budget", "60s")
+    shown = run_ortune(*command, cwd=tmp_path, simulate=scenario).stdout
+    assert f"launches left out, as the baseline was slow: {speedup.n_slow_baselines}" in " ".join(shown.split())
+
+
+@pytest.mark.parametrize(("n_slow", "is_proof"), [(1, False), (2, True)])
+def test_launches_beside_a_slow_default_show_that_a_config_is_not_slow(n_slow: int, is_proof: bool) -> None:
+    speedup = bench(make_scenario()).rows[1].speedup
+    assert speedup
+    few = msgspec.structs.replace(speedup, n_launches=3, n_slow_baselines=n_slow)
+    assert few.has_enough_launches is is_proof
+    assert not msgspec.structs.replace(few, n_launches=2, n_slow_baselines=9).has_enough_launches
 
 
 @pytest.mark.parametrize("busy", [0.0, 0.3])

@@ -12,7 +12,7 @@ from ortune.measure.bench import BenchResult, Observe, bench
 from ortune.measure.comparison import Comparison, Row, Speedup, describe_lack
 from ortune.measure.hosts import can_pool
 from ortune.measure.interval import Interval
-from ortune.measure.judge import MIN_LAUNCHES, Answer, compare, describe_few_launches
+from ortune.measure.judge import Answer, compare, describe_few_launches
 from ortune.measure.limits import kept_all, may_be_overloaded, name_limits
 from ortune.measure.open import ComparisonSetup, prepare_comparison
 from ortune.measure.paired_run import Side
@@ -226,7 +226,7 @@ def judge_comparison(record: Record, comparison: Comparison, recorded: Speedup |
     if kept == "no":
         return "does_not_hold", f"the config exceeds {name_limits(row.limits, 'no')}"
     answer, reason = judge_gain(row, comparison, recorded)
-    if row.speedup is None or row.speedup.n_launches < MIN_LAUNCHES:
+    if row.speedup is None or not row.speedup.has_enough_launches:
         return answer, reason
     if kept == "unsure":
         if answer == "holds":
@@ -245,7 +245,7 @@ def judge_gain(row: Row, comparison: Comparison, recorded: Speedup | None) -> tu
         return "inconclusive", NOT_SERVED
     if row.speedup is None:
         return "inconclusive", "fewer than two launches count: use a larger budget or a quieter host"
-    if row.speedup.n_launches < MIN_LAUNCHES:
+    if not row.speedup.has_enough_launches:
         few_launches = describe_few_launches(row.speedup.n_launches)
         return "inconclusive", f"{few_launches}: use a larger budget or a quieter host"
     answer, reason = judge_speedup(row.speedup, recorded)

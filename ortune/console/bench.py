@@ -36,7 +36,7 @@ from ortune.console.widgets import (
 )
 from ortune.knobs import describe
 from ortune.measure.bench import BenchResult
-from ortune.measure.comparison import Row, Summary, describe_slow_launches
+from ortune.measure.comparison import Row, Summary
 from ortune.measure.interval import DEFAULT_CONFIDENCE, format_speedup
 from ortune.measure.limits import capacity_per_s, is_overloaded
 from ortune.measure.open import ComparisonSetup
@@ -73,10 +73,8 @@ def show_comparison(console: Console, comparison: BenchResult) -> None:
     if speedups:
         first = speedups[0]
         together = " that hold simultaneously" if len(speedups) > 1 else ""
-        has_slow = any(speedup.n_slow_launches for speedup in speedups)
-        unseen = (
-            "" if has_slow or not FIGURES[objective].is_speed else f"; {describe_slow_launches(0, first.n_launches)}"
-        )
+        has_slow = any(speedup.n_slow_launches or speedup.n_slow_baselines for speedup in speedups)
+        unseen = "" if has_slow or not FIGURES[objective].is_speed else f"; {first.slow_launches}"
         console.print(
             Text(
                 f"Ratios of {FIGURES[objective].title}: above 1 is better than the {comparison.rows[0].name}. "
@@ -167,7 +165,8 @@ def find_row_warnings(comparison: BenchResult, row: Row) -> list[str]:
             found += warn_differing_ratio(baseline.summary, row.summary, comparison.objective, row.speedup, own)
     if row.few_calls:
         found.append(f"{row.few_calls}.")
-    if row.speedup and row.speedup.n_slow_launches and FIGURES[comparison.objective].is_speed:
+    has_slow = row.speedup and (row.speedup.n_slow_launches or row.speedup.n_slow_baselines)
+    if row.speedup and has_slow and FIGURES[comparison.objective].is_speed:
         found.append(f"{row.speedup.slow_launches}.")
     return found
 

@@ -118,20 +118,20 @@ class Speedup(Interval, frozen=True, kw_only=True, forbid_unknown_fields=True):
     @property
     def slow_launches(self) -> str:
         """What is known of slow launches, as a clause."""
-        of_side = describe_slow_launches(self.n_slow_launches, self.n_usual)
+        of_side = describe_slow_launches(self.n_slow_launches, self.n_shown)
         if not self.n_slow_baselines:
             return of_side
         return f"{of_side}; launches left out, as the baseline was slow: {self.n_slow_baselines}"
 
     @property
-    def n_usual(self) -> int:
-        """Launches that count, and those in which only the baseline was slow: in these, the side was as usual."""
+    def n_shown(self) -> int:
+        """Launches that count, and those in which only the baseline was slow."""
         return self.n_launches + self.n_slow_baselines
 
     @property
     def has_enough_launches(self) -> bool:
         """Whether a claim may rest on it."""
-        return self.n_launches >= FEWEST_COUNTED and self.n_usual >= MIN_LAUNCHES
+        return self.n_launches >= FEWEST_COUNTED and self.n_shown >= MIN_LAUNCHES
 
 
 class LimitCheck(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

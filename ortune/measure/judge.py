@@ -70,11 +70,11 @@ TARGET_VERDICTS: dict[Kept, TargetVerdict] = {"no": "broken", "unsure": "unclear
 """The words of plans, for what is said of limits elsewhere. The first that occurs decides for several targets."""
 
 MIN_LAUNCHES = 5
-"""Launches of each side that a claim rests on, without rounds that were left out. Those in which only the baseline was
-slow say nothing about a gain, but show that the side is as usual: all but `FEWEST_COUNTED` may be such."""
+"""Launches of each side that a claim rests on, without rounds that were left out. One in which only the baseline was
+slow does not count in a median, but shows that the side is not slow: all but `FEWEST_COUNTED` may be such."""
 
 FEWEST_COUNTED = 3
-"""Launches that a claim rests on in which neither side was slow."""
+"""Launches that count, of those that a claim rests on."""
 
 NEGLIGIBLE_GAIN = 0.02
 """Largest gain that does not justify a setting. If the interval excludes a larger gain, recommend the baseline."""

@@ -161,7 +161,9 @@ def summarize_trials(trials: Sequence[Trial]) -> TrialsSummary:
     """Return what the record itself says about the trials of a search."""
     # A candidate for which there was no time was not tried.
     others = [
-        trial for trial in trials if trial.number != 0 and not (trial.failure and trial.failure.stage == "skipped")
+        trial
+        for trial in trials
+        if trial.number != 0 and (trial.failure.stage != "skipped" if trial.failure else trial.n_blocks)
     ]
     ranked = [trial for trial in others if trial.speedups and not trial.failure and not trial.over_limits]
     ranked.sort(key=lambda trial: (trial.stage == "screening", [-speedup for speedup in trial.speedups or ()]))

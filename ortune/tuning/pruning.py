@@ -60,7 +60,7 @@ LONGEST_PRUNING = 2.0
 
 
 ALL_USELESS = ""
-"""Name of what a candidate without several settings lacks, beside those of single settings."""
+"""Key of the comparison with the candidate without all useless settings."""
 
 Pair = tuple[CandidateResult, CandidateResult]
 """A candidate, and a simpler one."""
@@ -168,7 +168,7 @@ def prune(board: Board, ranked: Sequence[CandidateResult]) -> PruningResult:
         return PruningResult(ranked=ranked)
     with board.time_stage("pruning"), keep_earlier_stages(board):
         pruning = Pruning(board, ranked[0])
-        if not pruning.drop(list_idle(board, pruning.best)):
+        if not pruning.drop_idle():
             pruning.measure()
         while useless := pruning.list_useless():
             if not pruning.drop(useless):
@@ -226,12 +226,21 @@ class Pruning:
             return []
         return [name for name in self.found if not self.found[name].matters(find_idle_share(self._board, name))]
 
+    def drop_idle(self) -> bool:
+        """Drop the settings that the model of screening expects to do nothing. Return whether that is as good."""
+        idle = list_idle(self._board, self.best)
+        simpler = find_without(self._board, self.best, idle) if idle else None
+        # A wrong guess must leave time to measure.
+        if simpler is None or not count_fitting(self._board, {ALL_USELESS: (self.best, simpler)}, self._end_s):
+            return False
+        return self.drop(idle)
+
     def drop(self, useless: Sequence[str]) -> bool:
         """Drop settings if the candidate without all of them is as good. Return whether it is.
 
         The comparison takes place together with those of its own settings.
         """
-        simpler = find_without(self._board, self.best, useless) if useless else None
+        simpler = find_without(self._board, self.best, useless)
         if simpler is None:
             return False
         pairs = list_pairs(self._board, simpler)
@@ -240,18 +249,28 @@ class Pruning:
             pairs = {ALL_USELESS: (self.best, simpler), **pairs}
         found = measure_contributions(self._board, pairs, self._end_s)
         lacks = known or found.pop(ALL_USELESS, None)
-        if self.best.failure or not lacks or (not known and lacks.matters(IDLE_TOGETHER)):
+        if self.best.failure or simpler.failure or not lacks or (not known and lacks.matters(IDLE_TOGETHER)):
             return False
-        self.dropped |= {name: self.found.get(name, lacks) for name in useless}
-        self.best, self.found = simpler, found
+        self._replace(simpler, {name: self.found.get(name, lacks) for name in useless})
+        self.found = found
         return True
 
     def drop_one(self, useless: Sequence[str]) -> None:
         """Drop the setting that seems to contribute least, and measure the other ones again."""
-        name = min(useless, key=lambda name: self.found[name].expect())
-        self.dropped[name] = self.found[name]
-        self.best = list_pairs(self._board, self.best)[name][1]
+        pairs = list_pairs(self._board, self.best)
+        working = [name for name in useless if name in pairs]
+        if not working:
+            self.found = {}
+            return
+        name = min(working, key=lambda name: self.found[name].expect())
+        self._replace(pairs[name][1], self.found)
         self.measure()
+
+    def _replace(self, simpler: CandidateResult, contributions: Mapping[str, Contribution]) -> None:
+        """Go on with a simpler candidate, and note what the settings contributed that it does not have."""
+        gone = self.best.candidate.chosen.keys() - simpler.candidate.chosen.keys()
+        self.dropped |= {name: found for name, found in contributions.items() if name in gone}
+        self.best = simpler
 
 
 def predict_contributions(board: Board, best: CandidateResult) -> dict[str, float]:
@@ -321,6 +340,7 @@ def measure_contributions(board: Board, pairs: Mapping[str, Pair], end_s: float)
     found = compare_all(board, pairs)
     latest_s = min(end_s + (LONGEST_PRUNING - 1) * board.plan.pruning_s, find_latest_end_s(board))
     left = find_uncertain(pairs, found)
+    left = dict(list(left.items())[: count_fitting(board, left)])
     # If there is no time for all, the confirmation keeps its own.
     if count_fitting(board, left, latest_s) < len(left):
         left = dict(list(left.items())[: count_fitting(board, left, end_s)])
@@ -331,7 +351,7 @@ def measure_contributions(board: Board, pairs: Mapping[str, Pair], end_s: float)
     n_launches, launch_s = 0, expect_launch_s(board, 1 + len(entered))
     while left and n_launches < MAX_PRUNING_LAUNCHES:
         # Launches that other programs disturbed do not count.
-        n_needed = MIN_PRUNING_LAUNCHES - count_launches(board, left)
+        n_needed = MIN_PRUNING_LAUNCHES - max(len(list_lacks(board, *pair)) for pair in left.values())
         needed_s, until_s = (n_needed * launch_s, latest_s) if n_needed > 0 else (launch_s, end_s)
         if board.now_s() + needed_s > until_s:
             break
@@ -340,21 +360,17 @@ def measure_contributions(board: Board, pairs: Mapping[str, Pair], end_s: float)
             for measured in live.rounds(board.plan.racing_rounds):
                 live.add(measured)
                 report_launches(board, entered[0], n_launches, end_s)
+        left = {name: pair for name, pair in left.items() if not any(side in board.starved for side in pair)}
         board.starved.clear()
-        if entered[0].failure:
-            break
         n_launches, launch_s = n_launches + 1, board.now_s() - begin_s
         report_launches(board, entered[0], n_launches, end_s)
         found = compare_all(board, pairs)
         left = find_uncertain(left, found)
+        if ALL_USELESS in found and found[ALL_USELESS].matters(IDLE_TOGETHER):
+            break
     for result in entered:
         result.return_if_empty()
     return found
-
-
-def count_launches(board: Board, pairs: Mapping[str, Pair]) -> int:
-    """Return how many launches of all pairs count, of those that have fewest."""
-    return min(len(list_lacks(board, *pair)) for pair in pairs.values())
 
 
 def list_sides(pairs: Mapping[str, Pair]) -> list[CandidateResult]:
@@ -362,8 +378,8 @@ def list_sides(pairs: Mapping[str, Pair]) -> list[CandidateResult]:
     return list(dict.fromkeys(itertools.chain.from_iterable(pairs.values())))
 
 
-def count_fitting(board: Board, pairs: Mapping[str, Pair], end_s: float) -> int:
-    """Return how many of the first pairs can be compared until a time on the runner's clock, with the memory."""
+def count_fitting(board: Board, pairs: Mapping[str, Pair], end_s: float = math.inf) -> int:
+    """Return how many of the first pairs can be compared with the memory, until a time on the runner's clock."""
     left_s = end_s - board.now_s()
     for n_fitting in range(len(pairs), 0, -1):
         n_sides = 1 + len(list_sides(dict(list(pairs.items())[:n_fitting])))
@@ -411,7 +427,12 @@ def find_uncertain(pairs: Mapping[str, Pair], found: Mapping[str, Contribution])
 
 
 def list_lacks(board: Board, best: CandidateResult, reduced: CandidateResult) -> list[float]:
-    """Return by how much a simpler candidate is slower, as a log-ratio, in each launch of both."""
+    """Return by how much a simpler candidate is slower, as a log-ratio, in each launch of both in pruning.
+
+    By launches of racing, the better one was chosen.
+    """
+    if not best.stage == reduced.stage == "pruning":
+        return []
     _, values = list_log_ratios([best, reduced], expect_spread(board))
     return [] if not values.size else (values[1] - values[0])[:, 0].tolist()
 

@@ -494,7 +494,7 @@ class Results:
             excess: How much slower than usual the baseline was.
         """
         least = HALFWAY * excess
-        if statistics.median(surprises.values()) > least:
+        if statistics.median_low(surprises.values()) > least:
             # The baseline was slow alone. A candidate that seems to be slow as well is slow for reasons of its own.
             return list(surprises)
         if is_total(self.goal.objective):
