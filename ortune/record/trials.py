@@ -163,7 +163,7 @@ def summarize_trials(trials: Sequence[Trial]) -> TrialsSummary:
     others = [
         trial
         for trial in trials
-        if trial.number != 0 and (trial.failure.stage != "skipped" if trial.failure else trial.n_blocks)
+        if trial.number != 0 and (trial.failure.stage != "skipped" if trial.failure else trial.speedups)
     ]
     ranked = [trial for trial in others if trial.speedups and not trial.failure and not trial.over_limits]
     ranked.sort(key=lambda trial: (trial.stage == "screening", [-speedup for speedup in trial.speedups or ()]))
