@@ -251,7 +251,7 @@ class Pruning:
         lacks = known or found.pop(ALL_USELESS, None)
         if self.best.failure or simpler.failure or not lacks or (not known and lacks.matters(IDLE_TOGETHER)):
             return False
-        self._replace(simpler, {name: self.found.get(name, lacks) for name in useless})
+        self._replace(simpler, dict.fromkeys(useless, lacks) | self.found)
         self.found = found
         return True
 
