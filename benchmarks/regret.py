@@ -430,7 +430,7 @@ def main() -> None:
         default="ours;tpe-3;random-3;portfolio",
         help=f"methods, separated by semicolons, of {', '.join([*OURS, *OTHERS])}",
     )
-    parser.add_argument("--landscapes", default="test", help="names, or 'development', 'recorded' or 'all'")
+    parser.add_argument("--landscapes", default="test", help="names, or 'test', 'development', 'recorded' or 'all'")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--unsteady", action="store_true", help="replay on hosts whose speed varies within tenths of a second"
