@@ -167,6 +167,7 @@ def search(
     fix: Mapping[str, Value] | Sequence[str] = ...,
     only: str | Sequence[str] = ...,
     allow_approximate: bool = ...,
+    simplify: str | PathLike[str] | None = ...,
     budget: str | float | None = ...,
     sustained: bool = ...,
     trials: int | None = ...,

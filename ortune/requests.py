@@ -945,6 +945,17 @@ class SearchRequest(WorkloadOptions, KnobOptions, InputsOptions, ToleranceOption
             panel=MEASURING,
         ),
     ] = 600.0
+    simplify: Annotated[
+        Path | None,
+        Option(
+            help="Try the settings of this record and no others, to find those that contribute.",
+            metavar="RECORD",
+            parse=parse_path,
+            accepts=f"{PATH} | None",
+            panel=SPACE,
+            names="file",
+        ),
+    ] = None
     strategy: Annotated[
         StrategyName,
         Option(

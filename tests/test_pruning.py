@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,9 +20,9 @@ SEEDS = [0, 1, *long_params(*range(2, 10))]
 N_SEARCHES = 12
 
 
-def search(folder: Path, *effects: Effect, seed: int = 0, budget: str = "60s", only: tuple[str, ...] = ()) -> Record:
+def search(folder: Path, *effects: Effect, seed: int = 0, budget: str = "60s", **options: Any) -> Record:
     with simulate(Scenario(n_cores=4, call_ms=5.0, effects=(Effect(cpus=1.8), *effects), seed=seed)):
-        return ortune.search(TINY_CNN, output=folder / "tuned.json", budget=budget, history=False, seed=seed, only=only)
+        return ortune.search(TINY_CNN, output=folder / "tuned.json", budget=budget, history=False, seed=seed, **options)
 
 
 def test_settings_that_do_nothing_are_dropped(tmp_path: Path) -> None:
@@ -73,6 +75,30 @@ def test_launches_of_the_default_say_nothing_about_contributions(seed: int, tmp_
     of_threads = search_beside_slow_launches(tmp_path, seed).evidence.contributions[THREADS]
     assert of_threads.low - 0.01 < 1 / 0.9 < of_threads.high + 0.01
     assert of_threads.high / of_threads.low < 1.3
+
+
+def find_front(folder: Path, seed: int) -> list[dict[str, int | bool | str]]:
+    """Two threads are fast, one thread is cheap, and both gain by one level."""
+    effects = (
+        Effect(settings={THREADS: 1}, factor=1.3, cpus=1 / 1.8),
+        Effect(settings={THREADS: 2}, factor=0.8, cpus=1.2),
+        Effect(settings={LEVEL: "ORT_ENABLE_EXTENDED"}, factor=0.9),
+    )
+    front = search(folder, *effects, seed=seed, pareto=("p50", "cpu")).evidence.front
+    return [point.summary.config.settings for point in front]
+
+
+FRONT = [{LEVEL: "ORT_ENABLE_EXTENDED", THREADS: n_threads} for n_threads in (2, 1)]
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_each_setting_of_a_front_contributes(seed: int, tmp_path: Path) -> None:
+    assert find_front(tmp_path, seed) == FRONT
+
+
+@pytest.mark.long
+def test_few_fronts_have_a_setting_that_does_nothing(tmp_path: Path) -> None:
+    assert sum(find_front(tmp_path, seed) == FRONT for seed in range(N_SEARCHES)) >= N_SEARCHES - 2
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -172,3 +198,27 @@ def test_a_record_may_lack_contributions(tmp_path: Path) -> None:
     """Without time for pruning, all settings are confirmed."""
     record = search(tmp_path, Effect(settings={THREADS: 2}, factor=0.7), budget="5s")
     assert record.evidence.contributions == {}
+
+
+def test_a_record_keeps_only_what_contributes(tmp_path: Path) -> None:
+    """Those of a guide, say: one of four settings contributes, and nothing else is tried."""
+    effects = (Effect(settings={THREADS: 2}, factor=0.7), Effect(settings={LEVEL: "ORT_ENABLE_BASIC"}, factor=0.5))
+    guessed = tmp_path / "guessed.json"
+    record = search(tmp_path, Effect(settings={THREADS: 2}, factor=0.7))
+    settings = {THREADS: 2, MODE: "ORT_PARALLEL", ARENA: False, LEVEL: "ORT_ENABLE_EXTENDED"}
+    text = json.loads((tmp_path / "tuned.json").read_text())
+    text["config"]["session_options"] = settings
+    guessed.write_text(json.dumps(text))
+
+    simplified = search(tmp_path, *effects, simplify=guessed)
+    assert simplified.config.settings == {THREADS: 2}
+    assert simplified.evidence.verdict == record.evidence.verdict == "faster"
+    assert simplified.search.n_candidates <= 2 ** len(settings)
+
+
+def test_a_record_without_settings_cannot_be_simplified(tmp_path: Path) -> None:
+    search(tmp_path, Effect(settings={THREADS: 2}, factor=2.0))
+    with pytest.raises(ortune.UsageError, match="recommends the baseline"):
+        search(tmp_path, simplify=tmp_path / "tuned.json")
+    with pytest.raises(ortune.UsageError, match="contradict each other"):
+        search(tmp_path, simplify=tmp_path / "tuned.json", only=THREADS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from os import PathLike, fspath
+from os import PathLike
 from typing import Any
 
 import msgspec
@@ -17,7 +17,7 @@ from ortune.measure.captures import check_captures
 from ortune.measure.open import ComparisonSetup, allow_tf32, prepare_comparison
 from ortune.measure.paired_run import Side
 from ortune.record.schema import Record
-from ortune.record.select import Sourced, Wanted, limit_to_host, read_sourced, select_record
+from ortune.record.select import Sourced, limit_to_host, read_any_record
 from ortune.requests import BenchRequest
 from ortune.worker.installed import require_runtime
 from ortune.worker.providers import find_plugins_of
@@ -102,7 +102,9 @@ def read_sides(
         elif isinstance(given, Config):
             sides.append(Side(name=f"config {number}", config=given))
         elif isinstance(given, (str, PathLike)):
-            config = DEFAULT if str(given) == BASELINE else read_config(given, model, load, trust=trust)
+            config = DEFAULT
+            if str(given) != BASELINE:
+                config = read_any_record(given, model, load, trust=trust).record.config
             sides.append(Side(name=str(given), config=config))
         else:
             raise UsageError(f"{given!r}: is not a record, a config or the path of a record.", option="configs")
@@ -113,9 +115,3 @@ def read_sides(
         )
         sides.append(Side(name=name, config=find_plugins_of(make_config(pairs, name))))
     return tuple(sides)
-
-
-def read_config(path: str | PathLike[str], model: str | None, load: Load | None, *, trust: bool = False) -> Config:
-    """Return the config of a record, which may be for another model or host."""
-    wanted = Wanted(load=load, any_host=True, other_model=True)
-    return select_record(read_sourced([fspath(path)], trust=trust), wanted, model).record.config

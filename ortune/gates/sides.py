@@ -25,7 +25,7 @@ from ortune.model.identity import ModelIdentity
 from ortune.prctl import HAS_DEATH_SIGNAL
 from ortune.record.check import shorten
 from ortune.record.schema import Record
-from ortune.record.select import Wanted, read_sourced, select_record
+from ortune.record.select import Wanted, read_any_record, select_record
 from ortune.worker import Executor, Failure, Runtime
 from ortune.worker.child_process import TELEMETRY_OFF, make_environment
 from ortune.worker.executor import WORKER_COMMAND
@@ -121,7 +121,8 @@ def read_side(text: str, *, trust: bool = False, storage: str | None = None) -> 
     if config == STORAGE_WORD:
         record, source = _read_shared(storage, model)
     elif config != DEFAULT_WORD:
-        record, source = _read_config(config, model, trust=trust)
+        choice = read_any_record(config, model or None, trust=trust)
+        record, source = choice.record, choice.source
     model = model or (record.model.path if record else "")
     try:
         special, is_file = name_special(Path(model)), Path(model).is_file()
@@ -135,12 +136,6 @@ def read_side(text: str, *, trust: bool = False, storage: str | None = None) -> 
             f"{text}: there is no file {model}{whose}.", "Pass the model: MODEL.onnx, or MODEL.onnx@CONFIG.json."
         )
     return NamedSide(model=model, record=record, source=source)
-
-
-def _read_config(path: str, model: str, *, trust: bool) -> tuple[Record, str]:
-    """Return the record in a file or, from a bundle for several models, the record for this model."""
-    choice = select_record(read_sourced([path], trust=trust), Wanted(any_host=True, other_model=True), model or None)
-    return choice.record, choice.source
 
 
 def _read_shared(storage: str | None, model: str) -> tuple[Record, str]:

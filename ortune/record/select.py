@@ -6,6 +6,7 @@ import datetime
 import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from os import PathLike, fspath
 from pathlib import Path
 from typing import TypeVar
 
@@ -143,6 +144,25 @@ def select_record(records: Sequence[Sourced], wanted: Wanted, model: str | Path 
         return choice
     # Commands that measure use it on this host all the same, and say how it differs.
     return limit_to_host(choice, read_host(memory=False))
+
+
+def read_any_record(
+    path: str | PathLike[str], model: str | None = None, load: Load | None = None, *, trust: bool = False
+) -> SelectedRecord:
+    """Read the record of a file. It may be for another model, such as an older version, or another host.
+
+    Args:
+        path: The file.
+        model: Path of the model; it selects among records for several models.
+        load: The load; it selects among those for one model.
+        trust: Whether the record may have settings that need trust.
+
+    Raises:
+        RecordError: The file holds no records, or none for the model.
+    """
+    return select_record(
+        read_sourced([fspath(path)], trust=trust), Wanted(load=load, any_host=True, other_model=True), model
+    )
 
 
 def select_per_model(

@@ -163,13 +163,13 @@ class Board:
 
     @contextlib.contextmanager
     def time_stage(self, stage: Stage) -> Iterator[None]:
-        """Record the time of a stage, unless it is interrupted."""
-        start_s, inference_s = self.now_s(), self.runner.inference_s
+        """Record the time of a stage, unless it is interrupted or has no time for a launch."""
+        start_s, inference_s, n_launches = self.now_s(), self.runner.inference_s, self.n_launches
         self.stage_start_s = start_s
         yield
-        self.stages.append(
-            StageTime(stage=stage, wall_s=self.now_s() - start_s, inference_s=self.runner.inference_s - inference_s)
-        )
+        if self.n_launches > n_launches:
+            wall_s = self.now_s() - start_s
+            self.stages.append(StageTime(stage=stage, wall_s=wall_s, inference_s=self.runner.inference_s - inference_s))
 
     def add_note(self, text: str) -> None:
         """Add a note to the next report."""

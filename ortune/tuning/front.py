@@ -18,10 +18,14 @@ from ortune.measure.paired_run import BASELINE_POSITION, PairedRun
 from ortune.record.schema import FrontPoint
 from ortune.tuning.board import Board
 from ortune.tuning.confirmation import RoundReports, measure_launches, start_run
-from ortune.tuning.pareto import TIE, find_front, find_knee
+from ortune.tuning.pareto import TIE, are_equal, find_front, find_knee
 from ortune.tuning.plan import MAX_FRONT_CANDIDATES
+from ortune.tuning.pruning import Pruning, keep_earlier_stages
 from ortune.tuning.results import CandidateResult
 from ortune.workload import Goal, Objective
+
+RACING_TIE = 0.03
+"""Log-ratio up to which candidates count as equal in an objective after racing."""
 
 
 def confirm_front(board: Board, chosen: Sequence[CandidateResult]) -> tuple[PairedRun, Comparison]:
@@ -63,20 +67,56 @@ def choose_for_front(board: Board, ranked: Sequence[CandidateResult]) -> list[Ca
         left = [result for result in left if result not in wrong]
 
 
+def prune_front(board: Board, front: Sequence[CandidateResult]) -> list[CandidateResult]:
+    """Return candidates without the settings that contribute to no objective, each once.
+
+    Args:
+        board: The search.
+        front: Candidates of which each may be better than the others in some objective.
+    """
+    pruned = []
+    with board.time_stage("pruning"), keep_earlier_stages(board):
+        end_s = board.now_s() + board.plan.pruning_s
+        latest_s = board.end_s - board.plan.confirmation_s * (1 + len(front)) / (1 + MAX_FRONT_CANDIDATES)
+        for n_left, result in zip(range(len(front), 0, -1), front, strict=True):
+            now_s = board.now_s()
+            pruning = Pruning(board, result, now_s + (end_s - now_s) / n_left, now_s + (latest_s - now_s) / n_left)
+            if len(result.candidate.chosen) > 1:
+                pruning.run()
+            simpler = pruning.best
+            is_right = simpler is result or board.check_finalist(simpler, len(front))
+            pruned.append(simpler if is_right else result)
+    return list(dict.fromkeys(pruned))
+
+
 def choose_finalists(ranked: Sequence[CandidateResult], n: int) -> list[CandidateResult]:
-    """Return up to `n` candidates that stay within the limits: the Pareto front with its ends, then the next front."""
+    """Return up to `n` candidates that stay within the limits: the Pareto front with its ends, then the next front.
+
+    Of candidates that racing cannot tell apart, there is one.
+    """
     known = [result for result in ranked if result.log_ratios is not None]
     known = [result for result in known if not result.excess] or known[:1]
     chosen: list[CandidateResult] = []
     while known and len(chosen) < n:
         layer = [known[position] for position in find_front([result.log_ratios or () for result in known])]
+        layer = leave_out_equal(layer)
         n_left = n - len(chosen)
         if len(layer) > n_left:
             # Spread evenly along the front, with both ends.
             layer = [layer[round(step * (len(layer) - 1) / max(n_left - 1, 1))] for step in range(n_left)]
-        chosen += [result for result in layer if result not in chosen]
-        known = [result for result in known if result not in chosen]
+        chosen = leave_out_equal([*chosen, *layer])
+        known = [result for result in known if leave_out_equal([*chosen, result]) != chosen]
     return chosen
+
+
+def leave_out_equal(results: Sequence[CandidateResult]) -> list[CandidateResult]:
+    """Return candidates without those that are about as good in all objectives as one before them, or the same."""
+    kept: list[CandidateResult] = []
+    for result in results:
+        own = result.log_ratios or ()
+        if not any(are_equal(own, other.log_ratios or (), RACING_TIE) for other in kept):
+            kept.append(result)
+    return kept
 
 
 def judge_front(

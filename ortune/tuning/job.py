@@ -37,7 +37,7 @@ from ortune.tuning.fitting import (
     put_first,
     report_fitting,
 )
-from ortune.tuning.front import choose_for_front, confirm_front
+from ortune.tuning.front import choose_for_front, confirm_front, prune_front
 from ortune.tuning.outcome import Observe, Outcome
 from ortune.tuning.plan import (
     LONGEST_RACING,
@@ -315,6 +315,7 @@ class SearchJob:
         board, confirmed = self.board, self.confirmed
         if len(board.goal.objectives) > 1:
             if chosen := choose_for_front(board, ranked):
+                chosen = prune_front(board, chosen)
                 confirmed.run, confirmed.comparison = confirm_front(board, chosen)
                 confirmed.finalists = chosen
             return

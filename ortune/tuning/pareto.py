@@ -21,6 +21,11 @@ def dominates(one: Vector, other: Vector) -> bool:
     return all(left <= right + TIE for left, right in pairs) and any(left < right - TIE for left, right in pairs)
 
 
+def are_equal(one: Vector, other: Vector, tie: float = TIE) -> bool:
+    """Return whether two candidates are equal in all objectives, up to a log-ratio."""
+    return all(abs(left - right) <= tie for left, right in zip(one, other, strict=True))
+
+
 def find_front(vectors: Sequence[Vector]) -> list[int]:
     """Return the positions of the non-dominated candidates, in order of the first objective.
 
@@ -28,11 +33,7 @@ def find_front(vectors: Sequence[Vector]) -> list[int]:
     """
     distinct: list[int] = []
     for position, vector in enumerate(vectors):
-        twins = (
-            all(abs(left - right) <= TIE for left, right in zip(vector, vectors[other], strict=True))
-            for other in distinct
-        )
-        if not any(twins):
+        if not any(are_equal(vector, vectors[other]) for other in distinct):
             distinct.append(position)
     kept: list[int] = []
     # Start with the best, so that of two near-equal candidates the better one stays.

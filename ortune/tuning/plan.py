@@ -52,7 +52,7 @@ or if it takes minutes to see the speed that the host sustains; and racing's sha
 gets the remaining time."""
 
 PRUNING_SHARE = 0.08
-"""Share of the budget for pruning."""
+"""Share of the budget for pruning, for each objective."""
 
 PROOF_FACTOR = 6.0
 """How many standard errors a gain should be away from 0 in confirmation."""
@@ -174,7 +174,7 @@ def split_budget(
         screening_s=(left_s - confirmation_s) * (1 - RACING_SHARE),
         racing_rounds=least,
         racing_s=(left_s - confirmation_s) * RACING_SHARE,
-        pruning_s=min(PRUNING_SHARE * left_s, (left_s - confirmation_s) * RACING_SHARE / 2),
+        pruning_s=min(PRUNING_SHARE * len(goal.objectives) * left_s, (left_s - confirmation_s) * RACING_SHARE / 2),
         confirmation_s=confirmation_s,
         confirmation=confirmation,
         confirmation_calls=expected_calls(confirmation.n_rounds, confirmation.block, pace),

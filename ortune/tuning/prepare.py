@@ -10,11 +10,14 @@ import msgspec
 from ortune.errors import UsageError
 from ortune.host import HostClass
 from ortune.host.allocators import find_allocators
-from ortune.knobs import Config, SearchSpace, SpaceOptions, build_space, knob_of
+from ortune.knobs import Config, SearchSpace, SpaceOptions, build_space, ids, knob_of
 from ortune.knobs.build import fixed_options
+from ortune.knobs.config import PLUGIN
 from ortune.measure.captures import check_space_captures
 from ortune.measure.open import ComparisonSetup, allow_tf32, prepare_comparison
 from ortune.record.files import check_record_writable, check_writable
+from ortune.record.schema import Record
+from ortune.record.select import read_any_record
 from ortune.requests import SearchRequest, SpaceRequest, SuggestRequest
 from ortune.steps import enter_step
 from ortune.storage import Location, find_location
@@ -64,6 +67,9 @@ def prepare(request: SearchRequest) -> PreparedSearch:
         require_runtime()
     if request.output is not None:
         check_record_writable(request.output)
+    recorded = read_recorded(request)
+    if recorded:
+        request = with_settings_of(request, recorded)
     location = find_location(request.storage)
     if location is not None and (request.resume or request.restart):
         # The storage comes from the environment: `SearchRequest.check` rejects the option.
@@ -106,6 +112,8 @@ def prepare(request: SearchRequest) -> PreparedSearch:
         situation = Situation.of(host_class, setup.goal, has_background_load=request.beside is not None)
         if isinstance(suggestion := suggest(space, situation, read_effects()), SuggestedConfig):
             suggested = (suggestion.config,)
+        if recorded and (candidate := space.find(recorded.config)):
+            hints = (candidate.config, *hints)
     return PreparedSearch(
         program=msgspec.structs.replace(setup.program, command=request.worker_command or WORKER_COMMAND),
         feed=setup.feed,
@@ -124,6 +132,52 @@ def prepare(request: SearchRequest) -> PreparedSearch:
         faults=choice.faults,
         location=location,
         n_kept_blocks=unfinished.n_blocks if unfinished and request.resume else 0,
+    )
+
+
+def read_recorded(request: SearchRequest) -> Record | None:
+    """Return the record whose settings are tried, or None if the request names none.
+
+    Raises:
+        RecordError: It cannot be read.
+        UsageError: It recommends the baseline, or the user names other values to try.
+    """
+    if request.simplify is None:
+        return None
+    if request.tune or request.only:
+        raise UsageError(
+            "and {tune} or {only} contradict each other: the record has the values to try.",
+            "Leave one of them out.",
+            option="simplify",
+        )
+    record = read_any_record(request.simplify, request.model, request.goal.load).record
+    if record.config == record.base:
+        raise UsageError(
+            f"{request.simplify}: recommends the baseline, so there are no settings to drop.", option="simplify"
+        )
+    return record
+
+
+def with_settings_of(request: SearchRequest, record: Record) -> SearchRequest:
+    """Return a request that tries the settings of a record and no others.
+
+    The providers are those of the record, unless the request names others. The number of items per call is an option of
+    its own.
+
+    Raises:
+        UsageError: A setting cannot be tried.
+    """
+    own = {**record.base.settings, **request.fix}
+    given = {
+        name: value
+        for name, value in record.config.settings.items()
+        if own.get(name) != value and name not in {ids.PROVIDERS, ids.BATCH} and not name.endswith(f".{PLUGIN}")
+    }
+    providers = dict.fromkeys(config.provider for config in (record.base, record.config))
+    return request.replace(
+        tune={name: (value,) for name, value in given.items()},
+        only=tuple(given),
+        provider=request.provider or tuple(providers),
     )
 
 

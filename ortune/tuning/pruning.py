@@ -12,6 +12,8 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from ortune.measure.block_plan import shortest_run_s
 from ortune.measure.stats import ERROR_OF_MEDIAN, robust_sigma, student_interval
@@ -152,11 +154,7 @@ def expect_contribution(value: float, error: float, idle_share: float) -> float:
 
 
 def prune(board: Board, ranked: Sequence[CandidateResult]) -> PruningResult:
-    """Drop the settings of the best candidate that do not contribute. With several objectives, nothing is dropped.
-
-    Those that the model of screening expects nothing of are tried first, all together. Then each one is measured.
-    Settings are dropped together if the candidate without all of them is as good, else one at a time: each of two
-    settings with the same effect seems useless beside the other one.
+    """Drop the settings of the best candidate that do not contribute. With several objectives, nothing is dropped here.
 
     Args:
         board: The search.
@@ -167,12 +165,9 @@ def prune(board: Board, ranked: Sequence[CandidateResult]) -> PruningResult:
     if not ranked or is_front or board.is_unpromising or len(ranked[0].candidate.chosen) < 2:
         return PruningResult(ranked=ranked)
     with board.time_stage("pruning"), keep_earlier_stages(board):
-        pruning = Pruning(board, ranked[0])
-        if not pruning.drop_idle():
-            pruning.measure()
-        while useless := pruning.list_useless():
-            if not pruning.drop(useless):
-                pruning.drop_one(useless)
+        latest_s = board.end_s - shortest_run_s(board.pace, board.plan.launch_s)
+        pruning = Pruning(board, ranked[0], board.now_s() + board.plan.pruning_s, latest_s)
+        pruning.run()
     best, names = pruning.best, {dimension.name: dimension.setting for dimension in board.space.dimensions}
     return PruningResult(
         ranked=[best, *(result for result in ranked if result is not best)],
@@ -202,6 +197,8 @@ class Pruning:
     Args:
         board: The search.
         best: The candidate.
+        end_s: When its planned time ends, on the runner's clock.
+        latest_s: When it ends at the latest.
 
     Attributes:
         best: The simplest candidate so far that is as good.
@@ -209,16 +206,30 @@ class Pruning:
         dropped: What each setting that it had before contributed.
     """
 
-    def __init__(self, board: Board, best: CandidateResult) -> None:
+    def __init__(self, board: Board, best: CandidateResult, end_s: float, latest_s: float) -> None:
         self.best = best
         self.found: dict[str, Contribution] = {}
         self.dropped: dict[str, Contribution] = {}
         self._board = board
-        self._end_s = min(board.now_s() + board.plan.pruning_s, find_latest_end_s(board))
+        self._end_s = min(end_s, latest_s)
+        self._latest_s = min(self._end_s + (LONGEST_PRUNING - 1) * board.plan.pruning_s, latest_s)
+
+    def run(self) -> None:
+        """Drop what does not contribute.
+
+        What the model of screening expects nothing of is tried first, all together. Then each setting is measured.
+        Settings are dropped together if the candidate without all of them is as good, else one at a time: each of two
+        settings with the same effect seems useless beside the other one.
+        """
+        if not self.drop_idle():
+            self.measure()
+        while useless := self.list_useless():
+            if not self.drop(useless):
+                self.drop_one(useless)
 
     def measure(self) -> None:
         """Measure what each setting contributes."""
-        self.found = measure_contributions(self._board, list_pairs(self._board, self.best), self._end_s)
+        self.found = self._compare(list_pairs(self._board, self.best))
 
     def list_useless(self) -> list[str]:
         """Return the settings that do not seem to contribute beside the other ones."""
@@ -247,7 +258,7 @@ class Pruning:
         known = self.found.get(useless[0]) if len(useless) == 1 else None
         if not known:
             pairs = {ALL_USELESS: (self.best, simpler), **pairs}
-        found = measure_contributions(self._board, pairs, self._end_s)
+        found = self._compare(pairs)
         lacks = known or found.pop(ALL_USELESS, None)
         if self.best.failure or simpler.failure or not lacks or (not known and lacks.matters(IDLE_TOGETHER)):
             return False
@@ -265,6 +276,9 @@ class Pruning:
         name = min(working, key=lambda name: self.found[name].expect())
         self._replace(pairs[name][1], self.found)
         self.measure()
+
+    def _compare(self, pairs: Mapping[str, Pair]) -> dict[str, Contribution]:
+        return measure_contributions(self._board, pairs, self._end_s, self._latest_s)
 
     def _replace(self, simpler: CandidateResult, contributions: Mapping[str, Contribution]) -> None:
         """Go on with a simpler candidate, and note what the settings contributed that it does not have."""
@@ -298,11 +312,6 @@ def list_idle(board: Board, best: CandidateResult) -> list[str]:
     return idle[: len(best.candidate.chosen) - 1]
 
 
-def find_latest_end_s(board: Board) -> float:
-    """Return when pruning must end, on the runner's clock, so that the confirmation can prove a gain."""
-    return board.end_s - shortest_run_s(board.pace, board.plan.launch_s)
-
-
 def find_idle_share(board: Board, name: str) -> float:
     """Return the probability that a setting does nothing, before it is measured, by the name of its dimension."""
     knob = next(dimension.knob for dimension in board.space.dimensions if dimension.name == name)
@@ -328,17 +337,19 @@ def find_without(board: Board, best: CandidateResult, useless: Sequence[str]) ->
     return None if simpler is board.baseline or simpler.failure else simpler
 
 
-def measure_contributions(board: Board, pairs: Mapping[str, Pair], end_s: float) -> dict[str, Contribution]:
+def measure_contributions(
+    board: Board, pairs: Mapping[str, Pair], end_s: float, latest_s: float
+) -> dict[str, Contribution]:
     """Launch candidates beside simpler ones, and return what each of these lacks.
 
     Args:
         board: The search.
         pairs: Candidates and simpler ones, by what these lack. Those that fail, or exceed limits that the other one
             keeps, are left out, and the last ones if there is no memory or time for all.
-        end_s: When the last launch ends, on the runner's clock. Those that are needed may end later.
+        end_s: When the last launch ends, on the runner's clock.
+        latest_s: When the last one ends that is needed.
     """
     found = compare_all(board, pairs)
-    latest_s = min(end_s + (LONGEST_PRUNING - 1) * board.plan.pruning_s, find_latest_end_s(board))
     left = find_uncertain(pairs, found)
     left = dict(list(left.items())[: count_fitting(board, left)])
     # If there is no time for all, the confirmation keeps its own.
@@ -404,10 +415,14 @@ def compare_all(board: Board, pairs: Mapping[str, Pair]) -> dict[str, Contributi
     lacks = {name: list_lacks(board, *pair) for name, pair in working.items()}
     compared = {name: values for name, values in lacks.items() if len(values) >= MIN_PRUNING_LAUNCHES}
     found = {}
-    for name, values in compared.items():
-        of_others = [other for other_name, other in compared.items() if other_name != name]
-        spread = estimate_spread(of_others, expect_spread(board))
-        found[name] = compare_launches(board, *working[name], values, spread)
+    for name in compared:
+        of_objectives = []
+        for place in range(len(board.goal.objectives)):
+            of_others = [values[:, place].tolist() for other, values in compared.items() if other != name]
+            spread = estimate_spread(of_others, expect_spread(board))
+            values = compared[name][:, place].tolist()
+            of_objectives.append(compare_launches(board, *working[name], values, spread))
+        found[name] = max(of_objectives, key=Contribution.expect)
     return found
 
 
@@ -426,15 +441,18 @@ def find_uncertain(pairs: Mapping[str, Pair], found: Mapping[str, Contribution])
     }
 
 
-def list_lacks(board: Board, best: CandidateResult, reduced: CandidateResult) -> list[float]:
-    """Return by how much a simpler candidate is slower, as a log-ratio, in each launch of both in pruning.
+def list_lacks(board: Board, best: CandidateResult, reduced: CandidateResult) -> NDArray[np.float64]:
+    """Return by how much a simpler candidate is worse in each launch of both in pruning.
 
     By launches of racing, the better one was chosen.
+
+    Returns:
+        Log-ratios of shape (launches, objectives).
     """
     if not best.stage == reduced.stage == "pruning":
-        return []
+        return np.zeros((0, len(board.goal.objectives)))
     _, values = list_log_ratios([best, reduced], expect_spread(board))
-    return [] if not values.size else (values[1] - values[0])[:, 0].tolist()
+    return np.asarray(values[1] - values[0])
 
 
 def compare_launches(

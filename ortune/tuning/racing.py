@@ -249,6 +249,13 @@ def choose_candidates(board: Board, most: int = MAX_CANDIDATES) -> list[Candidat
             [result for result in worth_racing if count_changes(board, result) == 1],
             list_simpler(board, min(worth_racing, key=lambda result: expected[result.number]), worth_racing),
         )
+    elif len(board.goal.objectives) > 1:
+        # Those that chance puts on the front must not take the places of the best one in an objective.
+        best_first = [
+            sorted(worth_racing, key=lambda result, place=place: vectors[result.number][place])  # type: ignore[misc]
+            for place in range(len(board.goal.objectives))
+        ]
+        worth_racing = take_turns(*best_first, worth_racing)
     return worth_racing[: min(MAX_CANDIDATES, most, board.plan.max_live - 1)]
 
 
