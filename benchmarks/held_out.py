@@ -16,6 +16,12 @@ They are for judging a strategy, and not for developing it. The kinds are failur
 - `cores_3`, `cores_24`, `cores_96`: the same on larger hosts.
 - `threads_14`, `threads_24`, `threads_48`, `threads_96`, `threads_192`: the cost depends smoothly on the number of
   threads, and is lowest at any number; the last host has four NUMA nodes. All other choices contribute factors.
+- `substitutes`: either of two choices gains, and both together gain no more.
+- `masked`: one choice gains. Another one gains beside it, and is harmful alone.
+- `unlocked`: one choice gains. Three others gain beside it, and nothing alone.
+- `ceiling`: choices contribute factors, but no combination gains more than a quarter.
+- `crowded`: several choices gain, but each further setting costs 2 %.
+- `pairwise`: choices contribute factors, and so do 30 % of the pairs of choices.
 - `nothing`: no candidate is better than the default.
 
 The hosts have two cores where the name says nothing else. Each kind has several instances, whose constants are drawn
@@ -24,6 +30,7 @@ with their number.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 
@@ -143,6 +150,82 @@ def independent(space: SearchSpace, rng: np.random.Generator) -> Cost:
     return lambda candidate: sum(effects[item] for item in candidate.chosen.items())
 
 
+def substitutes(space: SearchSpace, rng: np.random.Generator) -> Cost:
+    """Return costs with two choices of which one is enough."""
+    wanted = choose_labels(space, rng, 2)
+
+    def cost(candidate: Candidate) -> float:
+        labels = candidate.chosen
+        n = sum(labels.get(name) == label for name, label in wanted)
+        return (-0.2 if n else 0.0) + 0.01 * (len(labels) - n)
+
+    return cost
+
+
+def masked(space: SearchSpace, rng: np.random.Generator) -> Cost:
+    """Return costs with a choice that gains beside another one, and is harmful alone."""
+    (name, label), (second_name, second_label) = choose_labels(space, rng, 2)
+    others = independent(space, rng)
+
+    def cost(candidate: Candidate) -> float:
+        labels = candidate.chosen
+        rest = {key: value for key, value in labels.items() if key not in {name, second_name}}
+        found = others(msgspec.structs.replace(candidate, labels=rest))
+        is_first = labels.get(name) == label
+        found -= 0.15 * is_first
+        if labels.get(second_name) == second_label:
+            found += -0.1 if is_first else 0.05
+        return found
+
+    return cost
+
+
+def unlocked(space: SearchSpace, rng: np.random.Generator) -> Cost:
+    """Return costs with three choices that gain only beside another one."""
+    (name, label), *others = choose_labels(space, rng, 4)
+    gains = dict(zip(others, rng.uniform(0.04, 0.08, len(others)).tolist(), strict=True))
+
+    def cost(candidate: Candidate) -> float:
+        labels = candidate.chosen
+        found = 0.005 * len(labels)
+        if labels.get(name) == label:
+            found -= 0.1 + sum(gains.get(item, 0.0) for item in labels.items())
+        return found
+
+    return cost
+
+
+def ceiling(space: SearchSpace, rng: np.random.Generator) -> Cost:
+    """Return costs to which each choice contributes a factor, while no gain exceeds a quarter."""
+    most = math.log(1.25)
+    cost = independent(space, rng)
+    return lambda candidate: max(cost(candidate), 0.0) - most * -math.expm1(min(cost(candidate), 0.0) / most)
+
+
+def crowded(space: SearchSpace, rng: np.random.Generator) -> Cost:
+    """Return costs with several choices that gain, while each further setting costs something."""
+    gains = {item: float(rng.uniform(0.02, 0.1)) for item in choose_labels(space, rng, 5)}
+
+    def cost(candidate: Candidate) -> float:
+        labels = candidate.chosen
+        return 0.02 * max(len(labels) - 1, 0) - sum(gains.get(item, -0.01) for item in labels.items())
+
+    return cost
+
+
+def pairwise(space: SearchSpace, rng: np.random.Generator) -> Cost:
+    """Return costs to which choices and pairs of choices contribute factors."""
+    cost = independent(space, rng)
+    items = [(dimension.name, choice.label) for dimension in space.dimensions for choice in dimension.choices[1:]]
+    effects = {pair: float(rng.normal(0, 0.05)) for pair in itertools.combinations(items, 2) if rng.random() < 0.3}
+
+    def log_cost(candidate: Candidate) -> float:
+        own = [item for item in items if item in candidate.chosen.items()]
+        return cost(candidate) + sum(effects.get(pair, 0.0) for pair in itertools.combinations(own, 2))
+
+    return log_cost
+
+
 def scaling(space: SearchSpace, rng: np.random.Generator) -> Cost:
     """Return costs that depend smoothly on the number of threads, and to which other choices contribute factors.
 
@@ -241,6 +324,12 @@ KINDS: dict[str, Callable[[str, int], Landscape]] = {
     "threads_48": lambda name, seed: make_landscape(name, scaling, seed, cores=48, nodes=2, between=True),
     "threads_96": lambda name, seed: make_landscape(name, scaling, seed, cores=96, nodes=2, between=True),
     "threads_192": lambda name, seed: make_landscape(name, scaling, seed, cores=192, nodes=4, between=True),
+    "substitutes": lambda name, seed: make_landscape(name, substitutes, seed),
+    "masked": lambda name, seed: make_landscape(name, masked, seed),
+    "unlocked": lambda name, seed: make_landscape(name, unlocked, seed),
+    "ceiling": lambda name, seed: make_landscape(name, ceiling, seed),
+    "crowded": lambda name, seed: make_landscape(name, crowded, seed),
+    "pairwise": lambda name, seed: make_landscape(name, pairwise, seed),
     "nothing": lambda name, seed: make_landscape(name, nothing, seed),
 }
 """Functions that make the landscapes of each kind, given a name and the number of the instance."""
