@@ -194,6 +194,24 @@ def test_the_cheaper_of_two_equal_candidates_is_chosen(tmp_path: Path) -> None:
     assert record.config.settings == cheap
 
 
+def count_threads(folder: Path, seed: int) -> int | bool | str:
+    """All numbers of threads below that of the cores are as fast. There is no place in the race for each."""
+    effects = [Effect(settings={THREADS: n_threads}, factor=0.75, cpus=float(n_threads)) for n_threads in range(1, 8)]
+    with simulate(Scenario(n_cores=8, call_ms=5.0, effects=(Effect(cpus=8.0), *effects), seed=seed)):
+        record = ortune.search(TINY_CNN, output=folder / "tuned.json", history=False, seed=seed)
+    return record.config.settings[THREADS]
+
+
+def test_the_cheapest_of_many_equal_candidates_is_chosen(tmp_path: Path) -> None:
+    assert count_threads(tmp_path, seed=0) == 1
+
+
+@pytest.mark.long
+def test_one_of_the_cheapest_candidates_is_usually_chosen(tmp_path: Path) -> None:
+    found = [count_threads(tmp_path, seed) for seed in range(N_SEARCHES)]
+    assert sum(n_threads in {1, 2} for n_threads in found) >= 2 / 3 * N_SEARCHES
+
+
 def test_a_record_may_lack_contributions(tmp_path: Path) -> None:
     """Without time for pruning, all settings are confirmed."""
     record = search(tmp_path, Effect(settings={THREADS: 2}, factor=0.7), budget="5s")

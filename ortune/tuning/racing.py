@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -226,8 +226,9 @@ def choose_candidates(board: Board, most: int = MAX_CANDIDATES) -> list[Candidat
     """Return the best candidates of screening: up to eight, and as many as memory and time allow.
 
     They stay within the limits and are close to the best in at least one objective. If none stays within the limits,
-    all candidates may race. Places are given in turn to the candidates that the model expects to be best, to those that
-    were measured best, and to those with one setting: the model may be wrong, and so may be the measurements.
+    all candidates may race. Places are given in turn to the candidates that the model expects to be best, to cheaper
+    ones that it expects to be as good, to those that were measured best, and to simple ones: the model may be wrong,
+    and so may be the measurements.
     """
     ranked = board.results.rank()
     keeping = [result for result in ranked if not result.excess] or ranked
@@ -245,6 +246,7 @@ def choose_candidates(board: Board, most: int = MAX_CANDIDATES) -> list[Candidat
         expected = {result.number: board.screened.expected[result.candidate.config.key] for result in worth_racing}
         worth_racing = take_turns(
             sorted(worth_racing, key=lambda result: (result.excess, expected[result.number])),
+            list_cheaper(worth_racing, expected),
             worth_racing,
             [result for result in worth_racing if count_changes(board, result) == 1],
             list_simpler(board, min(worth_racing, key=lambda result: expected[result.number]), worth_racing),
@@ -257,6 +259,21 @@ def choose_candidates(board: Board, most: int = MAX_CANDIDATES) -> list[Candidat
         ]
         worth_racing = take_turns(*best_first, worth_racing)
     return worth_racing[: min(MAX_CANDIDATES, most, board.plan.max_live - 1)]
+
+
+def list_cheaper(worth_racing: Sequence[CandidateResult], expected: Mapping[int, float]) -> list[CandidateResult]:
+    """Return the candidates that are expected to be as good as the best one with less CPU time, the cheapest first.
+
+    Args:
+        worth_racing: The candidates.
+        expected: The log-ratio that is expected of each, by its number.
+    """
+    best = min(worth_racing, key=lambda result: expected[result.number])
+    alike = [result for result in worth_racing if expected[result.number] <= expected[best.number] + MOST_AS_GOOD]
+    cpu = {result.number: result.cpu for result in alike if result.cpu is not None}
+    most = cpu.get(best.number, -math.inf) - CPU_STEP
+    cheaper = [result for result in alike if cpu.get(result.number, math.inf) <= most]
+    return sorted(cheaper, key=lambda result: cpu[result.number])
 
 
 def list_simpler(board: Board, best: CandidateResult, worth_racing: Sequence[CandidateResult]) -> list[CandidateResult]:
