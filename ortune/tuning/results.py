@@ -64,7 +64,7 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
         cpu: log(CPU time of a call / that of the baseline); None where it is not known, as other nodes do not send it.
         slowdown: The log-ratio of p50, where it decides among candidates that are equal in the objective; None where
             it does not, or is not known, as other nodes do not send it.
-        correction: By how much the log-ratios were raised, because the launch of the baseline was slow.
+        correction: By how much they were raised, with that of the CPU time, because the launch of the baseline was slow.
     """
 
     log_ratios: tuple[float, ...]
@@ -80,8 +80,11 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
         """Return the scores with another correction."""
         if correction == self.correction:
             return self
-        log_ratios = tuple(ratio - self.correction + correction for ratio in self.log_ratios)
-        return msgspec.structs.replace(self, log_ratios=log_ratios, correction=correction)
+        added = correction - self.correction
+        log_ratios = tuple(ratio + added for ratio in self.log_ratios)
+        # Slow calls of the baseline take more CPU time, too.
+        cpu = None if self.cpu is None else self.cpu + added
+        return msgspec.structs.replace(self, log_ratios=log_ratios, cpu=cpu, correction=correction)
 
 
 class CandidateResult:
