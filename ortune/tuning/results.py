@@ -64,7 +64,7 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
         cpu: log(CPU time of a call / that of the baseline); None where it is not known, as other nodes do not send it.
         slowdown: The log-ratio of p50, where it decides among candidates that are equal in the objective; None where
             it does not, or is not known, as other nodes do not send it.
-        correction: By how much they were raised, with that of the CPU time, because the launch of the baseline was slow.
+        correction: By how much they were raised, as was that of the CPU time, because the baseline was slow.
     """
 
     log_ratios: tuple[float, ...]
