@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ortune.console.header import add_host, add_inputs, add_model, show_guesses, show_variables
-from ortune.console.warnings import warn_busy_host
+from ortune.console.warnings import warn_noise
 from ortune.console.widgets import (
     add_note,
     format_bytes,
@@ -185,7 +185,7 @@ def describe_sources(plan: HostPlan) -> list[str]:
 
 def find_warnings(plan: HostPlan) -> list[str]:
     """Return what to know about the figures."""
-    warnings = [warn_busy_host()] if plan.noise.regime == "contended" else []
+    warnings = warn_noise(plan.noise, plan.models[0].workload)
     if plan.interrupted:
         warnings.append("The plan was interrupted before the factor by which the rates can be multiplied was measured.")
     elif plan.problem:

@@ -15,7 +15,7 @@ from rich.text import Text
 from ortune.console.header import add_host, add_inputs, add_model, show_header
 from ortune.console.plan_lengths import show_lengths
 from ortune.console.progress import LIVE_INTERVAL_S, PLAIN_INTERVAL_S, STAGE_WIDTH, WIDE_FOR_BAR, LiveBar
-from ortune.console.warnings import warn_busy_host, warn_one_at_a_time, warn_two_speeds
+from ortune.console.warnings import warn_noise
 from ortune.console.widgets import (
     UNLIMITED_WIDTH,
     add_note,
@@ -334,13 +334,7 @@ def compare_predictions(row: PlannedDeployment, figure: Objective) -> list[str]:
 
 def find_warnings(plan: Plan) -> list[str]:
     """Return what to know about the figures."""
-    warnings = []
-    if plan.noise.regime == "contended":
-        warnings.append(warn_busy_host())
-    if plan.noise.one_at_a_time:
-        warnings.append(warn_one_at_a_time())
-    if plan.noise.two_speeds:
-        warnings.append(warn_two_speeds(plan.noise.two_speeds))
+    warnings = warn_noise(plan.noise, plan.workload)
     if plan.lengths_problem:
         warnings.append(f"Ways to group items of different lengths were not compared: {plan.lengths_problem}")
     if plan.interrupted:
