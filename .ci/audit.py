@@ -27,7 +27,7 @@ def main(paths: list[str]) -> int:
     """Audit the files, print the result, and return the exit status."""
     for service in SERVICES:
         dependencies = ask(service, paths)
-        if any("skip_reason" not in each for each in dependencies):
+        if any("skip_reason" not in dependency for dependency in dependencies):
             return report(dependencies)
     print(f"pip-audit: NOT AUDITED. No service answers here: {', '.join(SERVICES)}")
     return 0
@@ -52,8 +52,10 @@ def ask(service: str, paths: list[str]) -> Dependencies:
 
 def report(dependencies: Dependencies) -> int:
     """Print what was found, and return the exit status."""
-    asked = [each for each in dependencies if "skip_reason" not in each]
-    skipped = sorted({each["skip_reason"].rpartition(": ")[2] for each in dependencies if "skip_reason" in each})
+    asked = [dependency for dependency in dependencies if "skip_reason" not in dependency]
+    skipped = sorted(
+        {dependency["skip_reason"].rpartition(": ")[2] for dependency in dependencies if "skip_reason" in dependency}
+    )
     vulnerable = [each for each in asked if each["vulns"]]
     for each in vulnerable:
         for found in each["vulns"]:

@@ -94,10 +94,10 @@ def count(rollout: Rollout, n: int, seed: int, confidence: float = 0.95) -> dict
     found = [estimate_effect(draw(rollout, rng), confidence) for _ in range(n)]
     intervals = [each for each in found if each]
     return {
-        "coverage": sum(each.low <= EFFECT <= each.high for each in intervals) / len(intervals),
-        "proven": sum(each.high < 0 for each in intervals) / len(intervals),
-        "wrong": sum(each.low > 0 for each in intervals) / len(intervals),
-        "width": math.expm1(float(np.median([each.high - each.low for each in intervals])) / 2),
+        "coverage": sum(interval.low <= EFFECT <= interval.high for interval in intervals) / len(intervals),
+        "proven": sum(interval.high < 0 for interval in intervals) / len(intervals),
+        "wrong": sum(interval.low > 0 for interval in intervals) / len(intervals),
+        "width": math.expm1(float(np.median([interval.high - interval.low for interval in intervals])) / 2),
     }
 
 

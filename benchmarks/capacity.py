@@ -173,7 +173,9 @@ def check_capacity(name: str, arguments: argparse.Namespace) -> Row:
         return {**row, "problem": str(error)}
     choice = plan.choice
     row |= {"deployment": choice.deployment.title, "throughput": choice.throughput.estimate}
-    first = next((each for each in measurements if each.row.deployment.key == choice.deployment.key), None)
+    first = next(
+        (measurement for measurement in measurements if measurement.row.deployment.key == choice.deployment.key), None
+    )
     if not first:
         return {**row, "problem": "the capacity of the recommended deployment was not measured"}
     prepared = prepare_plan(make_request(PlanRequest, {**options, "seed": arguments.seed + 1}))

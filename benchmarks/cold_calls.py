@@ -67,7 +67,7 @@ def main() -> None:
     print(write_header())
     for name in arguments.models or MODELS:
         for config, figures in zip(CONFIGS, measure(name, arguments.launches, arguments.rounds), strict=True):
-            shown = "fails" if figures is None else " ".join(f"{each:5.2f}" for each in figures)
+            shown = "fails" if figures is None else " ".join(f"{figure:5.2f}" for figure in figures)
             print(f"{name:16} {describe(config) or 'default':20} {shown}", flush=True)
 
 

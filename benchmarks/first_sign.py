@@ -116,7 +116,7 @@ def watch(arguments: Sequence[str], model: Path) -> Seen:
         if "tuned.json" in arguments:
             one_thread = Config(session_options={"intra_op_num_threads": 1})
             write(make_local_record(model, one_thread), Path(folder, "tuned.json"))
-        words = [str(model) if each == "MODEL" else each for each in arguments]
+        words = [str(model) if argument == "MODEL" else argument for argument in arguments]
         start_s = time.monotonic()
         child, terminal = pty.fork()
         if child == 0:  # pragma: no cover  (another process)

@@ -130,8 +130,11 @@ def main() -> None:
     """Write the data file."""
     effects = fit_effects(read_recorded(recorded_paths()))
     FILE.write_bytes(encode(effects))
-    for each in effects:
-        print(f"{each.kind:20} {each.rule:75} {each.mean:+.3f} [{each.low:+.3f}, {each.high:+.3f}] {each.recordings}")
+    for effect in effects:
+        print(
+            f"{effect.kind:20} {effect.rule:75} {effect.mean:+.3f} "
+            f"[{effect.low:+.3f}, {effect.high:+.3f}] {effect.recordings}"
+        )
 
 
 if __name__ == "__main__":

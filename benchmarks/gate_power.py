@@ -117,7 +117,7 @@ class SlowedExecutor:
     ) -> list[LiveCandidate | Failure]:
         """Launch candidates."""
         answers = self._executor.launch(configs, deadline_s=deadline_s, independent=independent)
-        return [each if isinstance(each, Failure) else Slowed(each, self._draw_factor()) for each in answers]
+        return [answer if isinstance(answer, Failure) else Slowed(answer, self._draw_factor()) for answer in answers]
 
     def _draw_factor(self) -> float:
         if self._rng is None:

@@ -65,14 +65,14 @@ def show(name: str, found: LengthPlan) -> None:
     print(f"{name}: {len(found.lengths)} items, {found.n_points} points of the grid")
     heading = f"  {'policy':34} {'items/s':>8} {'predicted':>9}  {'ratio':22} {'to one':>6} {'calls':>5} {'padding':>7}"
     print(f"{heading}  error")
-    for each in found.policies:
-        if each.items_per_s.source == "predicted":
+    for policy in found.policies:
+        if policy.items_per_s.source == "predicted":
             continue
-        single = f"{each.to_single.estimate:5.2f}x" if each.to_single else ""
+        single = f"{policy.to_single.estimate:5.2f}x" if policy.to_single else ""
         print(
-            f"  {each.title:34} {each.items_per_s.estimate:8.1f} {each.predicted_per_s:9.1f}  "
-            f"{describe_ratio(each.to_reference):22} {single:>6} {each.n_calls:5} {each.padding:7.0%}  "
-            f"{each.max_error or 0:.1e} {each.problem}"
+            f"  {policy.title:34} {policy.items_per_s.estimate:8.1f} {policy.predicted_per_s:9.1f}  "
+            f"{describe_ratio(policy.to_reference):22} {single:>6} {policy.n_calls:5} {policy.padding:7.0%}  "
+            f"{policy.max_error or 0:.1e} {policy.problem}"
         )
     ratio = found.choice.to_reference
     verdict = "as fast as wanted" if ratio and ratio.estimate >= WANTED else f"below {WANTED}x"

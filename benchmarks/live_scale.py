@@ -166,7 +166,7 @@ def search(case: Case, seed: int, time_s: float) -> tuple[float, float, float, f
         )
         for call_ns in CALLS_NS
     ]
-    sharing = Sharing(kind=case.kind, deployments=tuple(Deployment(processes=each) for each in case.processes))
+    sharing = Sharing(kind=case.kind, deployments=tuple(Deployment(processes=process) for process in case.processes))
     predictor = Predictor(demands=demands, n_cores=N_CORES)
     predicted = predictor.find_scale(sharing, timings, step=NEAR_SCALE, n_requests=MANY_REQUESTS)
     models = make_scale_models(predictor, sharing, timings)
@@ -220,7 +220,7 @@ def main() -> None:
                 list(pool.map(functools.partial(search, case, time_s=arguments.time), range(arguments.searches)))
             )
             print(
-                f"{case.name:18} {', '.join(each or '-' for each in case.targets):19} {truth:5.2f}  "
+                f"{case.name:18} {', '.join(target or '-' for target in case.targets):19} {truth:5.2f}  "
                 f"{summarize(found, truth)}  {found[:, 4].mean():4.1f}",
                 flush=True,
             )

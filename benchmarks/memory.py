@@ -131,7 +131,7 @@ def search_within(model: Path, limit_gb: float, budget_s: float) -> None:
     how = "one worker at a time" if evidence.noise.one_at_a_time else "several live workers"
     failed = ", ".join(f"{count} {kind}" for kind, count in search.failed.items()) or "none"
     print(f"{how}; {search.n_tried} candidates tried; failed: {failed}; {evidence.noise.n_blocks} blocks")
-    print("; ".join(f"{each.stage} {each.wall_s:.0f} s" for each in search.stages))
+    print("; ".join(f"{stage.stage} {stage.wall_s:.0f} s" for stage in search.stages))
     print(f"{evidence.verdict}: {evidence.reason}")
     if evidence.speedup and evidence.baseline and evidence.winner:
         speedup = evidence.speedup

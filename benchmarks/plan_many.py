@@ -142,7 +142,7 @@ def compare(names: Sequence[str], medians_ns: Sequence[float], share: float, arg
 
 def as_sharing(row: PlannedSharing) -> Sharing:
     """Return the sharing of a row of a plan."""
-    return Sharing(kind=row.kind, deployments=tuple(each.deployment for each in row.models))
+    return Sharing(kind=row.kind, deployments=tuple(model.deployment for model in row.models))
 
 
 def is_shown(row: Row) -> bool:

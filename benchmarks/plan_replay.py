@@ -125,7 +125,7 @@ class Surface(msgspec.Struct, frozen=True, kw_only=True):
         copies *= math.ceil(threads / self.node_size)
         slow = 1 + self.miss * max(1 - self.copies / copies, 0.0)
         if cpus:
-            unlimited = sum(1 / each for each in self._find_pinned_calls(threads, cpus)) / slow
+            unlimited = sum(1 / call for call in self._find_pinned_calls(threads, cpus)) / slow
         else:
             unlimited = processes / (self._find_free_call(processes, threads) * slow)
         limit = self.bandwidth * self.n_cores
@@ -180,11 +180,11 @@ class Surface(msgspec.Struct, frozen=True, kw_only=True):
             for threads in range(1, min(MOST_THREADS_PER_CORE * self.n_cores // processes, self.n_cores) + 1)
         ]
         for unit in list_units(self.host):
-            for each in [each for each in choices if each.processes > 1 and not each.cpus]:
+            for each in [choice for choice in choices if choice.processes > 1 and not choice.cpus]:
                 placement = place_processes(self.host, each.processes, threads=each.threads, unit=unit)
                 if placement:
                     choices.append(Choice(each.processes, each.threads, placement.cpus, placement.title))
-        return max(choices, key=lambda each: self.find_throughput(*each[:3]))
+        return max(choices, key=lambda choice: self.find_throughput(*choice[:3]))
 
 
 class Choice(NamedTuple):

@@ -94,15 +94,15 @@ def measure(
     launches = []
     with contextlib.ExitStack() as stack:
         executors: list[ProcessExecutor] = []
-        for each in deployments:
+        for deployment in deployments:
             executor = ProcessExecutor(
                 model,
                 feed,
                 Tolerance(),
                 usable=host.limits.usable,
                 n_cores=len(host.usable_cores),
-                n_processes=each.load.processes,
-                pinned_to=find_cpus(host, each.load),
+                n_processes=deployment.load.processes,
+                pinned_to=find_cpus(host, deployment.load),
                 reference=executors[0].reference if executors else None,
             )
             executors.append(stack.enter_context(executor))

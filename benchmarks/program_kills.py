@@ -161,7 +161,11 @@ def find_ports(processes: Sequence[psutil.Process]) -> set[int]:
     ports = set()
     for process in processes:
         with contextlib.suppress(psutil.Error):
-            listening = [each for each in process.net_connections("tcp") if each.status == psutil.CONN_LISTEN]
+            listening = [
+                net_connection
+                for net_connection in process.net_connections("tcp")
+                if net_connection.status == psutil.CONN_LISTEN
+            ]
             ports |= {each.laddr.port for each in listening}
     return ports
 

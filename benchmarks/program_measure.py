@@ -206,14 +206,16 @@ def run_case(case: Case, service_ms: float, seconds: float, folder: Path) -> Non
         results = []
         for seed in range(BLOCKS):
             results.append(measure(http, url, load, seed, seconds / BLOCKS, wire))
-    samples, truth = (np.concatenate([getattr(each, name) for each in results]) for name in ("samples", "truth"))
+    samples, truth = (np.concatenate([getattr(result, name) for result in results]) for name in ("samples", "truth"))
     cells = []
     for figure in (np.mean, np.median):
         measured, true = float(figure(samples)), float(figure(truth))
         cells.append(f"{measured / 1e6:7.3f} {true / 1e6:7.3f} {measured / true - 1:+6.1%}")
-    cpu, true_cpu = (float(np.mean([getattr(each, name) for each in results])) for name in ("cpu_ns", "true_cpu_ns"))
+    cpu, true_cpu = (
+        float(np.mean([getattr(result, name) for result in results])) for name in ("cpu_ns", "true_cpu_ns")
+    )
     cells.append(f"{cpu / 1e6:7.3f} {true_cpu / 1e6:7.3f} {cpu / true_cpu - 1:+6.1%}")
-    foreign = float(np.mean([each.foreign for each in results]))
+    foreign = float(np.mean([result.foreign for result in results]))
     name = f"{case.name}, {service_ms:g} ms"
     print(f"{name:40} | {' | '.join(cells)} | {len(samples):5} | {foreign:7.1%}", flush=True)
 
@@ -373,7 +375,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         if "servers" in kinds:
             columns = ("mean: ms, truth", "p50: ms, truth", "CPU a request: ms, truth")
-            shown = " | ".join(f"{each:23}" for each in columns)
+            shown = " | ".join(f"{column:23}" for column in columns)
             print(f"{'server, load, mean service time':40} | {shown} | {'n':>5} | foreign")
             for service_ms in SERVICES_MS:
                 for case in CASES:

@@ -56,7 +56,7 @@ def compare_simulation(kind: str, n_servers: int, utilization: float, n_runs: in
     each_s = (time.monotonic() - start_s) / n_runs
     cells = []
     for position, truth in enumerate(truths):
-        column = [each[position] for each in intervals]
+        column = [interval[position] for interval in intervals]
         worst = max(abs(each.estimate / SERVICE_NS / truth - 1) for each in column)
         error = np.mean([(each.high - each.low) / 2 / 1.96 / each.estimate for each in column])
         share = np.mean([contains(each, truth * SERVICE_NS) for each in column])

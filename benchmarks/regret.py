@@ -196,7 +196,7 @@ def tpe(tuner: Tuner, seed: int, n_blocks: int) -> tuple[int, float]:
     labels_of = [[choice.label for choice in dimension.choices] for dimension in space.dimensions]
     names = [dimension.name for dimension in space.dimensions]
     # The sampler knows the choices of the space, and not the values between them.
-    untried = {space.numbers[each.config.key] for each in tuner.landscape.first_space.candidates[1:]}
+    untried = {space.numbers[candidate.config.key] for candidate in tuner.landscape.first_space.candidates[1:]}
     known: dict[tuple[int, ...], int] = {}
     tuner.measure(0, n_blocks)
     n_stale = 0

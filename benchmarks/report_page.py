@@ -86,7 +86,7 @@ def make_trials(earlier: Trials, configs: list[Config]) -> Trials:
 def find_cpu_s(browser: Browser) -> float:
     """Return the CPU time of the thread of the page since it was opened, in seconds."""
     metrics = browser.command("Performance.getMetrics")["metrics"]
-    return next(float(each["value"]) for each in metrics if each["name"] == "TaskDuration")
+    return next(float(metric["value"]) for metric in metrics if metric["name"] == "TaskDuration")
 
 
 def main() -> None:

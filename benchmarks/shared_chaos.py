@@ -132,7 +132,9 @@ class Workers:
                 self.n_refused += 1
                 time.sleep(0.2)
             elif child.returncode > 0:
-                self.faults.append(" | ".join(each.strip() for each in error.decode().strip().splitlines()[-9:])[:600])
+                self.faults.append(
+                    " | ".join(splitline.strip() for splitline in error.decode().strip().splitlines()[-9:])[:600]
+                )
             if self._starts[number] < MOST_STARTS:
                 self.start(number)
 

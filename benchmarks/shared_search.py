@@ -192,9 +192,9 @@ def run_classes(given: argparse.Namespace, storage: str, seed: int, folder: str)
         measurements, states = shared.receive(), shared.read_nodes()
         results = shared.read_all(RESULT, SharedResult).values()
         n_measurements += len(measurements)
-        written_by = [*(each.node for each in measurements), *(each.node for each in states)]
-        n_foreign += sum(node not in nodes for node in (*written_by, *(each.node for each in results)))
-        n_foreign += nodes != {each.node for each in states}
+        written_by = [*(measurement.node for measurement in measurements), *(state.node for state in states)]
+        n_foreign += sum(node not in nodes for node in (*written_by, *(result.node for result in results)))
+        n_foreign += nodes != {state.node for state in states}
         n_right += len(results) == 1 and all(row["best"] / row["speedup"] <= 1 + ALIKE for row in own)
     return {"classes": True, "n_measurements": n_measurements, "n_foreign": n_foreign, "n_right": n_right}
 

@@ -207,7 +207,7 @@ def run_worker(landscape: Landscape, given: argparse.Namespace) -> Row:
         "n_own": exchange.state.n_measured,
         "n_unsent": n_unsent,
         "ended_early": outcome.ended_early,
-        "stages": {each.stage: round(each.wall_s, 1) for each in outcome.stages},
+        "stages": {stage.stage: round(stage.wall_s, 1) for stage in outcome.stages},
         "trace": trace.steps,
         "notes": [note for note in (*trace.notes, *exchange.take_notes()) if note.startswith(("storage:", "node "))],
     }

@@ -307,7 +307,7 @@ def simulate(options: argparse.Namespace) -> dict[str, Any]:
         sent = [identifier for each in found for identifier in each["sent"]]
         final = SharedStudy(parse_location(url, SOURCE), IDENTITY)
         received = [each.id for each in final.receive()]
-        numbers = [each.number for each in final._study.get_trials(deepcopy=False)] if options.check_numbers else None
+        numbers = [trial.number for trial in final._study.get_trials(deepcopy=False)] if options.check_numbers else None
         row["trials"] = len(received)
         row["lost"] = len(set(sent) - set(received))
         row["duplicated"] = sum(each["duplicates"] for each in found) + len(received) - len(set(received))

@@ -140,7 +140,7 @@ def list_whole_space(machine: Machine, width: int) -> SearchSpace:
 def widen(space: SearchSpace, n_extra: int) -> SearchSpace:
     """Return the space with additional dimensions, and without those that are tried one at a time."""
     more = tuple(make_dimension(name, *((value, "") for value in values)) for name, values in EXTRA[:n_extra])
-    kept = tuple(each for each in space.dimensions if not each.alone)
+    kept = tuple(dimension for dimension in space.dimensions if not dimension.alone)
     return msgspec.structs.replace(space, dimensions=kept + more)
 
 
@@ -156,7 +156,7 @@ def list_between(space: SearchSpace) -> SearchSpace:
 
 def drop_between(space: SearchSpace) -> SearchSpace:
     """Return the space without the values between the others."""
-    dimensions = (msgspec.structs.replace(each, between=()) for each in space.dimensions)
+    dimensions = (msgspec.structs.replace(dimension, between=()) for dimension in space.dimensions)
     return msgspec.structs.replace(space, dimensions=tuple(dimensions))
 
 

@@ -74,7 +74,9 @@ def watch(name: str, budget: str, clients: int, *, print_all: bool) -> None:
             path,
             budget=budget,
             clients=clients,
-            shape=parse_shapes([each for each in find_search_options(name) if each != "--shape"]),
+            shape=parse_shapes(
+                [search_option for search_option in find_search_options(name) if search_option != "--shape"]
+            ),
             output=Path(folder, "tuned.json"),
             history=False,
             progress=observe,

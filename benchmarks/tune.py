@@ -99,7 +99,7 @@ def main() -> None:
     # Forked processes have the constants.
     with concurrent.futures.ProcessPoolExecutor(mp_context=multiprocessing.get_context("fork")) as pool:
         rows = list(pool.map(replay_one, jobs, chunksize=4))
-    nulls = {each.name for each in landscapes if each.log_speedup(each.best) < SMALL_GAIN}
+    nulls = {landscape.name for landscape in landscapes if landscape.log_speedup(landscape.best) < SMALL_GAIN}
     for budget_s in budgets:
         of_budget = [row for row in rows if row["budget_s"] == budget_s]
         for title, found in chosen.items():

@@ -42,7 +42,7 @@ CORES = (2, 2, 2, 4, 2, 2, 12, 2, 2, 8, 2, 36)
 def draw_costs(space: SearchSpace, rng: np.random.Generator) -> np.ndarray:
     """Return the log-costs of all candidates, relative to the default."""
     changes = [candidate.chosen for candidate in space.candidates]
-    choices = [(each.name, choice.label) for each in space.dimensions for choice in each.choices[1:]]
+    choices = [(dimension.name, choice.label) for dimension in space.dimensions for choice in dimension.choices[1:]]
     density, scale = rng.uniform(0.1, 0.5), 10 ** rng.uniform(-2, -0.9)
     effects = {
         item: float(scale * rng.standard_t(2) if rng.random() < density else rng.normal(0.004, 0.006))

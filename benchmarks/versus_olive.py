@@ -200,8 +200,8 @@ def config_of(options: dict[str, Any]) -> Config:
 
 def run_ortune(prepared: PreparedSearch, budget_s: float, seed: int) -> tuple[Config, float, Speedup | None, str]:
     """Search the same knobs with ortune; return its config, the time in seconds, its claim and its verdict."""
-    dimensions = tuple(each for each in prepared.space.dimensions if each.name in KNOBS)
-    names = {each.name for each in dimensions}
+    dimensions = tuple(dimension for dimension in prepared.space.dimensions if dimension.name in KNOBS)
+    names = {dimension.name for dimension in dimensions}
     rules = tuple(rule for rule in prepared.space.rules if names.issuperset(rule.labels))
     space = msgspec.structs.replace(prepared.space, dimensions=dimensions, rules=rules)
     request = prepared.request.replace(budget=budget_s, seed=seed)

@@ -67,7 +67,7 @@ class Command(NamedTuple):
 def read_rules() -> dict[str, list[Rule]]:
     """Return the rules, by kind: `not_run` and `output`."""
     document = tomllib.loads(RULES.read_text())
-    return {kind: [Rule(**each) for each in rules] for kind, rules in document.items()}
+    return {kind: [Rule(**rule) for rule in rules] for kind, rules in document.items()}
 
 
 def find_pages() -> list[Path]:

@@ -39,15 +39,15 @@ def identify(row: dict[str, Any]) -> tuple[str, float, str]:
 
 def describe(searches: Sequence[dict[str, Any]]) -> str:
     """Return the row of several searches."""
-    first, gains = searches[0], sorted(each["estimate"] for each in searches)
-    verdicts = sorted({each["verdict"] for each in searches})
+    first, gains = searches[0], sorted(search["estimate"] for search in searches)
+    verdicts = sorted({search["verdict"] for search in searches})
     gain = f"{statistics.median(gains):.3g}x ({gains[0]:.3g} to {gains[-1]:.3g}, {len(gains)} searches)"
     cells = (
         describe_load(first),
         first["model"],
         describe_figure(first),
         gain,
-        ", ".join(f"`{each}`" for each in verdicts),
+        ", ".join(f"`{verdict}`" for verdict in verdicts),
     )
     return f"| {' | '.join(cells)} |"
 
@@ -145,14 +145,14 @@ def make_change_table() -> str:
     drifts = {noise: (median, late) for noise, median, late in DRIFTS.findall(text)}
     alarms = dict(ALARMS.findall(text))
     lengths = sorted({before for _, before in found}, key=int, reverse=True)
-    titles = [f"steps found, after {each} runs" for each in lengths]
+    titles = [f"steps found, after {length} runs" for length in lengths]
     lines = [
         f"\n| noise | {' | '.join(titles)} | drifts found | false alarms |",
         f"|---|{'---|' * len(lengths)}---|---|",
     ]
     for noise, title in NOISES.items():
         # Steps up and down.
-        shares = [" and ".join(found[noise, each]) for each in lengths]
+        shares = [" and ".join(found[noise, length]) for length in lengths]
         median, late = drifts[noise]
         lines.append(f"| {title} | {' | '.join(shares)} | week {median}, 95% by week {late} | {alarms[noise]} runs |")
     return "\n".join(lines) + "\n\n"

@@ -51,14 +51,14 @@ def describe(knob: Knob) -> str:
         meaning.append(knob.note)
     tried = knob.tuned or (f"never: {knob.not_tunable}" if knob.not_tunable else "with {tune}")
     cells = (f"`{knob.id}`", describe_values(knob), " ".join(meaning), tried)
-    return "| " + " | ".join(escape(spell_options(each, spell_as_flag)) for each in cells) + " |\n"
+    return "| " + " | ".join(escape(spell_options(cell, spell_as_flag)) for cell in cells) + " |\n"
 
 
 def describe_values(knob: Knob) -> str:
     """Return the legal values of a knob, and its default in bold."""
     default = f"**{format_default(knob)}**"
     if knob.kind == "choice":
-        return ", ".join(f"**{each}**" if each == knob.default else each or '""' for each in knob.values)
+        return ", ".join(f"**{value}**" if value == knob.default else value or '""' for value in knob.values)
     return f"{default}; `{knob.describe_values()}`" if knob.kind == "text" else f"{default}; {knob.describe_values()}"
 
 

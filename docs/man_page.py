@@ -90,7 +90,7 @@ def synopsis(name: str) -> list[str]:
     words = [word for word in name.split() if word != "--"]
     parts = [*words, "[OPTION...]"]
     if name.endswith("--"):
-        before = [each for each in arguments if "COMMAND" not in each]
+        before = [argument for argument in arguments if "COMMAND" not in argument]
         parts += [*before, "--", "COMMAND"]
     else:
         parts += arguments
@@ -103,7 +103,7 @@ def describe_flags(declared: DeclaredOption) -> str:
     if option.positional:
         return f".I {escape(option.metavar)}"
     spellings = [*option.flags, declared.flag, *([f"--no-{declared.key}"] if option.negatable else [])]
-    text = ", ".join(f"\\fB{escape(each)}\\fR" for each in spellings)
+    text = ", ".join(f"\\fB{escape(spelling)}\\fR" for spelling in spellings)
     return text if option.is_switch else f"{text} \\fI{escape(option.metavar)}\\fR"
 
 

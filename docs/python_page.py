@@ -77,21 +77,21 @@ def describe_alias(value: Any) -> str:
         names = ", ".join(f"`{name}`" for name in FIGURES)
         return f"The name of a figure: one of the words {names}, or another percentile such as `p99.9`."
     words = getattr(value, "__args__", ())
-    if all(isinstance(each, str) for each in words):
-        return "One of the words " + ", ".join(f"`{each}`" for each in words) + "."
-    return "One of the types " + ", ".join(f"`{each.__name__}`" for each in words) + "."
+    if all(isinstance(word, str) for word in words):
+        return "One of the words " + ", ".join(f"`{word}`" for word in words) + "."
+    return "One of the types " + ", ".join(f"`{word.__name__}`" for word in words) + "."
 
 
 def write_signature(name: str, value: Any) -> str:
     """Return the parameters of a function without their types, which the stub of the package has."""
     parts = []
     keyword_only = False
-    for each in inspect.signature(value).parameters.values():
-        if each.kind is inspect.Parameter.KEYWORD_ONLY and not keyword_only:
+    for parameter in inspect.signature(value).parameters.values():
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY and not keyword_only:
             parts.append("*")
             keyword_only = True
-        default = "" if each.default is inspect.Parameter.empty else f"={each.default!r}"
-        parts.append(f"{each.name}{default}")
+        default = "" if parameter.default is inspect.Parameter.empty else f"={parameter.default!r}"
+        parts.append(f"{parameter.name}{default}")
     text = f"{name}({', '.join(parts)})"
     return text if len(text) <= 100 else f"{name}(\n" + textwrap.fill(", ".join(parts), 96, **INDENTED) + ",\n)"
 
@@ -123,6 +123,6 @@ def escape(text: str) -> str:
     """Return a text in which no character is Markdown's, except for code in backquotes."""
     pieces = re.split(r"(`[^`]*`)", text)
     return "".join(
-        each.replace("|", "\\|") if each.startswith("`") else re.sub(r"([*_|])", r"\\\1", each).replace("<", "&lt;")
-        for each in pieces
+        piece.replace("|", "\\|") if piece.startswith("`") else re.sub(r"([*_|])", r"\\\1", piece).replace("<", "&lt;")
+        for piece in pieces
     )

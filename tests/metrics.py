@@ -57,9 +57,9 @@ def make_metrics(pid: int = 7, arm: str = "control", models: Any = None, **chang
 def write_metrics(folder: Path, *processes: dict[str, Any]) -> Path:
     """Write the files of processes into a folder."""
     folder.mkdir(exist_ok=True)
-    for each in processes:
-        (folder / f"canary-{each['host'].encode().hex()}-{each['pid']}-{each['start_ns']}.json").write_text(
-            json.dumps(each) + "\n"
+    for process in processes:
+        (folder / f"canary-{process['host'].encode().hex()}-{process['pid']}-{process['start_ns']}.json").write_text(
+            json.dumps(process) + "\n"
         )
     return folder
 

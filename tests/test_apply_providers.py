@@ -314,8 +314,8 @@ class TestPrograms:
         )
         assert done.returncode == 0, done.stderr
         return (
-            [json.loads(each) for each in done.stdout.splitlines()],
-            [json.loads(each) for each in log.read_text().splitlines()],
+            [json.loads(splitline) for splitline in done.stdout.splitlines()],
+            [json.loads(splitline) for splitline in log.read_text().splitlines()],
             done.stderr,
         )
 
@@ -444,4 +444,4 @@ def create(*arguments, **named):
 def run_plain(code: str) -> list[Any]:
     done = run(sys.executable, "-W", "ignore", "-c", code)
     assert done.returncode == 0, done.stderr
-    return [json.loads(each) for each in done.stdout.splitlines()]
+    return [json.loads(splitline) for splitline in done.stdout.splitlines()]

@@ -127,8 +127,8 @@ class SimulatedHost:
 
     def measure_alone(self, number: int, deployments: Sequence[Deployment]) -> list[Timing | None]:
         self.executor.time_s += 0.5 * len(deployments)
-        self.alone += [(number, each) for each in deployments]
-        return [self.time_alone(number, each) for each in deployments]
+        self.alone += [(number, deployment) for deployment in deployments]
+        return [self.time_alone(number, deployment) for deployment in deployments]
 
     def time_alone(self, number: int, deployment: Deployment) -> Timing:
         behavior = self.behaviors[number]
@@ -360,10 +360,10 @@ class TestDivision:
     def make_timings(self, call_ms: float, threads: Sequence[int] = (1, 2, 4)) -> ModelTimings:
         timings = ModelTimings()
         behavior = Behavior(call_ms=call_ms, serial=0.2)
-        for each in threads:
-            service_ns = behavior.find_service_ns(each)
-            timings.measured[Size(1, each)] = Timing(
-                samples_ns=np.full(10, int(service_ns)), cpu_ns_per_call=service_ns * each, peak_bytes=10
+        for thread in threads:
+            service_ns = behavior.find_service_ns(thread)
+            timings.measured[Size(1, thread)] = Timing(
+                samples_ns=np.full(10, int(service_ns)), cpu_ns_per_call=service_ns * thread, peak_bytes=10
             )
         return timings
 
@@ -704,11 +704,11 @@ def make_example(**fields: Any) -> HostPlan:
     values: dict[str, Any] = {
         "models": tuple(
             PlannedModel(
-                demand=each,
-                model=ModelIdentity(path=f"{each.name}.onnx", digest="sha256:0", files=()),
+                demand=demand,
+                model=ModelIdentity(path=f"{demand.name}.onnx", digest="sha256:0", files=()),
                 workload=workload,
             )
-            for each in demands
+            for demand in demands
         ),
         "rows": (
             make_row("default", "broken", scale=make_estimate(0.7, source="predicted"), replicas=2, price_per_hour=0.4),
@@ -774,7 +774,7 @@ class TestChoice:
         ],
     )
     def test_verdicts(self, values: tuple[float, float, float], verdict: str) -> None:
-        estimate, low, high = (each * MS for each in values)
+        estimate, low, high = (value * MS for value in values)
         interval = Interval(estimate=estimate, low=low, high=high, confidence=0.95)
         demand = Demand(name="a", rate_per_s=1, slo=parse_limit("p99<50ms"))
         assert judge(interval, self.make_utilization(0.5, 0.2), demand) == verdict
@@ -1089,13 +1089,13 @@ def test_two_real_models_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert read_host_plan(tmp_path / "plan.json") == plan
     assert {"launch", "screening", "all models"} <= set(stages)
     assert plan.recommended is None or "scale" in stages
-    assert [each.demand.name for each in plan.models] == ["tiny_cnn", "tiny_encoder"]
-    assert [each.demand.figure for each in plan.models] == ["p50", "p99"]
+    assert [model.demand.name for model in plan.models] == ["tiny_cnn", "tiny_encoder"]
+    assert [model.demand.figure for model in plan.models] == ["p50", "p99"]
     assert [row.kind for row in plan.rows][:1] == ["default"]
     assert len(plan.rows) > 1
     for row in plan.rows:
         assert row.cpu_cores > 0
-        for each in row.models:
-            assert each.n_requests > 20
-            assert each.deployment.processes * 5_000_000 < row.memory_bytes
-    assert any(each.deployment.config != DEFAULT for each in plan.rows[1].models)
+        for model in row.models:
+            assert model.n_requests > 20
+            assert model.deployment.processes * 5_000_000 < row.memory_bytes
+    assert any(model.deployment.config != DEFAULT for model in plan.rows[1].models)

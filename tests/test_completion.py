@@ -63,7 +63,7 @@ def test_fish(line: str, folder: Path) -> None:
     }
     done = run_ortune(cwd=folder, environment=given)
     assert done.stderr == ""
-    assert [each.split("\t")[0] for each in done.stdout.splitlines() if each] == CASES[line]
+    assert [splitline.split("\t")[0] for splitline in done.stdout.splitlines() if splitline] == CASES[line]
 
 
 @pytest.mark.parametrize("line", [*IN_BASH, *long_params(*(line for line in CASES if line not in IN_BASH))])
@@ -97,7 +97,7 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
         ["bash", "--norc", "-c", code], capture_output=True, text=True, env=variables(folder), cwd=folder, check=True
     )
     assert done.stderr == ""
-    return [each for each in done.stdout.splitlines() if each]
+    return [splitline for splitline in done.stdout.splitlines() if splitline]
 
 
 @pytest.mark.skipif(not shutil.which("fish"), reason="needs fish")
@@ -113,7 +113,7 @@ def test_fish_itself(line: str, folder: Path) -> None:
         cwd=folder,
         check=True,
     )
-    assert [each.split("\t")[0] for each in done.stdout.splitlines()] == CASES[line]
+    assert [splitline.split("\t")[0] for splitline in done.stdout.splitlines()] == CASES[line]
 
 
 @pytest.mark.skipif(not shutil.which("zsh"), reason="needs zsh")
@@ -139,7 +139,7 @@ def test_install(shell: str, files: list[str], folder: Path) -> None:
     done = run_ortune("--install-completion", shell, cwd=folder, environment={**WITH_SHELL, "HOME": str(folder)})
     assert done.returncode == 0, done.stderr
     assert "_ORTUNE_COMPLETE" in (folder / files[-1]).read_text()
-    assert all((folder / each).is_file() for each in files)
+    assert all((folder / file).is_file() for file in files)
 
 
 @pytest.mark.parametrize(

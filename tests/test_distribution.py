@@ -75,7 +75,7 @@ class TestModules:
         assert [re.split(r"[>=]", each)[0] for each in project["dependencies"]] == ["msgspec", "psutil"]
         assert project["dependencies"][1].endswith("; sys_platform == 'win32'")
         ours = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-        assert set(project["dependencies"]) >= {each for each in ours["dependencies"] if each.startswith("msgspec")}
+        assert set(project["dependencies"]) >= {our for our in ours["dependencies"] if our.startswith("msgspec")}
         assert project["requires-python"] == ours["requires-python"]
 
     def test_nothing_of_the_tuner_is_among_them(self) -> None:

@@ -638,14 +638,16 @@ def test_a_version_that_does_not_report_where_nodes_run() -> None:
     """Whether the session uses the provider is known then, too."""
     facts = facts_on_cuda(("CUDA", "Conv"), assigned=None, missing={"assigned": Missing("this version does not")})
     findings, skipped = run_checks(CHECKS, facts)
-    assert not [each for each in findings if each.check in {"providers", "placement", "CUDA graphs"}]
+    assert not [finding for finding in findings if finding.check in {"providers", "placement", "CUDA graphs"}]
     assert [each.check for each in skipped if each.why == "this version does not"] == ["placement"]
 
 
 @pytest.mark.parametrize("facts", [{"session_providers": ()}, {"session_providers": (), "provider_error": "no driver"}])
 def test_without_cuda_nothing_is_said_about_cuda_graphs(facts: dict[str, Any]) -> None:
     findings, skipped = run_checks(CHECKS, facts_on_cuda(assigned=(), **facts))
-    assert [each.check for each in findings if each.check in {"providers", "placement", "CUDA graphs"}] == ["providers"]
+    assert [finding.check for finding in findings if finding.check in {"providers", "placement", "CUDA graphs"}] == [
+        "providers"
+    ]
     assert not {each.check for each in skipped} & {"placement", "CUDA graphs"}
 
 

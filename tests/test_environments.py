@@ -149,7 +149,7 @@ def make_process(
 
     streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     return subprocess.Popen(
-        [*prefix, sys.executable, "-u", "-P", "-m", "ortune", *(os.fspath(each) for each in arguments)],  # type: ignore[call-overload]
+        [*prefix, sys.executable, "-u", "-P", "-m", "ortune", *(os.fspath(argument) for argument in arguments)],  # type: ignore[call-overload]
         **{**streams, **options},
         cwd=folder,
         text=True,
@@ -185,7 +185,7 @@ def run(
         surroundings: Arguments of `tests.surroundings.run_command`.
     """
     changed = {"COLUMNS": "100", "NO_COLOR": "1", "TMPDIR": str(folder.parent), **(environment or {})}
-    names = [os.fspath(each) for each in arguments]  # type: ignore[call-overload]
+    names = [os.fspath(argument) for argument in arguments]  # type: ignore[call-overload]
     done = run_in_fork(
         ["ortune", *names],
         names,
@@ -652,7 +652,7 @@ def no_color(folder: Path) -> Done:
     done = run_on_terminal(folder, "suggest", TINY_CNN, TERM="xterm", NO_COLOR="1")
     codes = [int(each) for found in re.findall(r"\x1b\[([\d;]*)m", done.stderr) for each in found.split(";") if each]
     assert codes
-    assert not [each for each in codes if each >= 30]
+    assert not [code for code in codes if code >= 30]
     return Done(done.code, done.stderr, "")
 
 

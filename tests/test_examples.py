@@ -109,7 +109,7 @@ def test_serve_model(folder: Path) -> None:
         try:
             wait_until(lambda: is_open(port))
             answers = {urllib3.request("GET", f"http://127.0.0.1:{port}/").data for _ in range(5)}
-            assert [json.loads(each) for each in answers] == [[[1, 10]]]
+            assert [json.loads(answer) for answer in answers] == [[[1, 10]]]
         finally:
             server.send_signal(signal.SIGTERM)
             assert server.wait(30) == 0

@@ -38,15 +38,15 @@ class TestWalk:
         (tmp_path / "deep" / "middle.ort").write_bytes(b"12")
         (tmp_path / "deep" / "weights.bin").write_bytes(b"12345")
         found = find_models([tmp_path])
-        assert [each.path.name for each in found.models] == ["large.ONNX", "middle.ort", "small.onnx"]
-        assert [each.size_bytes for each in found.models] == [3, 2, 1]
-        assert [each.is_ort for each in found.models] == [False, True, False]
+        assert [model.path.name for model in found.models] == ["large.ONNX", "middle.ort", "small.onnx"]
+        assert [model.size_bytes for model in found.models] == [3, 2, 1]
+        assert [model.is_ort for model in found.models] == [False, True, False]
         assert found.is_complete
 
     def test_external_data_counts(self, tmp_path: Path) -> None:
         (tmp_path / "model.onnx").write_bytes(b"1")
         (tmp_path / "model.onnx_data").write_bytes(b"123456")
-        assert [each.size_bytes for each in find_models([tmp_path]).models] == [7]
+        assert [model.size_bytes for model in find_models([tmp_path]).models] == [7]
 
     def test_links_out_of_the_folder_are_not_followed(self, tmp_path: Path) -> None:
         inside, outside = tmp_path / "inside", tmp_path / "outside"
@@ -61,7 +61,7 @@ class TestWalk:
         (inside / "loop").symlink_to(inside)
         (inside / "broken.onnx").symlink_to("missing")
         found = find_models([inside])
-        assert [each.path.parent.name for each in found.models] == ["inside"]
+        assert [model.path.parent.name for model in found.models] == ["inside"]
         assert found.models[0].path.name in {"linked.onnx", "again.onnx"}
         assert found.n_links == 2
 
@@ -102,7 +102,7 @@ class TestPlaces:
             place = find_place(name)
             assert place
             assert place.kind == kind
-            assert [each.path.name for each in find_models(place.folders, place.files).models] == ["cnn.onnx"]
+            assert [model.path.name for model in find_models(place.folders, place.files).models] == ["cnn.onnx"]
         inner = find_place("ocr_of_a_test.models")
         assert inner
         assert inner.folders == (tmp_path / "ocr_of_a_test" / "models",)

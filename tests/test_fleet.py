@@ -153,7 +153,7 @@ class TestComparison:
         """One model is faster, the other is as fast. The total weighs them by their time."""
         processes = make_rollout(0.5, n=16, luck=0.01)
         other = make_model([2_000_000 + n for n in range(1000)], name="other.onnx", sha256="b" * 64)
-        found = compare(tmp_path, *({**each, "models": [*each["models"], other]} for each in processes))
+        found = compare(tmp_path, *({**process, "models": [*process["models"], other]} for process in processes))
         speedups = {row.model: row.speedup for row in found.rows if row.metric == "p50"}
         assert speedups["model.onnx"]
         assert speedups["other.onnx"]
@@ -184,7 +184,10 @@ class TestComparison:
 class TestWarnings:
     def test_different_loads(self, tmp_path: Path) -> None:
         processes = make_rollout()
-        slow = [{**each, "wall_ns": each["wall_ns"] * (3 if each["arm"] == "canary" else 1)} for each in processes]
+        slow = [
+            {**process, "wall_ns": process["wall_ns"] * (3 if process["arm"] == "canary" else 1)}
+            for process in processes
+        ]
         (text,) = compare(tmp_path, *slow).warnings
         assert text.startswith("The arms have different loads: 50 calls per second of each canary, and 150")
 
@@ -292,8 +295,8 @@ class TestCommand:
 
     def test_hostile_names_are_not_interpreted(self, tmp_path: Path) -> None:
         processes = make_rollout()
-        for each in processes:
-            each["models"][0]["name"] = "\x1b[31m[red]x\n"
+        for process in processes:
+            process["models"][0]["name"] = "\x1b[31m[red]x\n"
         write_metrics(tmp_path / "metrics", *processes)
         done = run_ortune("fleet", "compare", "metrics", cwd=tmp_path)
         assert done.returncode in {0, 3}

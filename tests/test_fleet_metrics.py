@@ -52,7 +52,7 @@ class TestSender:
         sent = sender.send()
         assert (sent.n_processes, sent.n_known) == (2, 1)
         assert MetricsSender(folder, location).send().n_processes == 0
-        assert [each.n_calls for each in read_shared_metrics(location).processes] == [1000, 7, 1000]
+        assert [process.n_calls for process in read_shared_metrics(location).processes] == [1000, 7, 1000]
 
     def test_each_config_has_its_own_study(self, location: Location, tmp_path: Path) -> None:
         folder = write_metrics(tmp_path / "a", make_metrics(1), make_metrics(2, config="ba9876543210"))
@@ -112,7 +112,7 @@ class TestReading:
         study.write_text(f"{PROCESS_PREFIX}another", valid)  # under a name that is not that of the process
         study.write_text(f"{PROCESS_PREFIX}{name}x", "{")
         study.write_text(f"{PROCESS_PREFIX}{name}y", json.dumps(make_metrics(1, cpu_ns=-1)))
-        assert [each.pid for each in read_shared_metrics(location).processes] == [1]
+        assert [process.pid for process in read_shared_metrics(location).processes] == [1]
 
     def test_nothing_there(self, location: Location) -> None:
         with pytest.raises(UsageError, match="no metrics"):

@@ -196,7 +196,7 @@ class TestSides:
         from ortune.record.select import Sourced, merge
 
         records = [make_record(TINY_CNN, ONE_THREAD), make_record(TINY_ENCODER, Config())]
-        bundle, _ = merge([Sourced(record=each, source="") for each in records])
+        bundle, _ = merge([Sourced(record=record, source="") for record in records])
         path = tmp_path / "b.json"
         path.write_bytes(msgspec.json.encode(bundle))
         with pytest.raises(RecordError, match="records for several models"):
@@ -479,7 +479,7 @@ class TestTogether:
         assert found.reason == (
             "mean is worse by more than 5%; cpu is less than 2x as good, with Holm's correction over all gates"
         )
-        assert [each.decision for each in found.findings] == ["inconclusive", "fail", "fail"]
+        assert [finding.decision for finding in found.findings] == ["inconclusive", "fail", "fail"]
 
     def test_a_gate_that_fails_with_others_is_shown_again(
         self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -83,7 +83,7 @@ def draw_costs(kind: str, rng: np.random.Generator) -> NDArray[np.float64]:
 def check_launches(ratios: NDArray[np.float64]) -> Decision:
     """Return the decision of all checks."""
     for check, n in enumerate(CHECKS):
-        found = judge_objective("p50", [[each] for each in ratios[:n]], 1.03, check=check)
+        found = judge_objective("p50", [[ratio] for ratio in ratios[:n]], 1.03, check=check)
         if found.decision != "inconclusive":
             return found.decision
     return "inconclusive"
@@ -375,11 +375,11 @@ class TestSequentialTest:
     def test_checks_come_after_certain_numbers_of_launches(self) -> None:
         results: list[InterimResult] = []
         self.run("p50", 1e6, 1.5, observe=results.append, time_s=600)
-        counts = [each.launches for each in results]
+        counts = [result.launches for result in results]
         due = [each.launches for before, each in itertools.pairwise(results) if each.n_checks > before.n_checks]
         assert counts == list(range(2, CHECKS[-1] + 1))
         assert tuple(due) == CHECKS
-        assert all(each.findings[0].p_value == 1.0 for each in results if each.launches not in CHECKS)
+        assert all(result.findings[0].p_value == 1.0 for result in results if result.launches not in CHECKS)
 
     def test_when_time_is_up_the_next_check_is_used(self) -> None:
         found = self.run("p50", 1e6, 1.0, time_s=9.0)

@@ -51,7 +51,7 @@ def make_host_plan(paths: Sequence[Path] = (TINY_CNN, TINY_ENCODER), **changes: 
             processes=2, config=QUIET, placement=ProcessPlacement(unit="cores", cpus=((USABLE[-1],), (USABLE[-1],)))
         ),
     )
-    models = [make_result(each, cpu_ns_per_call=4e6, memory_bytes=80_000_000) for each in deployments]
+    models = [make_result(deployment, cpu_ns_per_call=4e6, memory_bytes=80_000_000) for deployment in deployments]
     divided = msgspec.structs.replace(make_row("divided"), models=tuple(models))
     demands = (
         Demand(name="shop/Images v2", rate_per_s=50.0, slo=parse_limit("p99<50ms")),
@@ -101,7 +101,8 @@ class TestPick:
         kept = (make_row("default"), *plan.rows[1:])
         assert pick_models(msgspec.structs.replace(plan, rows=kept))[0].record.evidence.verdict == "inconclusive"
         unclear = msgspec.structs.replace(
-            plan.rows[1], models=tuple(msgspec.structs.replace(each, verdict="unclear") for each in plan.rows[1].models)
+            plan.rows[1],
+            models=tuple(msgspec.structs.replace(model, verdict="unclear") for model in plan.rows[1].models),
         )
         rows = (plan.rows[0], unclear)
         assert pick_models(msgspec.structs.replace(plan, rows=rows))[0].record.evidence.verdict == "inconclusive"
@@ -128,7 +129,7 @@ class TestPick:
 class TestRead:
     def test_the_model_decides(self, tmp_path: Path) -> None:
         records = read_configs([write_host_plan(tmp_path)])
-        assert [type(each) for each in records] == [SourcedDeployment] * 2
+        assert [type(record) for record in records] == [SourcedDeployment] * 2
         found = select_record(records, Wanted(), TINY_ENCODER)
         assert found.record.model.path == str(TINY_ENCODER)
         with pytest.raises(RecordError, match="records for several models"):
@@ -156,15 +157,15 @@ class TestExports:
         for number in range(2):
             services |= yaml.safe_load(render_for(make_host_plan(), "compose", number).text)["services"]
         assert list(services) == ["model-shop-images-v2", "model-9-encoder.1", "model-9-encoder.2"]
-        assert [each["ports"] for each in services.values()] == [["8000:8000"], ["8001:8000"], ["8002:8000"]]
-        assert [each["cpuset"] for each in services.values()] == [str(USABLE[0]), *[str(USABLE[-1])] * 2]
+        assert [service["ports"] for service in services.values()] == [["8000:8000"], ["8001:8000"], ["8002:8000"]]
+        assert [service["cpuset"] for service in services.values()] == [str(USABLE[0]), *[str(USABLE[-1])] * 2]
 
     def test_manifests_go_together(self) -> None:
         names = []
         for number in range(2):
             manifests = list(yaml.safe_load_all(render_for(make_host_plan(), "kubernetes", number).text))
             assert len(manifests) == 3
-            names.append({each["metadata"]["name"] for each in manifests})
+            names.append({manifest["metadata"]["name"] for manifest in manifests})
         assert names == [{"model-shop-images-v2"}, {"model-9-encoder"}]
 
     @pytest.mark.parametrize(("target", "port"), [("gunicorn", ":8001"), ("uvicorn", "--port=8001")])

@@ -506,7 +506,13 @@ class TestModelsThatCrashTheOnnxPackage:
         diagnosis = examine(DoctorRequest(model=str(TINY_CNN)))
         skipped = {each.check: each.why for each in diagnosis.skipped}
         assert skipped["float64"] == "the onnx package crashed while it inferred types (SIGSEGV)"
-        assert {each.check for each in diagnosis.findings} > {"loading", "operators", "opset", "initializers", "shapes"}
+        assert {finding.check for finding in diagnosis.findings} > {
+            "loading",
+            "operators",
+            "opset",
+            "initializers",
+            "shapes",
+        }
 
     @pytest.mark.usefixtures("crash")
     def test_the_rest_of_the_graph_is_read(self) -> None:

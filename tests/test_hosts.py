@@ -68,8 +68,8 @@ def test_a_loss_on_one_host_is_stated() -> None:
     gain = pool_hosts([*[speedup(1.5 + place / 100) for place in range(11)], speedup(0.8)])
     assert gain.verdict == "faster_on_average"
     assert gain.n_slower == 1
-    assert [each.slower for each in gain.hosts] == [True, *[False] * 11]
-    assert [each.estimate for each in gain.hosts] == sorted(each.estimate for each in gain.hosts)
+    assert [host.slower for host in gain.hosts] == [True, *[False] * 11]
+    assert [host.estimate for host in gain.hosts] == sorted(host.estimate for host in gain.hosts)
     assert gain.worst.estimate == pytest.approx(0.8)
     assert gain.worst.high < 1
     assert gain.worst.low < speedup(0.8).low
@@ -164,7 +164,7 @@ def test_losses_are_found() -> None:
 def test_only_so_many_hosts_are_listed() -> None:
     gain = pool_hosts([speedup(1 + place / 100) for place in range(100, 0, -1)])
     assert gain.n_hosts == 100
-    assert [each.estimate for each in gain.hosts] == pytest.approx([1 + n / 100 for n in range(1, MOST_HOSTS + 1)])
+    assert [host.estimate for host in gain.hosts] == pytest.approx([1 + n / 100 for n in range(1, MOST_HOSTS + 1)])
 
 
 @pytest.mark.parametrize(

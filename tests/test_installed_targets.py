@@ -196,7 +196,7 @@ class TestBroken:
 
 def run_with(packages: Path, *arguments: object, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run the command line where Python has the packages of this folder, too."""
-    words = [str(each) for each in arguments]
+    words = [str(argument) for argument in arguments]
     code = f"import sys; sys.path.insert(0, {str(packages)!r}); from ortune.__main__ import main; main()"
     environment = {"COLUMNS": "200", "NO_COLOR": "1", **variables}
     command = [sys.executable, "-c", code, *words]

@@ -159,10 +159,10 @@ def test_processes_divide_the_cores() -> None:
     assert skipped[AFFINITY] == "all processes would pin their threads to the same CPUs"
     first = [rule.labels for rule in space.rules]
     assert {"intra_op_num_threads": "5"} in first
-    (threads,) = [each for each in space.dimensions if each.name == "intra_op_num_threads"]
+    (threads,) = [dimension for dimension in space.dimensions if dimension.name == "intra_op_num_threads"]
     assert {"1", "5", "10"} <= {choice.label for choice in threads.choices}
     pinned = build_space(make_host(10), make_model(1), SpaceOptions(processes=2, pinned=True))
-    (threads,) = [each for each in pinned.dimensions if each.name == "intra_op_num_threads"]
+    (threads,) = [dimension for dimension in pinned.dimensions if dimension.name == "intra_op_num_threads"]
     assert {choice.label for choice in threads.choices} == {"default", "1", "2", "3", "4", "5"}
 
 

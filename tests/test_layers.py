@@ -81,7 +81,7 @@ def test_all_statements_are_listed() -> None:
         "for each in x:\n    import f\nelse:\n    import g\nasync def f():\n    async with x:\n        import h\n"
     )
     tree = ast.parse(text)
-    assert {id(each) for each in list_statements(tree) if isinstance(each, ast.stmt)} == {
+    assert {id(statement) for statement in list_statements(tree) if isinstance(statement, ast.stmt)} == {
         id(each) for each in ast.walk(tree) if isinstance(each, ast.stmt)
     }
 

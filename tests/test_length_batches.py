@@ -121,7 +121,7 @@ def test_the_best_cuts_are_the_best_of_all() -> None:
                 groups.append([])
             groups[-1].append(item)
         if max(map(len, groups)) <= 3:
-            totals.append(sum(float(times.time_ns(len(each), lengths[each[-1]])) for each in groups))
+            totals.append(sum(float(times.time_ns(len(group), lengths[group[-1]])) for group in groups))
     assert predict_ends(group_best(lengths, times, 3), times)[-1] == pytest.approx(min(totals))
 
 

@@ -150,7 +150,7 @@ def test_late_requests_of_slow_periods_count_in_full() -> None:
     model = make_model(draw_constant, "p90<30ms")
     rate = model.find_capacity(1.0)
     values = (0.02,) * 7 + (0.95,)
-    fit = model.fit([RateMeasurement(rate, each, 50_000, float(SERVICE_NS)) for each in values])
+    fit = model.fit([RateMeasurement(rate, value, 50_000, float(SERVICE_NS)) for value in values])
     assert model.expect(rate, fit.slowdown) == pytest.approx(float(np.mean(values)), rel=0.05)
 
 

@@ -42,8 +42,8 @@ def declared_of(command: str) -> dict[str, DeclaredOption]:
 def test_the_command_line_offers_what_is_declared(command: str) -> None:
     context = typer.Context(get_command(app))
     parameters = {
-        each.name: set(each.opts + each.secondary_opts)
-        for each in get_command(app).get_command(context, command).params  # type: ignore[attr-defined]
+        param.name: set(param.opts + param.secondary_opts)
+        for param in get_command(app).get_command(context, command).params  # type: ignore[attr-defined]
     }
     expected = {}
     for name, each in declared_of(command).items():
@@ -61,7 +61,7 @@ def test_without_a_command_all_are_there(arguments: list[str]) -> None:
 def test_only_the_command_that_runs_is_built(name: str) -> None:
     def describe(group: Any) -> dict[str, Any]:
         commands = getattr(group, "commands", {})
-        own = {each.name: (each.opts, each.help) for each in group.params}
+        own = {param.name: (param.opts, param.help) for param in group.params}
         return {"": own, **{each: describe(command) for each, command in commands.items()}}
 
     chosen: Any = get_command(choose_command(app, ["ortune", name, "--help"]))

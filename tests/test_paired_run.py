@@ -263,8 +263,8 @@ class TestOneAtATime:
         executor = self.executor()
         self.measure(executor, make_sides(Config(), ONE_THREAD, TWO_THREADS), launches=8)
         orders = [executor.launched[start : start + 3] for start in range(0, 24, 3)]
-        assert orders[1::2] == [each[::-1] for each in orders[::2]]
-        assert len({tuple(config.key for config in each) for each in orders[::2]}) > 1
+        assert orders[1::2] == [order[::-1] for order in orders[::2]]
+        assert len({tuple(config.key for config in order) for order in orders[::2]}) > 1
         fixed = self.executor()
         self.measure(fixed, make_sides(Config(), ONE_THREAD), order=alternate)
         there, back = [Config(), ONE_THREAD], [ONE_THREAD, Config()]

@@ -165,7 +165,11 @@ def test_deployments_are_placed() -> None:
     one_per_node = next(each for each in first if each.processes == 4 and each.placement)
     assert one_per_node.title == "4 processes · pinned apart within nodes · intra threads=4"
     variants = space.list_variants(space.find_shape(one_per_node))
-    units = {each.placement and each.placement.unit for each in variants if each.processes == 4 and each.clients == 1}
+    units = {
+        variant.placement and variant.placement.unit
+        for variant in variants
+        if variant.processes == 4 and variant.clients == 1
+    }
     assert {None, "nodes"} <= units
     assert "L3 domains" not in units  # four threads do not fit into a domain of two cores
     for each in (*first, *variants):

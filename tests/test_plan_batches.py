@@ -347,7 +347,7 @@ class TestPolicies:
         found, stages = plan_simulated_lengths()
         assert stages[0] == "calls"
         assert stages[-1] == "lengths"
-        measured = [each for each in found.policies if each.items_per_s.source == "measured"]
+        measured = [policy for policy in found.policies if policy.items_per_s.source == "measured"]
         assert measured == list(found.policies[: len(measured)])
         assert {each.policy for each in measured} >= {"one at a time", "arrival", "sorted", "sorted by tokens"}
         for each in measured:
@@ -364,7 +364,7 @@ class TestPolicies:
 
     def test_ratios_are_those_of_the_true_durations(self) -> None:
         found, _ = plan_simulated_lengths()
-        (single,) = (each for each in found.policies if each.policy == "one at a time")
+        (single,) = (policy for policy in found.policies if policy.policy == "one at a time")
         alone_ns = sum(token_ns(1, length) for length in LENGTHS)
         assert single.to_reference
         expected = token_ns(12, 200) / alone_ns
@@ -384,21 +384,21 @@ class TestPolicies:
             "No other way with correct outputs that was measured is faster by more than 1%: "
         )
         wrong = msgspec.structs.replace(found.choice, problem="they differ")
-        policies = tuple(wrong if each is found.choice else each for each in found.policies)
+        policies = tuple(wrong if policy is found.choice else policy for policy in found.policies)
         assert "correct outputs" not in explain_grouping(msgspec.structs.replace(found, policies=policies))
 
     def test_no_call_takes_longer_than_the_target(self) -> None:
         found, _ = plan_simulated_lengths(slo=parse_limit("p99<5ms"))
-        assert all(each.longest_call_ns <= 5e6 for each in found.policies)
+        assert all(policy.longest_call_ns <= 5e6 for policy in found.policies)
         assert len(found.policies) > 3
         found, _ = plan_simulated_lengths(slo=parse_limit("p99<2ms"))
-        assert {each.policy for each in found.policies} == {"one at a time"}
+        assert {policy.policy for policy in found.policies} == {"one at a time"}
         assert found.choice.to_reference is None
 
     def test_batches_that_do_not_fit_into_memory_are_named(self) -> None:
         found, _ = plan_simulated_lengths(limit_bytes=60e6 + 100_000 * 256 * 4.5)
         assert found.unfit_sizes == (8, 12)
-        assert max(each.parameter or 0 for each in found.policies if each.policy == "arrival") == 4
+        assert max(policy.parameter or 0 for policy in found.policies if policy.policy == "arrival") == 4
         console = Console(width=80, record=True, file=io.StringIO())
         show_lengths(console, found, 0.36)
         text = " ".join(console.export_text().split())
@@ -683,7 +683,7 @@ def test_real_calls_with_items_of_these_lengths(tmp_path: Path) -> None:
     with open_comparison(prepared.setup) as opened:
         runner = DeploymentRunner(opened, Deployment())
         found = plan_lengths(runner, prepared.options.lengths, Deployment(clients=2), place=0, end_s=runner.now_s() + 4)
-    measured = [each for each in found.policies if each.items_per_s.source == "measured"]
+    measured = [policy for policy in found.policies if policy.items_per_s.source == "measured"]
     assert len(measured) >= 5
     assert all(not each.problem and each.max_error is not None for each in measured)
 

@@ -238,7 +238,7 @@ class TestResources:
         (container,) = next(yaml.safe_load_all(text))["spec"]["template"]["spec"]["containers"]
         assert "memory" in container["resources"]["requests"] and "memory" not in container["resources"]["limits"]
         services = yaml.safe_load(write_export("compose", picked).text)["services"].values()
-        assert all("mem_reservation" in each and "mem_limit" not in each for each in services)
+        assert all("mem_reservation" in service and "mem_limit" not in service for service in services)
         unit = write_export("systemd", picked).text
         assert "MemoryLow=" in unit and "MemoryMax" not in unit and "MemoryHigh" not in unit
         assert "Add what your program needs." in " ".join(unit.replace("#", "").split())
@@ -279,7 +279,9 @@ class TestResources:
         deployment, _, *autoscalers = yaml.safe_load_all(export.text)
         (container,) = deployment["spec"]["template"]["spec"]["containers"]
         assert container["resources"]["requests"]["cpu"] == "4"
-        found = [each["spec"]["metrics"][0]["resource"]["target"]["averageUtilization"] for each in autoscalers]
+        found = [
+            autoscaler["spec"]["metrics"][0]["resource"]["target"]["averageUtilization"] for autoscaler in autoscalers
+        ]
         assert found == ([percent] if percent else [])
         assert any("overloaded" in each for each in export.unsupported) == (not percent)
 

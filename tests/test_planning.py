@@ -119,7 +119,7 @@ def choose(outcome: PlanOutcome) -> Deployment:
 
 
 def sizes(deployments: Sequence[Deployment], n_default: int) -> set[tuple[int, int, int]]:
-    return {(each.processes, each.n_threads or n_default, each.clients) for each in deployments}
+    return {(deployment.processes, deployment.n_threads or n_default, deployment.clients) for deployment in deployments}
 
 
 class TestSpace:
@@ -129,10 +129,10 @@ class TestSpace:
         assert {(1, 1, 2), (2, 1, 1), (2, 2, 1), (1, 2, 2)} <= first
         assert (1, 2, 1) not in first
         variants = space.list_variants(space.find_shape(Deployment(processes=2)))
-        assert any(each.config.session_config == {SPINNING: "0"} for each in variants)
-        assert not any(each.placement for each in variants)  # two threads each on one core
+        assert any(variant.config.session_config == {SPINNING: "0"} for variant in variants)
+        assert not any(variant.placement for variant in variants)  # two threads each on one core
         variants = space.list_variants(space.find_shape(Deployment(processes=2, config=ONE_THREAD)))
-        assert [each.cpus for each in variants if each.placement] == [((0,), (1,))]
+        assert [variant.cpus for variant in variants if variant.placement] == [((0,), (1,))]
 
     def test_96_cores_in_four_nodes(self) -> None:
         space = make_deployment_space(make_host(96, n_nodes=4), DEFAULT)
@@ -193,7 +193,7 @@ class TestSpace:
         space = make_deployment_space(host, DEFAULT)
         variants = space.list_variants(space.find_shape(Deployment(processes=2)))
         assert variants
-        assert not any(each.pinned for each in variants)
+        assert not any(variant.pinned for variant in variants)
 
 
 class TestScreening:
@@ -208,7 +208,7 @@ class TestScreening:
 
         def measure(deployments: Sequence[Deployment]) -> list[float | None]:
             tried.extend(deployments)
-            return [score(each) for each in deployments]
+            return [score(deployment) for deployment in deployments]
 
         ranked = screen_deployments(space, measure)
         assert len(tried) == len({each.key for each in tried}) <= 60
@@ -270,7 +270,7 @@ class TestStages:
         outcome = plan_simulated(executor)
         problems = [each for each in outcome.screened if each.problem]
         assert problems
-        assert all("SIGSEGV" in each.problem for each in problems if each.deployment.config == ONE_THREAD)
+        assert all("SIGSEGV" in problem.problem for problem in problems if problem.deployment.config == ONE_THREAD)
         assert choose(outcome).config != ONE_THREAD
 
     def test_what_does_not_fit_is_named_and_not_measured(self) -> None:

@@ -233,7 +233,7 @@ class TestMergedBlocks:
             GpuState(used_bytes=10, clock_mhz=5, free_bytes=70, free_before_bytes=100),
             GpuState(used_bytes=10, clock_mhz=5, free_bytes=60, free_before_bytes=90, slowdowns=("hot",)),
         ]
-        merged = merge_blocks([make_block([1], gpu=each) for each in states]).gpu
+        merged = merge_blocks([make_block([1], gpu=state) for state in states]).gpu
         assert merged is not None
         assert (merged.used_bytes, merged.free_bytes, merged.free_before_bytes) == (20, 60, 100)
         assert merged.slowdowns == ("hot",)

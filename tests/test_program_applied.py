@@ -136,7 +136,7 @@ class TestRuns:
         prepared = prepare_program(make_request(ProgramSearchRequest, values, "python"))
         (identity,) = prepared.identities
         assert identity.digest == compute_digest(read_model(path).files)
-        assert [each.name for each in identity.files] == ["model.onnx", "weights.bin"]
+        assert [file.name for file in identity.files] == ["model.onnx", "weights.bin"]
         assert search_program(prepared).outcome.evidence.verdict == "faster"
         run = [sys.executable, "-m", "ortune", "apply", str(output), "--explain", "--", sys.executable, "-c", CODE]
         done = subprocess.run([*run, str(path)], capture_output=True, text=True, check=True)

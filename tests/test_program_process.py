@@ -52,9 +52,9 @@ def find_marked(folder: Path) -> list[int]:
 def open_processes(numbers: list[int]) -> list[psutil.Process]:
     """Return those of some processes that have not ended."""
     found = []
-    for each in numbers:
+    for number in numbers:
         with contextlib.suppress(psutil.Error):
-            found.append(psutil.Process(each))
+            found.append(psutil.Process(number))
     return found
 
 

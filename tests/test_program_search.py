@@ -194,7 +194,7 @@ for _ in range(40):
 
     def test_the_own_setting_of_a_program_is_part_of_the_space(self, light: None) -> None:
         prepared = prepare("run", "3", only=())
-        arena = next(each for each in prepared.space.dimensions if each.name == "enable_cpu_mem_arena")
+        arena = next(dimension for dimension in prepared.space.dimensions if dimension.name == "enable_cpu_mem_arena")
         assert [choice.value for choice in arena.choices] == [None, True]
         assert prepared.models[0].own.session_options == {"enable_cpu_mem_arena": False}
 

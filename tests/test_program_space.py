@@ -71,7 +71,7 @@ def test_settings_of_models_that_win_alone_are_combined(seed: int) -> None:
 
 def test_the_space_lists_settings_of_one_model_at_a_time() -> None:
     space = make_space()
-    assert max(len(each.config.models) for each in space.candidates) == 1
+    assert max(len(candidate.config.models) for candidate in space.candidates) == 1
 
 
 def test_what_is_combined() -> None:

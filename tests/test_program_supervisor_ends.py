@@ -89,9 +89,9 @@ class KilledLoad(LoadGenerator):
     def open(self, port: int, root: int) -> bytes | Failure:
         if KilledLoad.n_left:
             KilledLoad.n_left -= 1
-            for each in find_supervisors():
-                each.kill()
-                each.wait()
+            for supervisor in find_supervisors():
+                supervisor.kill()
+                supervisor.wait()
         return super().open(port, root)
 
 
@@ -163,8 +163,8 @@ def test_a_candidate_is_measured_again(opened: OpenComparison) -> None:
     (live,) = executor.launch([Config()], deadline_s=60)
     assert not isinstance(live, Failure)
     assert isinstance(live.measure(PLAN), Block)
-    for each in find_supervisors():
-        each.kill()
+    for supervisor in find_supervisors():
+        supervisor.kill()
     failure = live.measure(PLAN)
     assert isinstance(failure, Failure)
     assert failure.is_sudden
@@ -180,8 +180,8 @@ def test_a_search_goes_on(opened: OpenComparison) -> None:
     """A search launches the program again."""
     (live,) = opened.runner.launch([Config()])
     assert not isinstance(live, Failure)
-    for each in find_supervisors():
-        each.kill()
+    for supervisor in find_supervisors():
+        supervisor.kill()
     assert isinstance(live.measure(PLAN), Block)
     assert opened.runner.n_launched_again == 1
 

@@ -358,7 +358,7 @@ class TestProgram:
         assert [row["name"] for row in answer["comparison"]["rows"]] == ["program as it is", "tuned"]
         assert answer["notes"] == []
         (record,) = read_records(path)
-        assert [each.speedup.estimate for each in record.evidence.occasions] == [
+        assert [occasion.speedup.estimate for occasion in record.evidence.occasions] == [
             pytest.approx(answer["here"]["estimate"], rel=0.01)
         ]
         assert "added to" in done.stderr

@@ -147,7 +147,12 @@ class TestNames:
     def test_what_is_said_of_options_is_true_of_options(self) -> None:
         for provider in PROVIDERS.values():
             graph = provider.captured_graph
-            values = [(name, value) for each in provider.suggestions for value in each.values for name in [each.option]]
+            values = [
+                (name, value)
+                for suggestion in provider.suggestions
+                for value in suggestion.values
+                for name in [suggestion.option]
+            ]
             values += [(graph.option, graph.value)] if graph else []
             values += [(name, value) for name, value in provider.cache_options("/tmp").items()]
             values += [(name, "1") for name in (provider.threads, provider.streams) if name]
@@ -305,7 +310,7 @@ class TestSpace:
 
     def test_io_binding_is_one_choice_for_all_providers_that_gain_from_it(self) -> None:
         space = self.space(CPU, CUDA, TENSORRT)
-        (binding,) = [each for each in space.dimensions if each.name == "io_binding"]
+        (binding,) = [dimension for dimension in space.dimensions if dimension.name == "io_binding"]
         assert binding.no_effect_when["providers"] == frozenset({"default"})
 
     @pytest.mark.parametrize(
@@ -332,7 +337,7 @@ class TestSpace:
         """What is slow or wrong in ONNX Runtime 1.31 on an H100 is tried only if it is named."""
         model = make_model()
         space = build_space(make_host(4), model, SpaceOptions(providers=(CUDA,)))
-        (algorithm,) = [each for each in space.dimensions if each.name == "cuda.cudnn_conv_algo_search"]
+        (algorithm,) = [dimension for dimension in space.dimensions if dimension.name == "cuda.cudnn_conv_algo_search"]
         assert [choice.value for choice in algorithm.choices[1:]] == ["HEURISTIC"]
         assert "cuda.prefer_nhwc" in names(space)
         assert "cuda.fuse_conv_bias" not in names(space)
@@ -606,10 +611,10 @@ class TestTolerance:
         check = msgspec.structs.replace(record.evidence.output_check, max_error=0.0018)
         evidence = msgspec.structs.replace(record.evidence, verdict="faster", output_check=check)
         record = msgspec.structs.replace(record, evidence=evidence)
-        (text,) = [each for each in find_config_warnings(record) if "TF32" in each]
+        (text,) = [config_warning for config_warning in find_config_warnings(record) if "TF32" in config_warning]
         assert "by up to 0.0018 of the largest value" in text
         of_gpu = msgspec.structs.replace(record, base=Config(providers=chain_of(CUDA)))
-        assert not [each for each in find_config_warnings(of_gpu) if "TF32" in each]
+        assert not [config_warning for config_warning in find_config_warnings(of_gpu) if "TF32" in config_warning]
 
 
 def test_rejections_because_of_tf32_are_explained() -> None:
@@ -672,7 +677,7 @@ class TestOrder:
         self, providers: tuple[str, ...], cpu_ns: float, fails: str, last: str
     ) -> None:
         configs = self.launched(*providers, cpu_ns=cpu_ns, fails=fails)
-        other = next(each for each in providers if each != last)
+        other = next(provider for provider in providers if provider != last)
         assert configs[0].provider == providers[1]
         n_plain = 1 if providers[0] == CUDA else 2  # in float32, too
         assert configs[n_plain - 1].provider == providers[1]

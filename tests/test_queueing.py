@@ -363,7 +363,7 @@ def test_bounds_of_the_range_that_are_not_clear() -> None:
 )
 def test_any_latencies_give_a_result(levels: dict[float, float], error: float, start: float) -> None:
     def look_up(rate: float) -> float:
-        return levels[min(levels, key=lambda each: abs(each - rate))]
+        return levels[min(levels, key=lambda level: abs(level - rate))]
 
     found = find_capacity(
         simulate_with_error(look_up, error), 1, lowest_per_s=1, highest_per_s=100, start_per_s=start

@@ -672,7 +672,7 @@ class TestTrials:
                 raise UsageError("It is full.")
             write(target, data)
 
-        monkeypatch.setattr(files, "is_special", lambda each: each == path_of_trials(path))
+        monkeypatch.setattr(files, "is_special", lambda file: file == path_of_trials(path))
         monkeypatch.setattr(files, "write_atomically", fail)
         with pytest.raises(UsageError, match="It is full"):
             write_record(example(), path, b"trials")

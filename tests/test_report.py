@@ -257,7 +257,7 @@ class TestPages:
             (chart,) = (each for each in page_of(tmp_path / "r.json").charts if each.name == "candidates")
             assert ("1 candidate failed" in chart.note) == bool(n_crosses)
             marks = [each for each in chart.spec["layer"] if each["mark"].get("shape") == "cross"]
-            assert sum(len(each["data"]["values"]) for each in marks) == n_crosses
+            assert sum(len(mark["data"]["values"]) for mark in marks) == n_crosses
 
     def test_a_fixed_base_is_to_be_set(self, tmp_path: Path) -> None:
         """The search recommends it, and it is not ONNX Runtime's default."""
@@ -398,7 +398,7 @@ class TestPages:
         (chart,) = (each for each in page_of(tmp_path / "r.json").charts if each.name == "pairs")
         assert ("do not count" in chart.note) == ("over the pairs that count" in chart.note) == (n_counted < 10)
         (ticks,) = (layer["data"]["values"] for layer in chart.spec["layer"] if "state" in str(layer["encoding"]))
-        assert sum(each["state"] == "left out" for each in ticks) == len(of_confirmation) - n_counted
+        assert sum(tick["state"] == "left out" for tick in ticks) == len(of_confirmation) - n_counted
 
     @pytest.mark.parametrize("foreign_share", [0.0, 0.2])
     @pytest.mark.parametrize("n_contended", range(5))
@@ -519,7 +519,7 @@ class TestHost:
     )
 
     def draw(self, *threads: tuple[int, ...], usable: tuple[int, ...] = (0, 1, 2)) -> HostMap:
-        session = SessionInfo(load_ns=1, providers=(), threads=tuple(PoolThread(cpus=each) for each in threads))
+        session = SessionInfo(load_ns=1, providers=(), threads=tuple(PoolThread(cpus=thread) for thread in threads))
         return draw_host("x", self.TOPOLOGY, usable, session)
 
     def test_pinned_threads_are_marked(self) -> None:

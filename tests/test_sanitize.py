@@ -484,7 +484,7 @@ def test_annotations_are_one_command(text: str) -> None:
     # What the runner reads.
     found = re.fullmatch(r"::error title=([^:,]*)::(.*)", line)
     assert found
-    title, message = (re.sub("%(25|3A|2C)", lambda code: chr(int(code[1], 16)), each) for each in found.groups())
+    title, message = (re.sub("%(25|3A|2C)", lambda code: chr(int(code[1], 16)), group) for group in found.groups())
     assert title == printable(f"ortune gate: {text}")
     assert message == printable(text.strip())
     assert escape_annotation("50%\n") == "50%25 "

@@ -90,8 +90,8 @@ def draw_gates(console: SafeConsole) -> None:
     GateDisplay(console).show(make_result())
     display = GateDisplay(console)
     results = make_results()
-    for each in results:
-        display.finish(each)
+    for result in results:
+        display.finish(result)
     display.show_all(results)
 
 

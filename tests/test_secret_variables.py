@@ -70,7 +70,7 @@ def test_every_process_is_given_its_environment() -> None:
                 continue
             if node.func.attr in starts and getattr(node.func.value, "id", "") == "subprocess":
                 n_starts += 1
-                if "env" not in {each.arg for each in node.keywords}:
+                if "env" not in {keyword.arg for keyword in node.keywords}:
                     missing.append(f"{path.relative_to(ROOT)}:{node.lineno}")
     assert n_starts > 10
     assert not missing

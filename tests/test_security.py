@@ -59,7 +59,7 @@ class TestLocks:
     def test_it_has_all_dependencies_in_an_exact_version_with_hashes(self, path: Path) -> None:
         """If this fails, run `nox -s lock`."""
         entries = read_lock(path)
-        for locked in (each for versions in entries.values() for each in versions):
+        for locked in (version for versions in entries.values() for version in versions):
             requirement, n_hashes = locked
             assert re.fullmatch(r"==[\w.]+", str(requirement.specifier)), requirement
             assert n_hashes >= 1, requirement
@@ -73,7 +73,7 @@ class TestLocks:
     def test_only_the_extra_has_onnxruntime(self) -> None:
         for path in LOCKS:
             found = [name for name in read_lock(path) if name.startswith("onnxruntime")]
-            assert found == [Requirement(each).name for each in list_extras(path) if "onnxruntime" in each]
+            assert found == [Requirement(extra).name for extra in list_extras(path) if "onnxruntime" in extra]
 
     def test_the_build_requirements_are_those_of_the_lock(self) -> None:
         assert PROJECT["dependency-groups"]["build"] == PROJECT["build-system"]["requires"]

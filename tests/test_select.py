@@ -351,7 +351,7 @@ def test_a_time_without_a_zone_is_the_same_on_all_hosts(zone: str, monkeypatch: 
 
 def test_options_of_a_bundle_for_several_models(tmp_path: Path) -> None:
     records = [make_record(TINY_CNN, threads(1)), make_record(TINY_ENCODER, threads(2))]
-    bundle, _ = merge([Sourced(record=each, source="") for each in records])
+    bundle, _ = merge([Sourced(record=record, source="") for record in records])
     path = tmp_path / "b.json"
     path.write_bytes(msgspec.json.encode(bundle))
     assert ortune.session_options(path, model=TINY_ENCODER).intra_op_num_threads == 2

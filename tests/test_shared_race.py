@@ -115,7 +115,7 @@ def test_a_node_that_waits_takes_part(tmp_path: Path, is_known: bool) -> None:
         send(first, number)
     first.flush()
     first.enter("racing")
-    configs = [each.config for each in SPACE.candidates[1:4]]
+    configs = [candidate.config for candidate in SPACE.candidates[1:4]]
     unknown = Config(session_options={"intra_op_num_threads": 77})
     first.announce_race(configs if is_known else [*configs, unknown])
     stages: list[str] = []
@@ -149,7 +149,9 @@ def test_a_node_that_waits_takes_part(tmp_path: Path, is_known: bool) -> None:
     if not is_known:
         assert not measured
         return
-    assert [(each.node, each.race, each.config) for each in measured] == [("b", first.worker, each) for each in configs]
+    assert [(each.node, each.race, each.config) for each in measured] == [
+        ("b", first.worker, config) for config in configs
+    ]
     assert len({each.launch for each in measured}) == 1
     # A launch that is part of a race of another node is not that of a race here.
     assert {trial.stage for trial in outcome.trials[1:]} == {"screening", "confirmation"}
@@ -185,7 +187,7 @@ def test_a_node_that_cannot_take_part_is_asked_once(tmp_path: Path) -> None:
     first = open_exchange(tmp_path, "a")
     join(first)
     first.enter("racing")
-    configs = [each.config for each in SPACE.candidates[1:4]]
+    configs = [candidate.config for candidate in SPACE.candidates[1:4]]
     first.announce_race(configs)
     asked: list[SharedRace] = []
     stages: list[str] = []
@@ -220,7 +222,7 @@ def test_only_ratios_are_divided(limit: str, rate_per_s: float | None, is_divide
     exchange = cast("Any", SimpleNamespace(announce_race=announced.append))
     limits = (parse_limit(limit),) if limit else ()
     goal = Goal(load=make_load(rate_per_s=rate_per_s), objectives=("throughput",), limits=limits)
-    racing = [CandidateResult(each, 1, goal) for each in SPACE.candidates[1:3]]
+    racing = [CandidateResult(candidate, 1, goal) for candidate in SPACE.candidates[1:3]]
     RaceElsewhere(goal, exchange).announce(racing)
     assert bool(announced) == is_divided
 
@@ -280,7 +282,7 @@ def test_a_candidate_that_fails_is_reported(tmp_path: Path) -> None:
         send(first, number)
     first.flush()
     first.enter("racing")
-    configs = [each.config for each in SPACE.candidates[1:4]]
+    configs = [candidate.config for candidate in SPACE.candidates[1:4]]
     first.announce_race(configs)
 
     class Helper(SharedExchange):

@@ -168,15 +168,15 @@ def test_two_nodes_share_one_search(tmp_path: Path) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert {each.config.session_options.get("intra_op_num_threads") for each in outcomes.values()} == {1}
-    assert [each.evidence.verdict for each in outcomes.values()] == ["faster", "faster"]
+    assert {outcome.config.session_options.get("intra_op_num_threads") for outcome in outcomes.values()} == {1}
+    assert [outcome.evidence.verdict for outcome in outcomes.values()] == ["faster", "faster"]
     # One node did racing and confirmation, the other repeated the confirmation of its result.
-    assert sorted(each.result is None for each in exchanges.values()) == [False, True]
-    stages = [{stage.stage for stage in each.stages} for each in outcomes.values()]
+    assert sorted(exchange.result is None for exchange in exchanges.values()) == [False, True]
+    stages = [{stage.stage for stage in outcome.stages} for outcome in outcomes.values()]
     assert {"screening", "confirmation"} in stages
     measurements = read_all(tmp_path)
-    assert {each.node for each in measurements} == {"a", "b"}
-    assert len({each.id for each in measurements}) == len(measurements)
+    assert {measurement.node for measurement in measurements} == {"a", "b"}
+    assert len({measurement.id for measurement in measurements}) == len(measurements)
 
 
 @pytest.mark.parametrize("strategy", ["random", "tpe"])
@@ -367,7 +367,9 @@ def test_the_next_process_sends_what_a_killed_one_left(tmp_path: Path) -> None:
     again = open_exchange(tmp_path, outbox=True)
     join(again)
     assert len(read_all(tmp_path)) == 4
-    assert {each.config.key for each in again.received()} == {each.config.key for each in SPACE.candidates[1:3]}
+    assert {each.config.key for each in again.received()} == {
+        candidate.config.key for candidate in SPACE.candidates[1:3]
+    }
 
 
 def test_an_outbox_that_its_owner_removes_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -401,7 +403,7 @@ def test_an_outbox_of_another_search_is_kept(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="another search"):
         Outbox(path, "two")
     path.write_bytes(path.read_bytes() + b"damaged")
-    assert [each.name for each in Outbox(path, "one").messages] == ["x"]
+    assert [message.name for message in Outbox(path, "one").messages] == ["x"]
 
 
 @pytest.mark.parametrize(
@@ -423,11 +425,11 @@ def test_a_damaged_line_of_an_outbox_costs_no_other(tmp_path: Path, damaged: byt
     place = content.index(damaged, content.index(b"n1"))
     path.write_bytes(content[:place] + b"?" + content[place + 1 :])
     box = Outbox(path, "one")
-    assert [each.name for each in box.messages] == [f"n{number}" for number in left]
+    assert [message.name for message in box.messages] == [f"n{number}" for number in left]
     assert box.n_damaged == n_damaged
     box.add(Message(study="one", name="n5", text="{}"))
     box._release()
-    assert [each.name for each in Outbox(path, "one").messages] == [f"n{number}" for number in f"{left}5"]
+    assert [message.name for message in Outbox(path, "one").messages] == [f"n{number}" for number in f"{left}5"]
 
 
 def test_the_user_is_told_of_results_that_were_damaged(tmp_path: Path) -> None:
@@ -548,7 +550,7 @@ def test_measurements_of_a_node_that_is_set_apart_do_not_count(tmp_path: Path) -
     with pytest.raises(MeasureError, match="set apart"):
         c.refresh()
     b.refresh()
-    assert [state.unfit != "" for state in sorted(b._nodes.values(), key=lambda each: each.node)] == [False, True]
+    assert [state.unfit != "" for state in sorted(b._nodes.values(), key=lambda node: node.node)] == [False, True]
 
 
 def test_a_noisy_or_biased_host_is_not_fit() -> None:
@@ -629,7 +631,7 @@ def test_what_arrives_after_screening_races(tmp_path: Path, monkeypatch: pytest.
     class Waiting(SharedExchange):
         def wait_for_result(self, observe: object, take_part: object) -> None:
             join(other)
-            late.append(next(each for each in SPACE.candidates[1:] if not self.has_own(each.config.key)))
+            late.append(next(candidate for candidate in SPACE.candidates[1:] if not self.has_own(candidate.config.key)))
             log_ratio = -0.8 if gains else -0.2
             other.send(late[0], 1, [SharedRound(log_ratios=(log_ratio,))] * 3, None, spent_s=0.1)
             other.close(completed=True)
@@ -673,7 +675,7 @@ def test_the_same_command_on_two_nodes(tmp_path: Path) -> None:
     assert "b by fleet.journal" in done.stdout
     records = [json.loads((tmp_path / f"{node}.json").read_text()) for node in "ab"]
     assert records[0]["config"] == records[1]["config"]
-    assert [[stage["stage"] for stage in each["search"]["stages"]][-1] for each in records] == ["confirmation"] * 2
+    assert [[stage["stage"] for stage in record["search"]["stages"]][-1] for record in records] == ["confirmation"] * 2
     assert not list(tmp_path.glob("*.outbox.jsonl"))
     assert not list(tmp_path.glob("*.unfinished.jsonl"))
     (info,) = list_studies(parse_location(str(tmp_path / "fleet.journal"), "storage"))
@@ -682,9 +684,9 @@ def test_the_same_command_on_two_nodes(tmp_path: Path) -> None:
     (result,) = study.read_all(RESULT, SharedResult).values()
     assert json.loads(bytes(result.record))["config"] == records[0]["config"]
     proofs = study.read_all(PROOF, Proof)
-    assert {each.node for each in proofs.values()} == {"a", "b"}
-    assert {each.digest for each in proofs.values()} == {result.digest}
-    assert all(each.speedup and each.speedup.low > 1 for each in proofs.values())
+    assert {proof.node for proof in proofs.values()} == {"a", "b"}
+    assert {proof.digest for proof in proofs.values()} == {result.digest}
+    assert all(proof.speedup and proof.speedup.low > 1 for proof in proofs.values())
 
 
 def test_a_storage_that_does_not_answer_at_the_start(tmp_path: Path) -> None:

@@ -301,7 +301,7 @@ def test_studies_with_another_identity_do_not_meet(tmp_path: Path) -> None:
     one, other = open_study(tmp_path), open_study(tmp_path, host="Zen 5, 2 cores")
     one.add(make_measurement())
     assert other.receive() == []
-    assert {each.identity["host"] for each in list_studies(one.location)} == {"Zen 4, 2 cores", "Zen 5, 2 cores"}
+    assert {study.identity["host"] for study in list_studies(one.location)} == {"Zen 4, 2 cores", "Zen 5, 2 cores"}
 
 
 def test_states_of_nodes(tmp_path: Path) -> None:

@@ -266,19 +266,21 @@ def test_two_nodes_share_one_search(location: Location, tmp_path: Path) -> None:
     exchanges = {node: open_exchange(tmp_path, node, location=location, outbox=True) for node in "ab"}
     with ThreadPoolExecutor(2) as pool:
         outcomes = list(pool.map(search, exchanges.values(), (0, 1)))
-    assert {each.config.session_options.get("intra_op_num_threads") for each in outcomes} == {1}
-    assert [each.evidence.verdict for each in outcomes] == ["faster", "faster"]
+    assert {outcome.config.session_options.get("intra_op_num_threads") for outcome in outcomes} == {1}
+    assert [outcome.evidence.verdict for outcome in outcomes] == ["faster", "faster"]
     study = SharedStudy(location, SEARCH)
     measurements = study.receive()
-    assert {each.node for each in measurements} == {"a", "b"}
-    sent = {f"{each.worker}:{number}" for each in exchanges.values() for number in ("aa", *numbers_of(each))}
-    assert sorted(each.id for each in measurements) == sorted(sent)
+    assert {measurement.node for measurement in measurements} == {"a", "b"}
+    sent = {
+        f"{exchange.worker}:{number}" for exchange in exchanges.values() for number in ("aa", *numbers_of(exchange))
+    }
+    assert sorted(measurement.id for measurement in measurements) == sorted(sent)
     assert {state.node: state.stage for state in study.read_nodes()} == {"a": "done", "b": "done"}
     # One node did racing and confirmation, the other repeated the confirmation of its result.
     (result,) = study.read_all(RESULT, SharedResult).values()
     proofs = study.read_all(PROOF, Proof).values()
-    assert {each.node: each.digest for each in proofs} == {"a": result.digest, "b": result.digest}
-    assert all(each.speedup and each.speedup.low > 1 for each in proofs)
+    assert {proof.node: proof.digest for proof in proofs} == {"a": result.digest, "b": result.digest}
+    assert all(proof.speedup and proof.speedup.low > 1 for proof in proofs)
     assert not list(tmp_path.iterdir())
 
 

@@ -288,7 +288,7 @@ class TestAdditiveModel:
         with_slow = [n for n, each in enumerate(space.candidates) if slow.items() <= each.labels.items()]
         others = [n for n in range(1, len(space.candidates)) if n not in with_slow][:30]
         launches = [ObservedLaunch(number, 0.5, 1e-6, 0) for _ in range(3)]
-        model.fit([*(ObservedLaunch(each, 0.0, 1e-4, 0) for each in others), *launches])
+        model.fit([*(ObservedLaunch(other, 0.0, 1e-4, 0) for other in others), *launches])
         counts = model.count_new_pairs(np.array([number, *others]), 0.1)
         assert not counts[with_slow].any()
         assert counts.any()
@@ -359,7 +359,7 @@ CURVES: dict[str, Callable[[float, float], float]] = {
 class TestRefinement:
     def test_thread_counts_between_those_of_the_space(self) -> None:
         space = build_space(make_host(96), make_model(1))
-        threads = next(each for each in space.dimensions if each.name == "intra_op_num_threads")
+        threads = next(dimension for dimension in space.dimensions if dimension.name == "intra_op_num_threads")
         assert {"5", "20", "23", "37", "56", "80"} <= {choice.label for choice in threads.between}
         assert {"24", "48", "64", "96"} <= {choice.label for choice in threads.choices}
         assert not {choice.label for choice in threads.choices} & {choice.label for choice in threads.between}
@@ -468,7 +468,9 @@ class TestRefinement:
         """The best of 96 counts is 37, which is 5 to 8 % faster than the next ones that the space lists."""
         listed = build_space(make_host(96), make_model(1))
         space = synthetic.list_between(listed)
-        counts = [int(each.config.session_options.get("intra_op_num_threads", 96)) for each in space.candidates]
+        counts = [
+            int(candidate.config.session_options.get("intra_op_num_threads", 96)) for candidate in space.candidates
+        ]
         landscape = msgspec.structs.replace(
             additive_landscape(space, gain=0.0, noise=0.005),
             unrefined=listed,
@@ -622,7 +624,7 @@ class TestRacing:
             values = rng.normal(-gain, 0.005, (8, 2))
             if number == 1:
                 values[3, 1] += 0.7
-            result.replace_scores([make_score(float(each), launch) for launch in range(8) for each in values[launch]])
+            result.replace_scores([make_score(float(value), launch) for launch in range(8) for value in values[launch]])
         assert rank_finalists(state)[0].number == 1
 
     def test_limited_rounds_keep_what_a_launch_has_in_common(self) -> None:
@@ -791,7 +793,7 @@ class TestStrategies:
     def test_with_more_time_more_is_tried_before_screening_ends_early(self) -> None:
         landscape = additive_landscape(small_space(), gain=0.0, noise=0.005)
         outcome = search(landscape, budget_s=300)
-        screening = next(each for each in outcome.stages if each.stage == "screening")
+        screening = next(stage for stage in outcome.stages if stage.stage == "screening")
         assert "no pair of settings" in outcome.ended_early
         assert screening.wall_s > 0.9 * FEWEST_SHARE * 300
 
@@ -1069,7 +1071,7 @@ class TestHints:
         path = tmp_path / "history.jsonl"
         traits = msgspec.structs.replace(make_model().traits, ops={"\udcff": 1})
         remember(path, describe_search(self.HOST, traits, Goal(), []))
-        assert [each.traits.ops for each in read_past_searches(path)] == [{"?": 1}]
+        assert [past_search.traits.ops for past_search in read_past_searches(path)] == [{"?": 1}]
 
     def test_other_hosts_loads_and_graphs_are_left_out(self, tmp_path: Path) -> None:
         path = tmp_path / "history.jsonl"

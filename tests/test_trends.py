@@ -37,7 +37,7 @@ def test_steps_are_found_soon(noise: str, before: int) -> None:
 @pytest.mark.parametrize("step", [5.0, -5.0])
 def test_large_steps_are_always_found(step: float) -> None:
     for seed in range(20):
-        changes = [each for each in find_changes(make_series(seed, (50, 0.0), (10, step))) if each.found >= 50]
+        changes = [change for change in find_changes(make_series(seed, (50, 0.0), (10, step))) if change.found >= 50]
         assert (changes[0].ratio > 1) == (step > 0)
 
 
@@ -94,7 +94,7 @@ def test_runs_that_are_added_take_no_change_back() -> None:
     series = make_series(2, (30, 0.0), (20, 3.0), (30, 0.0))
     whole = find_changes(series)
     for n in range(len(series)):
-        assert [each.found for each in find_changes(series[:n])] == [each.found for each in whole if each.found < n]
+        assert [change.found for change in find_changes(series[:n])] == [each.found for each in whole if each.found < n]
 
 
 @settings(max_examples=100, deadline=None)

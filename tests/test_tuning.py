@@ -154,7 +154,7 @@ def test_slow_candidates_leave_time_for_others() -> None:
 
     executor = SimulatedExecutor(latency, fails_to_launch=check)
     outcome = search(executor)
-    slow = [each for each in outcome.trials if each.config.session_options.get("intra_op_num_threads") == 1]
+    slow = [trial for trial in outcome.trials if trial.config.session_options.get("intra_op_num_threads") == 1]
     assert slow
     assert all(each.n_blocks == 1 for each in slow)
     assert all(each.speedups and each.speedups[0] == pytest.approx(1 / 40, rel=0.1) for each in slow)
@@ -861,7 +861,7 @@ def test_only_racing_is_compared_with_the_confirmation() -> None:
     ]
     for outcome, is_raced in zip(outcomes, (False, True), strict=True):
         assert outcome.evidence.speedup is not None
-        assert any(each.stage == "racing" for each in outcome.stages) == is_raced
+        assert any(stage.stage == "racing" for stage in outcome.stages) == is_raced
         assert (outcome.evidence.noise.drift is not None) == is_raced
 
 

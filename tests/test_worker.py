@@ -610,7 +610,7 @@ def test_replies_in_the_wrong_stage_are_refused(tmp_path: Path, replies: list[st
         "from ortune.worker import protocol\n"
         "pipe = protocol.connect(sys.argv[-1])\n"
         "pipe.recv_bytes()\n"
-        + "".join(f"pipe.send_bytes(protocol.encode(protocol.{each}))\n" for each in replies)
+        + "".join(f"pipe.send_bytes(protocol.encode(protocol.{reply}))\n" for reply in replies)
         + "time.sleep(3600)\n"
     )
     model = read_model(TINY_CNN)

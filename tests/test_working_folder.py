@@ -131,9 +131,7 @@ def modules() -> Iterator[tuple[str, ast.Module]]:
 
 def is_isolated(command: ast.List | ast.Tuple) -> bool:
     """Return whether a command that starts Python begins like all others, or leaves the folder in its code."""
-    return ast.unparse(command.elts[0]) == "*PYTHON" or any(
-        "LEAVE_FOLDER" in ast.unparse(each) for each in command.elts
-    )
+    return ast.unparse(command.elts[0]) == "*PYTHON" or any("LEAVE_FOLDER" in ast.unparse(elt) for elt in command.elts)
 
 
 def find_starts(tree: ast.Module) -> list[str]:
@@ -145,7 +143,7 @@ def find_starts(tree: ast.Module) -> list[str]:
             if ast.unparse(node.value) == "sys" and id(node) not in in_messages:
                 found.append(f"line {node.lineno}: {ast.unparse(node)}")
         elif isinstance(node, ast.List | ast.Tuple):
-            words = {each.value for each in node.elts if isinstance(each, ast.Constant)}
+            words = {elt.value for elt in node.elts if isinstance(elt, ast.Constant)}
             if words & {"-m", "-c"} and not is_isolated(node):
                 found.append(f"line {node.lineno}: {ast.unparse(node)}")
     return found

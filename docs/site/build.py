@@ -68,7 +68,7 @@ def copy_file(path: str, copy: Path) -> None:
         shutil.copy(ROOT / path, copy)
         return
     files = [each for each in sorted((ROOT / path).rglob("*")) if each.is_file() and "__pycache__" not in each.parts]
-    names = [each.relative_to(ROOT / path).as_posix() for each in files]
+    names = [file.relative_to(ROOT / path).as_posix() for file in files]
     for name in names:
         copy_file(f"{path}/{name}", copy / name)
     (copy / "index.md").write_text("\n".join([f"# {path}\n", *(f"- [{name}]({name})" for name in names), ""]))

@@ -134,10 +134,12 @@ def prepare_on(recording: Recording) -> PreparedSearch:
 def draw_progress(reports: tuple[Report, ...]) -> SearchProgress:
     """Return the progress as it is when the search is done."""
     progress = SearchProgress(SafeConsole(file=io.StringIO(), width=WIDTH, force_terminal=True))
-    for each in reports:
-        best = Candidate(config=each.best)
+    for report in reports:
+        best = Candidate(config=report.best)
         progress(
-            Progress(stage=each.stage, done=each.done, total=each.total, left_s=0.0, best=best, speedup=each.speedup)
+            Progress(
+                stage=report.stage, done=report.done, total=report.total, left_s=0.0, best=best, speedup=report.speedup
+            )
         )
     progress.finish()
     return progress

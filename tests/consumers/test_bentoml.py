@@ -113,8 +113,8 @@ def serve(text: str, n_processes: int, callers: int, folder: Path) -> list[dict[
                 np.testing.assert_allclose(answer, expected[0], atol=1e-5)
             calls = [json.loads(line) for line in log.read_text().splitlines()]
             if (
-                len({each["pid"] for each in calls}) == n_processes
-                and max(each["running"] for each in calls) >= callers
+                len({call["pid"] for call in calls}) == n_processes
+                and max(call["running"] for call in calls) >= callers
             ):
                 break
     return calls
@@ -130,17 +130,17 @@ def test_the_service_has_the_deployment(case: str, tmp_path: Path) -> None:
     written = render("bentoml", picked.record, str(TINY_CNN), "plan.json", None, picked)
     assert not written.unsupported
     calls = serve(written.text, deployment.processes, deployment.clients, tmp_path)
-    assert len({each["pid"] for each in calls}) == deployment.processes
-    assert max(each["running"] for each in calls) == deployment.clients
+    assert len({call["pid"] for call in calls}) == deployment.processes
+    assert max(call["running"] for call in calls) == deployment.clients
     config = deployment.config
-    assert {each["intra_op_num_threads"] for each in calls} == {config.session_options.get("intra_op_num_threads", 0)}
-    assert {each["spinning"] for each in calls} == {config.session_config.get("session.intra_op.allow_spinning")}
+    assert {call["intra_op_num_threads"] for call in calls} == {config.session_options.get("intra_op_num_threads", 0)}
+    assert {call["spinning"] for call in calls} == {config.session_config.get("session.intra_op.allow_spinning")}
     if deployment.pinned:
-        found = {each["pid"]: each["cpus"] for each in calls}
+        found = {call["pid"]: call["cpus"] for call in calls}
         assert sorted(found.values()) == sorted(map(list, deployment.cpus))
 
 
 def test_environment_variables(tmp_path: Path) -> None:
     record = make_record(TINY_CNN, Config(environment={"OMP_PLACES": 'a "b"'}))
     calls = serve(render("bentoml", record, str(TINY_CNN)).text, 1, 1, tmp_path)
-    assert {each["variable"] for each in calls} == {'a "b"'}
+    assert {call["variable"] for call in calls} == {'a "b"'}

@@ -78,13 +78,13 @@ def check_answers(answers: dict[int, dict[str, Any]], deployment: Deployment, lo
     assert len(answers) == deployment.processes
     config = deployment.config
     threads = config.session_options.get("intra_op_num_threads", 0)
-    assert {each["intra"] for each in answers.values()} == {threads}
+    assert {answer["intra"] for answer in answers.values()} == {threads}
     if config.session_config:
-        assert {each["spinning"] for each in answers.values()} == {"0"}
+        assert {answer["spinning"] for answer in answers.values()} == {"0"}
     # No process serves more requests at a time than the deployment has callers, and one has served as many.
-    assert max(each["most"] for each in answers.values()) == deployment.clients
+    assert max(answer["most"] for answer in answers.values()) == deployment.clients
     if deployment.pinned:
-        assert sorted(each["cpus"] for each in answers.values()) == sorted(map(list, deployment.cpus))
+        assert sorted(answer["cpus"] for answer in answers.values()) == sorted(map(list, deployment.cpus))
     sessions = [session for session in read_log(log) if session["pid"] in answers]
     assert {session["pid"] for session in sessions} == set(answers)
     for session in sessions:
@@ -186,10 +186,10 @@ class TestKubernetes:
         manifests = list(yaml.safe_load_all(text))
         # At the planned rate of the batches, all CPUs are busy, which does not show an overload.
         autoscalers = [] if case == "batch" else ["HorizontalPodAutoscaler"]
-        assert [each["kind"] for each in manifests] == ["Deployment", "Service", *autoscalers]
+        assert [manifest["kind"] for manifest in manifests] == ["Deployment", "Service", *autoscalers]
         for version in (kubernetes_validate.latest_version(), "1.28"):
-            for each in manifests:
-                kubernetes_validate.validate(each, version, strict=True)
+            for manifest in manifests:
+                kubernetes_validate.validate(manifest, version, strict=True)
 
     def test_the_schemas_are_strict(self) -> None:
         need("kubernetes_validate")

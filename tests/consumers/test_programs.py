@@ -309,9 +309,9 @@ class TestServers:
         with serving([*before, program(command), *arguments], port, output, MODEL=str(TINY_CNN)) as server:
             with ThreadPoolExecutor(4) as pool:
                 deadline = time.monotonic() + READY_S
-                while len({each["pid"] for each in answers}) < 2 and time.monotonic() < deadline:
+                while len({answer["pid"] for answer in answers}) < 2 and time.monotonic() < deadline:
                     answers += pool.map(lambda _: ask(port), range(8))
-            pids = {each["pid"] for each in answers}
+            pids = {answer["pid"] for answer in answers}
             assert len(pids) == 2, output.read_text()
             assert server.pid not in pids
             stop(server)
@@ -333,7 +333,7 @@ class TestServers:
 
         def workers() -> dict[int, int]:
             """Return the threads of the session of each worker that has not been killed."""
-            return {each["pid"]: each["intra"] for each in answers if each["pid"] not in killed}
+            return {answer["pid"]: answer["intra"] for answer in answers if answer["pid"] not in killed}
 
         with serving([*before, program(command), *arguments], port, output, MODEL=str(TINY_CNN)) as server:
             deadline = time.monotonic() + START_S
@@ -350,14 +350,14 @@ class TestServers:
                 done = False
                 while not done and time.monotonic() < deadline:
                     answers += pool.map(lambda _: ask(port), range(40))
-                    counts = [sum(each["pid"] == pid for each in answers) for pid in workers()]
+                    counts = [sum(answer["pid"] == pid for answer in answers) for pid in workers()]
                     done = min(counts) >= 30
             stop(server)
         processes = {process.pid: process for process in read_metrics(folder).processes}
         assert processes.keys() >= workers().keys()
         assert server.pid not in processes
         for pid, process in processes.items():
-            own = [each for each in answers if each["pid"] == pid]
+            own = [answer for answer in answers if answer["pid"] == pid]
             assert {(each["intra"], process.arm) for each in own} <= {(1, "canary"), (2, "control")}
             assert len({each["intra"] for each in own}) == 1
             assert process.n_calls == len(own) or pid in killed

@@ -462,7 +462,7 @@ class TestOptimum:
         chain = tuple((each, {"device_id": "0"} if each == name else {}) for each, _ in chain_of(name))
         text = of("optimum", Config(providers=chain, io_binding=io_binding)).text
         (call,) = [each for each in ast.walk(ast.parse(text)) if isinstance(each, ast.Call) and len(each.keywords) > 2]
-        used = {str(each.arg): each.value for each in call.keywords}
+        used = {str(keyword.arg): keyword.value for keyword in call.keywords}
         # The classes pass file_name on to the functions that find the model.
         assert set(used) - {"file_name"} <= known
         names: dict[str, Any] = {"validate_provider_availability": lambda provider: None}

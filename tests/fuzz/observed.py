@@ -215,7 +215,7 @@ def sessions_seeds() -> tuple[bytes, ...]:
     tuned = {"model": "/m/a.onnx", "has_rule": True, "is_tuned": True, "reason": ""}
     missed = {**tuned, "is_tuned": False, "reason": "ortune failed"}
     return tuple(
-        b"".join(json.dumps(each).encode() + b"\n" for each in lines) for lines in ([tuned] * 2, [tuned, missed])
+        b"".join(json.dumps(line).encode() + b"\n" for line in lines) for lines in ([tuned] * 2, [tuned, missed])
     )
 
 

@@ -164,7 +164,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def list_effects(self, config: Config) -> list[Effect]:
         """Return what the settings of a config do."""
-        return [each for each in self.effects if each.has(config)]
+        return [effect for effect in self.effects if effect.has(config)]
 
     def find_ns(self, config: Config, load: Load | None = None) -> float:
         """Return the duration of a call in ns, without noise."""
@@ -190,12 +190,12 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def find_cpus(self, config: Config) -> float:
         """Return how many CPUs a call keeps busy."""
-        known = [each.cpus for each in self.list_effects(config) if each.cpus is not None]
+        known = [effect.cpus for effect in self.list_effects(config) if effect.cpus is not None]
         return known[-1] if known else 1.0
 
     def find_watts(self, config: Config) -> float:
         """Return the power that calls take at the highest frequency."""
-        known = [each.watts for each in self.list_effects(config) if each.watts is not None]
+        known = [effect.watts for effect in self.list_effects(config) if effect.watts is not None]
         return known[-1] if known else 1.0
 
     def find_peak_bytes(self, config: Config) -> float:
@@ -221,7 +221,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def is_deadly(self, config: Config) -> bool:
         """Return whether the process of a config dies when it is measured."""
-        return any(each.dies for each in self.list_effects(config))
+        return any(effect.dies for effect in self.list_effects(config))
 
     def read_host(self, root: Path = Path("/"), *, memory: bool = True) -> Host:
         """Return the host, as `ortune.host.read_host` does."""
