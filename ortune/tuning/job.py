@@ -54,7 +54,7 @@ from ortune.tuning.plan import (
     warn_of_small_budget,
     with_confirmation,
 )
-from ortune.tuning.pruning import prune
+from ortune.tuning.pruning import PruningResult, prune
 from ortune.tuning.racing import (
     LAG_ERRORS,
     MIN_CANDIDATES,
@@ -134,7 +134,7 @@ def run_search(
                 board.is_unpromising |= race(board, Race(board, find_racing_s(board)))
             if job.must_race_again():
                 board.is_unpromising |= race(board, job.begin_second_race())
-        job.confirmed.pruned = prune(board, [only] if only else job.rank_finalists())
+        job.confirmed.pruned = job.prune([only] if only else job.rank_finalists())
         for confirmation in job.list_confirmations(job.confirmed.pruned.ranked):
             job.confirmed.comparison = confirm(board, confirmation)
         job.choose_fitting()
@@ -294,6 +294,13 @@ class SearchJob:
         ranked, fitting = rank_finalists(self.board), self.confirmed.fitting
         return put_first(ranked, *fitting) if fitting else ranked
 
+    def prune(self, ranked: list[CandidateResult]) -> PruningResult:
+        """Drop settings that do not contribute. With several objectives, the front is chosen, and all of it pruned."""
+        if len(self.board.goal.objectives) == 1:
+            return prune(self.board, ranked)
+        front = choose_for_front(self.board, ranked)
+        return PruningResult(ranked=front if self.board.is_unpromising else prune_front(self.board, front))
+
     def choose_fitting(self) -> None:
         """Take the thread pool that fits the host for the answer if it is as good as the confirmed candidate."""
         board, confirmed = self.board, self.confirmed
@@ -314,8 +321,10 @@ class SearchJob:
         """
         board, confirmed = self.board, self.confirmed
         if len(board.goal.objectives) > 1:
-            if chosen := choose_for_front(board, ranked):
-                chosen = prune_front(board, chosen)
+            # What another node confirmed was not checked here.
+            is_checked = ranked is confirmed.pruned.ranked
+            chosen = [result for result in ranked if is_checked or board.check_finalist(result, len(ranked))]
+            if chosen:
                 confirmed.run, confirmed.comparison = confirm_front(board, chosen)
                 confirmed.finalists = chosen
             return

@@ -154,15 +154,14 @@ def expect_contribution(value: float, error: float, idle_share: float) -> float:
 
 
 def prune(board: Board, ranked: Sequence[CandidateResult]) -> PruningResult:
-    """Drop the settings of the best candidate that do not contribute. With several objectives, nothing is dropped here.
+    """Drop the settings of the best candidate that do not contribute.
 
     Args:
         board: The search.
         ranked: The candidates, in the order in which they are confirmed.
     """
     ranked = list(ranked)
-    is_front = len(board.goal.objectives) > 1
-    if not ranked or is_front or board.is_unpromising or len(ranked[0].candidate.chosen) < 2:
+    if not ranked or board.is_unpromising or len(ranked[0].candidate.chosen) < 2:
         return PruningResult(ranked=ranked)
     with board.time_stage("pruning"), keep_earlier_stages(board):
         latest_s = board.end_s - shortest_run_s(board.pace, board.plan.launch_s)

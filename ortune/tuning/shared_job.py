@@ -24,7 +24,6 @@ from ortune.tuning.job import SearchJob, SearchSettings, find_racing_s
 from ortune.tuning.merge import Merger, send_launches
 from ortune.tuning.outcome import Observe, Outcome, Progress
 from ortune.tuning.plan import LONGEST_RACING, SearchPlan, split_budget, usual_budget_s
-from ortune.tuning.pruning import prune
 from ortune.tuning.racing import race
 from ortune.tuning.results import CandidateResult
 from ortune.tuning.sampler import CONFIG, CandidateSampler
@@ -84,7 +83,7 @@ def run_shared_search(
                 exchange.enter("racing")
                 board.is_unpromising |= race(board, RaceOfSeveral(board, find_racing_s(board), exchange))
             exchange.enter("confirmation")
-            job.confirmed.pruned = prune(board, job.rank_finalists())
+            job.confirmed.pruned = job.prune(job.rank_finalists())
             finalists = job.confirmed.pruned.ranked
         for confirmation in job.list_confirmations(finalists):
             job.confirmed.comparison = confirm(board, confirmation)
