@@ -56,11 +56,11 @@ def report(dependencies: Dependencies) -> int:
     skipped = sorted(
         {dependency["skip_reason"].rpartition(": ")[2] for dependency in dependencies if "skip_reason" in dependency}
     )
-    vulnerable = [each for each in asked if each["vulns"]]
-    for each in vulnerable:
-        for found in each["vulns"]:
+    vulnerable = [package for package in asked if package["vulns"]]
+    for package in vulnerable:
+        for found in package["vulns"]:
             fixed = ", ".join(found["fix_versions"]) or "no version"
-            print(f"pip-audit: {each['name']} {each['version']} has {found['id']}, fixed in {fixed}")
+            print(f"pip-audit: {package['name']} {package['version']} has {found['id']}, fixed in {fixed}")
     if skipped:
         more = f" and {len(skipped) - SHOWN} more" if len(skipped) > SHOWN else ""
         print(f"pip-audit: NOT AUDITED, unknown to the service: {', '.join(skipped[:SHOWN])}{more}")

@@ -35,7 +35,9 @@ def compare_once(name: str, budget_s: float, seed: int) -> Row:
     with open_comparison(setup) as opened:
         runner = opened.runner
         plan = split_budget(opened.goal, opened.calibration, left_s=budget_s, free_bytes=opened.free_bytes)
-        run = PairedRun([Side(name=each, config=DEFAULT) for each in ("default", "copy")], opened.goal.load, seed=seed)
+        run = PairedRun(
+            [Side(name=side_name, config=DEFAULT) for side_name in ("default", "copy")], opened.goal.load, seed=seed
+        )
         run.measure(runner, plan.confirmation, end_s=runner.now_s() + 1.5 * plan.confirmation_s)
         comparison = evaluate(run.in_one_regime(), opened.goal, runner)
     return make_row(comparison, model=name)

@@ -34,11 +34,11 @@ def make_samples(model: str, sizes: dict[str, int]) -> list[dict[str, Any]]:
     samples = []
     for _ in range(N_SAMPLES):
         sample = {}
-        for each in inputs:
-            shape = [size if isinstance(size, int) else sizes.get(size, 1) for size in each.shape]
+        for model_input in inputs:
+            shape = [size if isinstance(size, int) else sizes.get(size, 1) for size in model_input.shape]
             # Token ids and masks: 0 and 1 are valid for both.
-            values = rng.random(shape) if each.type == "tensor(float)" else rng.integers(0, 2, shape)
-            sample[each.name] = values.astype(TYPES[each.type])
+            values = rng.random(shape) if model_input.type == "tensor(float)" else rng.integers(0, 2, shape)
+            sample[model_input.name] = values.astype(TYPES[model_input.type])
         samples.append(sample)
     return samples
 

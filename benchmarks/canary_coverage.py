@@ -92,7 +92,7 @@ def count(rollout: Rollout, n: int, seed: int, confidence: float = 0.95) -> dict
     """Return the shares of intervals that contain the effect, exclude 0, and lie above 0; and their median width."""
     rng = np.random.default_rng(seed)
     found = [estimate_effect(draw(rollout, rng), confidence) for _ in range(n)]
-    intervals = [each for each in found if each]
+    intervals = [interval for interval in found if interval]
     return {
         "coverage": sum(interval.low <= EFFECT <= interval.high for interval in intervals) / len(intervals),
         "proven": sum(interval.high < 0 for interval in intervals) / len(intervals),

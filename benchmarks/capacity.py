@@ -136,7 +136,7 @@ class WatchedMeasurement(CapacityMeasurement):
         """Return by how much calls took longer than the model of the queue has them, near the capacity."""
         assert self.found
         near = choose_near(self.seen, self.found.estimate) or self.seen
-        times, weights = zip(*((each.service_ns, each.n_calls) for each in near), strict=True)
+        times, weights = zip(*((measurement.service_ns, measurement.n_calls) for measurement in near), strict=True)
         assert self.model.service_ns
         return float(np.average(times, weights=weights)) / self.model.service_ns
 
@@ -186,7 +186,9 @@ def check_capacity(name: str, arguments: argparse.Namespace) -> Row:
         except OrtuneError as error:
             return {**row, "problem": str(error)}
     slowdown = found[0].find_slowdown()
-    row["capacities"] = [(*each.find_capacity(slowdown), each.find_slowdown() / slowdown) for each in found]
+    row["capacities"] = [
+        (*measurement.find_capacity(slowdown), measurement.find_slowdown() / slowdown) for measurement in found
+    ]
     row["runs"] = runs
     return row
 
@@ -227,7 +229,7 @@ def measure_in_turn(
         for share in rng.permutation(SHARES):
             center = find_break(runs, limit).log_rate if turn else math.nan
             if not math.isfinite(center):
-                center = float(np.mean([each.find_capacity(slowdown)[0] for each in found]))
+                center = float(np.mean([measurement.find_capacity(slowdown)[0] for measurement in found]))
             rate_per_s = min(float(share) * math.exp(center) * speed, most_per_s)
             blocks, _ = runner.run_at_rate(deployment, rate_per_s, limit.figure, RUN_S)
             speed = reference_ns / merge_services(blocks)[0]
@@ -284,12 +286,12 @@ def show(row: Row) -> str:
     head = f"{row['model']:16} {quota:9} {row['target']:14}"
     if "problem" in row:
         return f"{head} {row['problem']}"
-    runs = [Run(*each) for each in row["runs"]]
+    runs = [Run(*run) for run in row["runs"]]
     speeds = [run.speed for run in runs]
     found = find_break(runs, parse_limit(row["target"]))
     of_runs = f"{len(runs)} runs, host {min(speeds):.2f} to {max(speeds):.2f}x as fast"
     if math.isnan(found.log_rate):
-        capacities = ", ".join(f"{math.exp(each[0]):.1f}/s" for each in row["capacities"])
+        capacities = ", ".join(f"{math.exp(capacity[0]):.1f}/s" for capacity in row["capacities"])
         return (
             f"{head} the rate at which it breaks is not known: {of_runs}; capacities {capacities}; {row['deployment']}"
         )
@@ -303,14 +305,14 @@ def show(row: Row) -> str:
 
 def list_errors(row: Row) -> list[float]:
     """Return the errors of the capacities, as logarithms."""
-    found = find_break([Run(*each) for each in row["runs"]], parse_limit(row["target"]))
-    return [each[0] - found.log_rate for each in row["capacities"]]
+    found = find_break([Run(*run) for run in row["runs"]], parse_limit(row["target"]))
+    return [capacity[0] - found.log_rate for capacity in row["capacities"]]
 
 
 def count_containing(row: Row) -> list[bool]:
     """Return for each capacity whether its interval contains the rate at which the target breaks."""
-    found = find_break([Run(*each) for each in row["runs"]], parse_limit(row["target"]))
-    return [each[1] <= found.log_rate <= each[2] for each in row["capacities"]]
+    found = find_break([Run(*run) for run in row["runs"]], parse_limit(row["target"]))
+    return [capacity[1] <= found.log_rate <= capacity[2] for capacity in row["capacities"]]
 
 
 def report(rows: Sequence[Row]) -> None:
@@ -322,8 +324,8 @@ def report(rows: Sequence[Row]) -> None:
         return
     errors = [list_errors(row) for row in measured]
     # A rate 10 % below the break is too low by the factor 0.9, and one 10 % above by 1.1.
-    right = [[math.log(1 - WITHIN) <= error <= math.log(1 + WITHIN) for error in each] for each in errors]
-    means = [math.log(1 - WITHIN) <= float(np.mean(each)) <= math.log(1 + WITHIN) for each in errors]
+    right = [[math.log(1 - WITHIN) <= error <= math.log(1 + WITHIN) for error in case] for case in errors]
+    means = [math.log(1 - WITHIN) <= float(np.mean(case)) <= math.log(1 + WITHIN) for case in errors]
     n = sum(map(len, errors))
     print(f"within 10 %: {sum(map(sum, right))} of {n} capacities, the mean in {sum(means)} of {len(measured)} cases")
     print(f"intervals that contain the break: {sum(sum(count_containing(row)) for row in measured)} of {n}")

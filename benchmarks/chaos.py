@@ -134,8 +134,8 @@ class Folder:
         journal = path_of_journal(self.record)
         assert journal
         self.journal = journal
-        for each in (self.temporary, self.outputs):
-            each.mkdir()
+        for folder in (self.temporary, self.outputs):
+            folder.mkdir()
 
     def start(self, *options: str, failing: float = 0.0) -> subprocess.Popen[str]:
         """Start a search."""
@@ -186,10 +186,10 @@ class Folder:
         while (left := self.processes()) and time.monotonic() < end_s:
             time.sleep(0.02)
         names = []
-        for each in left:
+        for leftover in left:
             with contextlib.suppress(psutil.Error):
-                names.append(" ".join(each.cmdline())[-60:])
-                each.kill()
+                names.append(" ".join(leftover.cmdline())[-60:])
+                leftover.kill()
         return names
 
 
@@ -218,7 +218,7 @@ def find_lost_record(folder: Folder, earlier: dict[str, bytes], *, killed: bool)
     places = [folder.record] if killed else [folder.record, kept]
     for place in places:
         files = (place, path_of_trials(place))
-        if all(each.exists() and each.read_bytes() == data for each, data in zip(files, earlier.values(), strict=True)):
+        if all(file.exists() and file.read_bytes() == data for file, data in zip(files, earlier.values(), strict=True)):
             return ""
     return "the earlier record is not intact"
 
@@ -318,7 +318,7 @@ def go_on(folder: Folder, options: Sequence[str], n_kept: int) -> list[str]:
         if n_added != folder.n_measured():
             faults.append(f"{folder.n_measured()} blocks were measured to add {n_added}")
     files = [
-        each.name for each in (*folder.outputs.iterdir(), *folder.temporary.iterdir()) if each.name not in EXPECTED
+        path.name for path in (*folder.outputs.iterdir(), *folder.temporary.iterdir()) if path.name not in EXPECTED
     ]
     return faults + [f"left: {name}" for name in files]
 
@@ -336,7 +336,7 @@ def make_earlier() -> dict[str, bytes]:
         proven = msgspec.structs.replace(record, evidence=evidence)
         assert proven.is_proven
         write_record(proven, folder.record, path_of_trials(folder.record).read_bytes())
-        return {each.name: each.read_bytes() for each in (folder.record, path_of_trials(folder.record))}
+        return {path.name: path.read_bytes() for path in (folder.record, path_of_trials(folder.record))}
 
 
 def earlier_started(earlier: dict[str, bytes]) -> str:
@@ -426,7 +426,7 @@ def search_landscape(landscape: Landscape, model: ModelInfo, failing: float, see
 def fail_launches(seed: int) -> Row:
     """Run a search on a landscape with and without launches that fail, and return what was found."""
     warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
-    landscape = next(each for path in recorded_paths() if (each := load_landscape(path)).name == LANDSCAPE)
+    landscape = next(loaded for path in recorded_paths() if (loaded := load_landscape(path)).name == LANDSCAPE)
     model = read_model(MODEL)
     best = float(min(cost for cost in landscape.log_costs if not math.isnan(cost)))
     row: Row = {"kind": "launches", "seed": seed, "faults": []}
@@ -496,11 +496,11 @@ def report(rows: Sequence[Row]) -> bool:
         print(f"{n_launches} searches on {LANDSCAPE}, {REPLAY_BUDGET_S:.0f} s each")
         for name in ("failing", "undisturbed"):
             found = [row[name] for row in launches]
-            right = sum(each.get("right", False) for each in found)
+            right = sum(case.get("right", False) for case in found)
             print(
-                f"  {name}: right winner {right}, records {sum('error' not in each for each in found)}, ended early "
-                f"{sum(bool(each.get('fault')) for each in found)}, workers launched again "
-                f"{sum(each.get('n_relaunched', 0) for each in found)}"
+                f"  {name}: right winner {right}, records {sum('error' not in case for case in found)}, ended early "
+                f"{sum(bool(case.get('fault')) for case in found)}, workers launched again "
+                f"{sum(case.get('n_relaunched', 0) for case in found)}"
             )
             n_right = right if name == "failing" else n_right
     if workers := [row for row in rows if row["kind"] == "workers"]:

@@ -54,7 +54,7 @@ def measure(name: str, n_launches: int, n_rounds: int) -> list[np.ndarray | None
             for live in lives:
                 if not isinstance(live, Failure):
                     live.close()
-    return [np.median(each, axis=0) if each else None for each in found]
+    return [np.median(series, axis=0) if series else None for series in found]
 
 
 def main() -> None:

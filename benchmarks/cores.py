@@ -90,8 +90,8 @@ def cliff(n: Numbers, best: Numbers, rng: np.random.Generator) -> Numbers:
 def bandwidth(n: Numbers, best: Numbers, rng: np.random.Generator) -> Numbers:
     """Return costs where part of the work does not profit from more threads than the best number."""
     compute, share = rng.uniform(0.1, 0.7), rng.uniform(0.1, 0.9)
-    each = (compute + share * (1 - compute)) / best**2
-    return np.asarray(compute / n + (1 - compute) / np.minimum(n, best) + each * n)
+    per_thread = (compute + share * (1 - compute)) / best**2
+    return np.asarray(compute / n + (1 - compute) / np.minimum(n, best) + per_thread * n)
 
 
 def contention(n: Numbers, best: Numbers, rng: np.random.Generator) -> Numbers:
@@ -142,7 +142,9 @@ def make_counts(cores: int, nodes: int) -> AllCounts:
     """Return the spaces of a host."""
     host = make_host(Machine(packages=1, nodes=nodes, cores=cores // nodes, threads=1))
     listed = build_space(host, make_model(WIDTH))
-    threads = next(each for each in listed.dimensions if each.name == ids.INTRA_OP_NUM_THREADS)
+    threads = next(
+        listed_dimension for listed_dimension in listed.dimensions if listed_dimension.name == ids.INTRA_OP_NUM_THREADS
+    )
     missing = [n for n in range(1, cores) if str(n) not in {choice.label for choice in threads.choices}]
     placement = Placement(host)
 
@@ -165,7 +167,7 @@ def make_counts(cores: int, nodes: int) -> AllCounts:
     complete_space = msgspec.structs.replace(listed, dimensions=tuple(map(complete, listed.dimensions)))
     space = list_between(complete_space)
     labels = [candidate.labels for candidate in space.candidates]
-    counts = [each.get(ids.INTRA_OP_NUM_THREADS, DEFAULT_LABEL) for each in labels]
+    counts = [candidate_labels.get(ids.INTRA_OP_NUM_THREADS, DEFAULT_LABEL) for candidate_labels in labels]
     proposed = {choice.label for choice in (*threads.choices, *threads.between)}
     return AllCounts(
         listed=listed,
@@ -175,9 +177,9 @@ def make_counts(cores: int, nodes: int) -> AllCounts:
             dimension.name: np.array(
                 [
                     {choice.label: place for place, choice in enumerate(dimension.choices)}[
-                        each.get(dimension.name, DEFAULT_LABEL)
+                        candidate_labels.get(dimension.name, DEFAULT_LABEL)
                     ]
-                    for each in labels
+                    for candidate_labels in labels
                 ]
             )
             for dimension in space.dimensions

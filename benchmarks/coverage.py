@@ -141,7 +141,7 @@ def find_truth(scenario: str, kind: str, rng: np.random.Generator) -> float:
     run = draw_run(scenario, rng, MANY_LAUNCHES, 1, MANY_ROUNDS)
     values = []
     for rounds in run.launches:
-        blocks = [each.blocks[0] for each in rounds]
+        blocks = [paired_round.blocks[0] for paired_round in rounds]
         if kind == "utilization":
             values.append(run.load.utilization(float(np.mean([block.service_ns for block in blocks]))))
         else:

@@ -106,7 +106,7 @@ def judge(job: tuple[Scenario, int, int, int]) -> list[float]:
     """Return the shares of the columns, given a scenario, a number of calls, a number of runs and a seed."""
     scenario, n_calls, n_runs, seed = job
     rng = np.random.default_rng([seed, n_calls, *scenario.name.encode()])
-    default, candidate = (each.draw(rng, MANY_CALLS) for each in (scenario.default, scenario.candidate))
+    default, candidate = (latencies.draw(rng, MANY_CALLS) for latencies in (scenario.default, scenario.candidate))
     truth = float(np.quantile(default, 0.99) / np.quantile(candidate, 0.99))
     goal = Goal(objectives=("p99",))
     noise = Noise(n_blocks=0, n_contended=0, n_repeated=0, regime="quiet")

@@ -104,7 +104,7 @@ def report(name: str, seen: Sequence[Seen]) -> None:
         f"{statistics.median(values):.2f} s [{max(values):.2f}]" if any(values) else "-"
         for values in zip(*seen, strict=True)
     ]
-    worst = max(max(each.first_s, each.pause_s) for each in seen)
+    worst = max(max(run.first_s, run.pause_s) for run in seen)
     verdict = "good" if worst <= LIMIT_S else f"above {LIMIT_S} s"
     print(f"{name:15} {columns[0]:>20} {columns[1]:>20} {columns[2]:>20}  {verdict}", flush=True)
 

@@ -101,14 +101,14 @@ def predict(gains: Sequence[float]) -> tuple[float, float, float]:
 def fit_effects(recorded: Sequence[Recorded]) -> tuple[Effect, ...]:
     """Return the effect of each rule in each kind of situation."""
     groups: dict[tuple[str, str], list[tuple[Recorded, float]]] = {}
-    for each in recorded:
-        for name, gain in each.gains().items():
-            groups.setdefault((each.situation.kind, name), []).append((each, gain))
+    for recording in recorded:
+        for name, gain in recording.gains().items():
+            groups.setdefault((recording.situation.kind, name), []).append((recording, gain))
     effects = []
     for (kind, name), members in sorted(groups.items()):
         gains = [gain for _, gain in members]
         mean, low, high = (round(value, DIGITS) for value in predict(gains))
-        cores = [each.situation.n_cores for each, _ in members]
+        cores = [recording.situation.n_cores for recording, _ in members]
         effects.append(
             Effect(
                 rule=name,
@@ -118,8 +118,8 @@ def fit_effects(recorded: Sequence[Recorded]) -> tuple[Effect, ...]:
                 high=high,
                 least=round(min(gains), DIGITS),
                 most=round(max(gains), DIGITS),
-                recordings=tuple(sorted(each.name for each, _ in members)),
-                models=tuple(sorted({each.model for each, _ in members})),
+                recordings=tuple(sorted(recording.name for recording, _ in members)),
+                models=tuple(sorted({recording.model for recording, _ in members})),
                 n_cores=(min(cores), max(cores)),
             )
         )

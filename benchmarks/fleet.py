@@ -132,7 +132,7 @@ def report_real_gains(n: int) -> None:
                 rng = np.random.default_rng(3)
                 counts = np.zeros(3)
                 for _ in range(n):
-                    *known, other = (measure(rng, each) for each in rng.normal(math.log(gain), spread, k + 1))
+                    *known, other = (measure(rng, log_gain) for log_gain in rng.normal(math.log(gain), spread, k + 1))
                     found = pool_hosts(known)
                     counts += [is_faster(found), contains(found.speedup, gain), contains(found.another, other.estimate)]
                 proven, mean, another = counts / n
@@ -153,7 +153,7 @@ def report_rare_losses(n: int) -> None:
         draw, counts = draw_rare(share), np.zeros(2)
         spread = 0.1
         for _ in range(n):
-            found = pool_hosts([measure(rng, spread * each) for each in draw(rng, (N_HOSTS,))])
+            found = pool_hosts([measure(rng, spread * effect) for effect in draw(rng, (N_HOSTS,))])
             counts += [is_faster(found), found.verdict == "faster"]
         others = math.exp(spread * share / math.sqrt(share * (1 - share)))
         print(f"{share:6.0%}{others:19.2f}x{counts[0] / n:9.1%}{counts[1] / n:22.1%}", flush=True)
@@ -170,9 +170,10 @@ def report_weights(n: int) -> None:
             for _ in range(n):
                 sigmas = rng.choice([0.01, 0.02, 0.2], k)
                 found = [
-                    measure(rng, each, sigma) for each, sigma in zip(rng.normal(0, spread, k), sigmas, strict=True)
+                    measure(rng, log_gain, sigma)
+                    for log_gain, sigma in zip(rng.normal(0, spread, k), sigmas, strict=True)
                 ]
-                weighted = pool_intervals([each.log() for each in found], [N_LAUNCHES] * k, FLEET_CONFIDENCE)
+                weighted = pool_intervals([interval.log() for interval in found], [N_LAUNCHES] * k, FLEET_CONFIDENCE)
                 counts += [is_faster(pool_hosts(found)), weighted.low > 0]
             print(f"{k:6}{spread:7.2f}{counts[0] / n:9.2%}{counts[1] / n:10.2%}", flush=True)
 

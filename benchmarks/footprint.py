@@ -55,7 +55,7 @@ def main() -> None:
     for name in MODULES:
         starts: dict[str, float] = {}
         for index, kind in enumerate(("wall", "cpu")):
-            plain, median = (statistics.median(each[index] for each in times[side]) for side in ("python", name))
+            plain, median = (statistics.median(start[index] for start in times[side]) for side in ("python", name))
             starts |= {f"{kind}_ratio": median / plain, f"{kind}_added_ms": (median - plain) * 1e3}
         found[f"start under {name}"] = starts
         print(

@@ -119,7 +119,7 @@ def print_slow_launches(n_gates: int, seed: int) -> None:
                 sides = rng.normal(0, 0.02, (4, MAX_LAUNCHES))
                 sides[2:] += math.log1p(slowdown) + math.log(factor) * (rng.random((2, MAX_LAUNCHES)) < share)
                 found.append(decide_gate(objective, sides))
-            shares = (sum(each == decision for each, _ in found) / n_gates for decision in ("fail", "pass"))
+            shares = (sum(outcome == decision for outcome, _ in found) / n_gates for decision in ("fail", "pass"))
             launches = float(np.median([n for _, n in found]))
             row += f"{' / '.join(f'{100 * share:.2f}' for share in shares) + f'  ({launches:.0f})':>24}"
         print(row, flush=True)
@@ -144,13 +144,15 @@ def draw_rare_calls(rng: np.random.Generator, n_calls: int, one_in: int, factor:
 def print_rare_calls(n_gates: int, seed: int) -> None:
     """Print how often gates pass although rare calls make head worse than allowed."""
     print(f"{n_gates} gates each, allowed 3 %: share that fails / passes, %, and the median of the calls of head")
-    print(f"{'slow calls of head':<34}{'mean':>10}" + "".join(f"{f'{each} calls a launch':>28}" for each in RARE_CALLS))
+    print(
+        f"{'slow calls of head':<34}{'mean':>10}" + "".join(f"{f'{count} calls a launch':>28}" for count in RARE_CALLS)
+    )
     for one_in, factor in RARE:
         row = f"{f'1 of {one_in} takes {factor:g} times as long':<34}{(factor - 1) / one_in:>+10.1%}"
         for n_calls in RARE_CALLS:
             rng = np.random.default_rng(seed)
             found = [decide_gate("mean", draw_rare_calls(rng, n_calls, one_in, factor)) for _ in range(n_gates)]
-            shares = (sum(each == decision for each, _ in found) / n_gates for decision in ("fail", "pass"))
+            shares = (sum(outcome == decision for outcome, _ in found) / n_gates for decision in ("fail", "pass"))
             calls = 2 * n_calls * float(np.median([n for _, n in found]))
             row += f"{' / '.join(f'{100 * share:.1f}' for share in shares) + f'  ({calls:.0f})':>28}"
         print(row, flush=True)
@@ -184,7 +186,7 @@ def main() -> None:
             decide_as_before(sides[2] - (sides[0] + sides[1]) / 2),
         ]
         cells = [
-            " / ".join(f"{100 * found.count(each) / options.gates:.2f}" for each in ("fail", "pass"))
+            " / ".join(f"{100 * found.count(decision) / options.gates:.2f}" for decision in ("fail", "pass"))
             for found in decisions
         ]
         print(f"{name:<40}{cells[0]:>14}{cells[1]:>16}{cells[2]:>16}", flush=True)

@@ -183,8 +183,8 @@ def asv(landscape: Landscape, factor: float, seed: int) -> str:
     block = short_block(landscape)
     sides: tuple[list[float], list[float]] = ([], [])
     for _ in range(ASV_ROUNDS):
-        for side, each in zip(sides, (1.0, factor), strict=True):
-            side.extend(samples_of(executor, each, ASV_SAMPLES, block))
+        for side, side_factor in zip(sides, (1.0, factor), strict=True):
+            side.extend(samples_of(executor, side_factor, ASV_SAMPLES, block))
     ratio = statistics.median(sides[1]) / statistics.median(sides[0])
     differs = mannwhitneyu(*sides, alternative="two-sided").pvalue < ASV_P
     return "fail" if differs and ratio > ASV_FACTOR else "pass"
@@ -198,7 +198,7 @@ def short_block(landscape: Landscape) -> BlockPlan:
 @cache
 def landscapes() -> list[Landscape]:
     """Return the recorded landscapes that can be replayed."""
-    return [each for path in recorded_paths() if not (each := load_landscape(path)).has_queue]
+    return [landscape for path in recorded_paths() if not (landscape := load_landscape(path)).has_queue]
 
 
 RULES: dict[str, Callable[[Landscape, float, int], tuple[str, float, int]]] = {
@@ -292,7 +292,7 @@ def summarize(rows: list[Any], title: str) -> None:
     """Print the decisions and times of some gates."""
     decisions = [row["decision"] for row in rows]
     times = sorted(row["wall_s"] for row in rows)
-    counts = ", ".join(f"{decisions.count(each)} {each}" for each in ("pass", "fail", "inconclusive"))
+    counts = ", ".join(f"{decisions.count(decision)} {decision}" for decision in ("pass", "fail", "inconclusive"))
     print(
         f"{title:<34} {counts}; {statistics.median(times):.0f} s by the median, {times[0]:.0f} to {times[-1]:.0f} s",
         flush=True,
@@ -303,7 +303,7 @@ def live(model: str, counts: dict[float, int], path: Path | None) -> None:
     """Gate a model against itself with injected slowdowns, in turn."""
     rows: list[Any] = []
     order = sorted(
-        ((number / count, share) for share, count in counts.items() for number in range(count)), key=lambda each: each
+        ((number / count, share) for share, count in counts.items() for number in range(count)), key=lambda pair: pair
     )
     for seed, (_, share) in enumerate(order):
         rows.append(gate_live(model, share, seed))
@@ -322,8 +322,8 @@ def hog(model: str, n_gates: int, budget_s: float, path: Path | None) -> None:
             rows.append(gate_live(model, 0.0, seed, budget_s=budget_s))
             save(path, model, rows)
     finally:
-        for each in hogs:
-            each.kill()
+        for process in hogs:
+            process.kill()
     summarize(rows, f"{model}, beside two hogs, at most {budget_s:.0f} s")
 
 

@@ -75,7 +75,7 @@ def check(name: str, arguments: argparse.Namespace, folder: Path) -> dict[str, A
         order = list(codes) if number % 2 else list(codes)[::-1]
         for title in order:
             launches[title].append(time_calls(model, codes[title], own))
-    times = {title: [each["ms"] for each in found] for title, found in launches.items()}
+    times = {title: [launch["ms"] for launch in found] for title, found in launches.items()}
     ratio = t_interval(np.log(times[providers[0]]) - np.log(times["tuned"])).exp()
     evidence = record["evidence"]
     row = {
@@ -86,7 +86,7 @@ def check(name: str, arguments: argparse.Namespace, folder: Path) -> dict[str, A
         "config": record["config"],
         "checked": (ratio.estimate, ratio.low, ratio.high),
         "times_ms": times,
-        "sums": {title: [each["sum"] for each in found] for title, found in launches.items()},
+        "sums": {title: [launch["sum"] for launch in found] for title, found in launches.items()},
     }
     print(f"{name}: {evidence['verdict']} in {wall_s:.0f} s, claim {json.dumps(row['claim'])}")
     print(f"  {json.dumps(record['config'])}")

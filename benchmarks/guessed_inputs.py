@@ -86,9 +86,9 @@ def main() -> None:
                 continue
             print(f"\n{title}")
             checked = [(name, report(name, path, Path(temporary))) for name, path in models]
-            without = sum(each.runs for _, each in checked)
+            without = sum(result.runs for _, result in checked)
             rest = len(checked) - without
-            advised = sum(each.advised_runs for _, each in checked)
+            advised = sum(result.advised_runs for _, result in checked)
             print(f"  {without} of {len(checked)} run without options ({without / len(checked):.0%}); ", end="")
             print(f"the advice works for {advised} of the other {rest}" if rest else "none needs advice")
 

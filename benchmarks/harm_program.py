@@ -43,8 +43,10 @@ class Program:
         self._session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
         rng = np.random.default_rng(0)
         self._feed = {
-            each.name: rng.standard_normal([size if isinstance(size, int) else 1 for size in each.shape], np.float32)
-            for each in self._session.get_inputs()
+            model_input.name: rng.standard_normal(
+                [size if isinstance(size, int) else 1 for size in model_input.shape], np.float32
+            )
+            for model_input in self._session.get_inputs()
         }
         self._buffer = rng.bytes(HASHED_BYTES)
         self._matrix = rng.standard_normal((MATRIX_SIZE, MATRIX_SIZE), np.float32)

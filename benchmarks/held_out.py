@@ -66,7 +66,10 @@ def choose_labels(space: SearchSpace, rng: np.random.Generator, n: int) -> list[
     """Return choices of several dimensions that can be combined with others, at most one of each."""
     combined = [dimension for dimension in space.dimensions if not dimension.alone]
     dimensions = [combined[int(place)] for place in rng.permutation(len(combined))[:n]]
-    return [(each.name, each.choices[int(rng.integers(1, len(each.choices)))].label) for each in dimensions]
+    return [
+        (dimension.name, dimension.choices[int(rng.integers(1, len(dimension.choices)))].label)
+        for dimension in dimensions
+    ]
 
 
 def plateau(space: SearchSpace, rng: np.random.Generator, share: float) -> Cost:

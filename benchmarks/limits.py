@@ -103,7 +103,7 @@ def run_simulations(n_searches: int, seed: int) -> None:
             for ratio in RATIOS:
                 numbers = range(seed, seed + n_searches)
                 found = list(pool.map(simulate, [kind] * n_searches, [ratio] * n_searches, numbers, chunksize=5))
-                kept, unsure, broken = (found.count(each) / n_searches for each in ("yes", "unsure", "no"))
+                kept, unsure, broken = (found.count(answer) / n_searches for answer in ("yes", "unsure", "no"))
                 print(f"{kind:13}  {ratio:10.2f}  {kept:12.1%}  {unsure:9.1%}  {broken:7.1%}", flush=True)
 
 

@@ -208,7 +208,7 @@ def search(case: Case, seed: int, time_s: float) -> tuple[float, float, float, f
         if host.now_ns + LAUNCH_NS + WARM_UP_NS + duration_ns > end_ns:
             return None
         latencies_ns, durations_ns = host.run_at(rate_per_s, duration_ns)
-        parts = [each for each in np.array_split(durations_ns, BLOCKS_PER_RATE) if len(each) > 1]
+        parts = [part for part in np.array_split(durations_ns, BLOCKS_PER_RATE) if len(part) > 1]
         factors = find_factors([part.mean() for part in parts], [part.std() for part in parts], list(map(len, parts)))
         return model.observe(rate_per_s, latencies_ns, float(durations_ns.mean()), factors=factors)
 

@@ -136,8 +136,8 @@ def compare(case: Case, found: list[SharedLatencies]) -> list[float]:
     """Return the limited figure of each model divided by its limit."""
     figures = [find_limited_figure(demand) for demand in make_demands(case)]
     return [
-        figure.compute(each.latencies_ns, each.utilization) / figure.limit
-        for figure, each in zip(figures, found, strict=True)
+        figure.compute(result.latencies_ns, result.utilization) / figure.limit
+        for figure, result in zip(figures, found, strict=True)
     ]
 
 
@@ -184,8 +184,8 @@ def search(case: Case, seed: int, time_s: float) -> tuple[float, float, float, f
         n_requests = round(duration_s * scale * min(case.rates_per_s))
         found = serve(case, scale, n_requests, rng, math.exp(rng.normal(0, case.sigma)))
         return [
-            model.observe(scale, each.latencies_ns, find_call_ns(case, number, scale, each), each.utilization)
-            for number, (model, each) in enumerate(zip(models, found, strict=True))
+            model.observe(scale, result.latencies_ns, find_call_ns(case, number, scale, result), result.utilization)
+            for number, (model, result) in enumerate(zip(models, found, strict=True))
         ]
 
     capacity = find_joint_capacity(

@@ -78,7 +78,7 @@ def report(rows: list[dict[str, Any]]) -> None:
         disjoint = sum(one.high < other.low or other.high < one.low for one, other in pairs)
         print(f"  disjoint: {disjoint} of {len(pairs)} pairs")
         if len(intervals) > 2:
-            pooled = pool_intervals([each for each, _ in intervals], [n for _, n in intervals]).exp()
+            pooled = pool_intervals([interval for interval, _ in intervals], [n for _, n in intervals]).exp()
             print(f"  all occasions: {pooled.estimate:.3f}x [{pooled.low:.3f}, {pooled.high:.3f}]")
 
 

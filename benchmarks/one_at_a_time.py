@@ -170,10 +170,10 @@ def judge_method(pair: str, method: str, ratios: list[float], claims: list[bool]
 def show(kept: dict[str, Any]) -> None:
     """Print what each method found, for each pair."""
     print(write_header(kept))
-    for each in judge(kept):
+    for result in judge(kept):
         print(
-            f"{each.pair}: {each.method}: claims a difference in {each.n_claims} of {each.n}; "
-            f"ratios from {each.lowest:.3f} to {each.highest:.3f}, median {each.median:.3f}"
+            f"{result.pair}: {result.method}: claims a difference in {result.n_claims} of {result.n}; "
+            f"ratios from {result.lowest:.3f} to {result.highest:.3f}, median {result.median:.3f}"
         )
 
 

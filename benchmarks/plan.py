@@ -67,7 +67,7 @@ def list_usual(host: Host) -> list[Deployment]:
     ]
     if (half := n_cores // 2) > 1:
         found.append(Deployment(processes=2, config=Config(session_options={"intra_op_num_threads": half})))
-    return list({each.key: each for each in found}.values())
+    return list({deployment.key: deployment for deployment in found}.values())
 
 
 def compare(name: str, target: str, arguments: argparse.Namespace) -> Row:
@@ -80,7 +80,7 @@ def compare(name: str, target: str, arguments: argparse.Namespace) -> Row:
     prepared = prepare_plan(make_request(PlanRequest, {**options, "seed": arguments.seed + 1}))
     usual = list_usual(prepared.setup.host)
     chosen = plan.choice.deployment
-    others = [each for each in usual if each.key != chosen.key]
+    others = [deployment for deployment in usual if deployment.key != chosen.key]
     deployments = [*others, *([chosen] if chosen != prepared.space.default else [])]
     everything = [prepared.space.default, *deployments]
     with open_comparison(prepared.setup) as opened:
@@ -89,17 +89,17 @@ def compare(name: str, target: str, arguments: argparse.Namespace) -> Row:
         size = msgspec.structs.replace(planned, launches=arguments.launches, rounds=arguments.rounds)
         run = runner.confirm(deployments, size, lambda done, total: None).in_one_regime()
     values: dict[str, Row] = {}
-    for position, each in enumerate(everything):
+    for position, deployment in enumerate(everything):
         if position in run.failures:
             continue
         ratio = compute_speedup(run, position, "throughput")
         assert ratio
-        value = {"title": each.title, "ratio": ratio.estimate, "low": ratio.low, "high": ratio.high}
+        value = {"title": deployment.title, "ratio": ratio.estimate, "low": ratio.low, "high": ratio.high}
         score = ratio.estimate
         if target == "p99":
             samples = thin(np.concatenate([block.samples_ns for block in run.blocks(position)]))
-            score = predict_capacity(each, samples, parse_limit(options["slo"]), seed=0).estimate
-        values[each.key] = {**value, "score": score}
+            score = predict_capacity(deployment, samples, parse_limit(options["slo"]), seed=0).estimate
+        values[deployment.key] = {**value, "score": score}
     best = max(values.values(), key=lambda value: value["score"])
     own, default = values[chosen.key], values[prepared.space.default.key]
     return {

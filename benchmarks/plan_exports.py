@@ -168,9 +168,9 @@ def measure_memory(server: subprocess.Popen[bytes]) -> int:
     """Return the resident memory of a server and all processes that it has started."""
     found = psutil.Process(server.pid)
     total = 0
-    for each in (found, *found.children(recursive=True)):
+    for process in (found, *found.children(recursive=True)):
         with contextlib.suppress(psutil.Error):
-            total += each.memory_info().rss
+            total += process.memory_info().rss
     return total
 
 
@@ -344,7 +344,7 @@ def main() -> None:
     arguments = parser.parse_args()
     print(write_header(), flush=True)
     rows = [measure_model(name, arguments) for name in arguments.models]
-    answers = [each["answer"] for row in rows for each in row["targets"].values()]
+    answers = [target["answer"] for row in rows for target in row["targets"].values()]
     kept, unsure = answers.count("yes"), answers.count("unsure")
     print(f"{kept} of {len(answers)} exports keep the target at the planned rate; {unsure} unsure")
     if arguments.json:

@@ -98,7 +98,7 @@ def confirm(prepared: PreparedHostPlan, sharings: Sequence[Sharing], scale: floa
                     "model": demand.name,
                     "deployment": together.sharing.deployments[number].title,
                     "target": demand.slo.text if demand.slo else "",
-                    "p99_ms": [each / 1e6 for each in (latency.estimate, latency.low, latency.high)],
+                    "p99_ms": [p99_ns / 1e6 for p99_ns in (latency.estimate, latency.low, latency.high)],
                     "verdict": judge(latency, utilizations[number], demand),
                     "n_requests": sum(len(block.samples_ns) for block in own),
                 }
@@ -149,7 +149,7 @@ def is_shown(row: Row) -> bool:
     """Return whether the default deployment breaks a target at the asked rates, and what is recommended keeps all."""
     if len(row["confirmed"]) < 2 or row["measured_scale"] != 1:
         return False
-    default, chosen = ([model["verdict"] for model in each["models"]] for each in row["confirmed"])
+    default, chosen = ([model["verdict"] for model in sharing["models"]] for sharing in row["confirmed"])
     return "broken" in default and set(chosen) == {"kept"}
 
 
@@ -164,10 +164,10 @@ def report(row: Row) -> None:
             f"  all rates can be multiplied by {row['scale']['estimate']:.2f} [{row['scale']['low']:.2f}, {high:.2f}] "
             f"({row['scale']['source']}); hosts: {row['replicas']}"
         )
-    for each in row["confirmed"]:
-        noise = ", contended" if each["contended"] else ""
-        print(f"  {each['title']}: {each['cpu_cores']:.2f} CPUs, {each['memory_bytes'] / 1e6:.0f} MB{noise}")
-        for model in each["models"]:
+    for sharing in row["confirmed"]:
+        noise = ", contended" if sharing["contended"] else ""
+        print(f"  {sharing['title']}: {sharing['cpu_cores']:.2f} CPUs, {sharing['memory_bytes'] / 1e6:.0f} MB{noise}")
+        for model in sharing["models"]:
             estimate, low, high = model["p99_ms"]
             print(
                 f"    {model['model']:14} p99 {estimate:8.2f} ms [{low:.2f}, {high:.2f}]  {model['target']:14} "

@@ -151,7 +151,7 @@ class Surface(msgspec.Struct, frozen=True, kw_only=True):
             sharing = cpus.count(own)
             sizes = (self.node_size, self.domain_size)
             at_home = (max(Counter(cpu // size for cpu in own).values()) for size in sizes)
-            shares = [max(threads - each, 0) / threads for each in at_home]
+            shares = [max(threads - count, 0) / threads for count in at_home]
             looseness = 0.5
             if sharing == 1:
                 looseness = 1.0
@@ -180,10 +180,10 @@ class Surface(msgspec.Struct, frozen=True, kw_only=True):
             for threads in range(1, min(MOST_THREADS_PER_CORE * self.n_cores // processes, self.n_cores) + 1)
         ]
         for unit in list_units(self.host):
-            for each in [choice for choice in choices if choice.processes > 1 and not choice.cpus]:
-                placement = place_processes(self.host, each.processes, threads=each.threads, unit=unit)
+            for unpinned in [choice for choice in choices if choice.processes > 1 and not choice.cpus]:
+                placement = place_processes(self.host, unpinned.processes, threads=unpinned.threads, unit=unit)
                 if placement:
-                    choices.append(Choice(each.processes, each.threads, placement.cpus, placement.title))
+                    choices.append(Choice(unpinned.processes, unpinned.threads, placement.cpus, placement.title))
         return max(choices, key=lambda choice: self.find_throughput(*choice[:3]))
 
 
@@ -222,8 +222,8 @@ class PlacedExecutor:
     ) -> list[LiveCandidate | Failure]:
         """Launch candidates."""
         return [
-            each if isinstance(each, Failure) else PlacedCandidate(each, lambda: self._place(self._cpus))
-            for each in self._executor.launch(configs, deadline_s=deadline_s, independent=independent)
+            result if isinstance(result, Failure) else PlacedCandidate(result, lambda: self._place(self._cpus))
+            for result in self._executor.launch(configs, deadline_s=deadline_s, independent=independent)
         ]
 
 
@@ -277,7 +277,7 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
 def draw_surface(rng: np.random.Generator) -> Surface:
     """Return a random host and model."""
     n_cores = int(rng.choice(CORES))
-    n_domains = int(rng.choice([each for each in DOMAINS if n_cores // N_NODES // each >= 2]))
+    n_domains = int(rng.choice([number for number in DOMAINS if n_cores // N_NODES // number >= 2]))
     return Surface(
         host=make_host(n_cores, n_nodes=N_NODES, domains_per_node=n_domains),
         serial=float(np.exp(rng.uniform(np.log(0.01), np.log(0.25)))),
@@ -362,22 +362,22 @@ def report(replays: Sequence[Replay]) -> None:
     """Print a line for each number of cores, and one for all."""
     print("cores  replays  within 3 %  mean regret  90th percentile  worse than default  screened  optimum's gain")
     for n_cores in (*CORES, 0):
-        some = [each for each in replays if n_cores in {0, each.n_cores}]
+        some = [result for result in replays if n_cores in {0, result.n_cores}]
         if not some:
             continue
-        regrets = np.array([each.regret for each in some])
+        regrets = np.array([result.regret for result in some])
         print(
             f"{n_cores or 'all':>5}  {len(some):7}  {np.mean(regrets <= NEAR):10.1%}  {regrets.mean():11.2%}  "
-            f"{np.quantile(regrets, 0.9):15.2%}  {sum(each.worse for each in some):18}  "
-            f"{np.mean([each.n_screened for each in some]):8.1f}  "
-            f"{np.exp(np.mean([math.log(each.gain) for each in some])):13.2f}x"
+            f"{np.quantile(regrets, 0.9):15.2%}  {sum(result.worse for result in some):18}  "
+            f"{np.mean([result.n_screened for result in some]):8.1f}  "
+            f"{np.exp(np.mean([math.log(result.gain) for result in some])):13.2f}x"
         )
-    worst = sorted(replays, key=lambda each: -each.regret)[:8]
+    worst = sorted(replays, key=lambda result: -result.regret)[:8]
     print("\nlargest regrets, as processes x threads:")
-    for each in worst:
+    for result in worst:
         print(
-            f"  seed {each.seed}: {each.regret:.2%} on {each.n_cores} cores, chosen {each.chosen}, "
-            f"optimum {each.optimum}"
+            f"  seed {result.seed}: {result.regret:.2%} on {result.n_cores} cores, chosen {result.chosen}, "
+            f"optimum {result.optimum}"
         )
 
 

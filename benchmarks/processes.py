@@ -111,10 +111,10 @@ def measure(
         runner = BlockRunner(executors[0], rng)
         for _ in range(arguments.launches):
             lives = []
-            for each, executor in zip(deployments, executors, strict=True):
-                (live,) = runner.launch([each.config], executor)
+            for deployment, executor in zip(deployments, executors, strict=True):
+                (live,) = runner.launch([deployment.config], executor)
                 if isinstance(live, Failure):
-                    raise SystemExit(f"{name}, {each.title}: {live.message}")
+                    raise SystemExit(f"{name}, {deployment.title}: {live.message}")
                 lives.append(live)
             rounds = []
             for number in range(arguments.rounds):
@@ -142,7 +142,7 @@ def measure(
 def report(name: str, deployments: Sequence[Deployment], launches: Sequence[Sequence[Sequence[Block]]]) -> None:
     """Print a line for each deployment."""
     print(f"\n{name}: throughput relative to a single process with the default settings, 95 % interval")
-    for position, each in enumerate(deployments):
+    for position, deployment in enumerate(deployments):
         blocks = [[blocks[position] for blocks in rounds] for rounds in launches]
         every = [block for launch in blocks for block in launch]
         ratios = [
@@ -156,7 +156,7 @@ def report(name: str, deployments: Sequence[Deployment], launches: Sequence[Sequ
         worst_ns = compute_worst_percentile(blocks, 99)
         p50_ns, p99_ns, cpu_ns = (compute_figure(figure, every) for figure in ("p50", "p99", "cpu"))
         print(
-            f"  {each.title:30} {interval.estimate:5.2f} [{interval.low:5.2f}, {interval.high:5.2f}]  "
+            f"  {deployment.title:30} {interval.estimate:5.2f} [{interval.low:5.2f}, {interval.high:5.2f}]  "
             f"{compute_figure('throughput', every):9.1f}/s  p50 {p50_ns / 1e6:7.2f} ms  p99 {p99_ns / 1e6:7.2f} ms  "
             f"worst process {(worst_ns or p99_ns) / 1e6:7.2f} ms  CPU {cpu_ns / 1e6:7.2f} ms  "
             f"{sum(block.contended for block in every)} of {len(every)} blocks contended",

@@ -53,7 +53,7 @@ def compare(name: str, commands: Path, budget_s: float) -> list[Row]:
     values |= {"maximize": "--maximize" in program.measure}
     values |= {"command": make_command(program, commands, program.n), "budget": budget_s}
     sides = [Side(name="as it is", config=DEFAULT)]
-    sides += [Side(name=each, config=SETTINGS[each]) for each in CHOSEN[name]]
+    sides += [Side(name=setting, config=SETTINGS[setting]) for setting in CHOSEN[name]]
     with open_program(prepare_program(make_request(ProgramSearchRequest, values))) as opened:
         runner = opened.runner
         plan = split_budget(

@@ -139,7 +139,7 @@ class Folder:
         runs = []
         for folder in self.temporary.iterdir():
             with contextlib.suppress(OSError):  # a file, or a folder that its search just removed
-                runs += [each.name for each in folder.iterdir() if each.name.startswith("run-")]
+                runs += [path.name for path in folder.iterdir() if path.name.startswith("run-")]
         return max((int(name.partition("-")[2]) for name in runs), default=0)
 
     def read_output(self) -> str:
@@ -166,7 +166,7 @@ def find_ports(processes: Sequence[psutil.Process]) -> set[int]:
                 for net_connection in process.net_connections("tcp")
                 if net_connection.status == psutil.CONN_LISTEN
             ]
-            ports |= {each.laddr.port for each in listening}
+            ports |= {connection.laddr.port for connection in listening}
     return ports
 
 
@@ -207,10 +207,10 @@ def wait_for_end(folder: Folder, search: subprocess.Popen[bytes]) -> list[str]:
     end_s = time.monotonic() + END_S
     while (left := folder.processes()) and time.monotonic() < end_s:
         time.sleep(0.02)
-    for each in left:
+    for process in left:
         with contextlib.suppress(psutil.Error):
-            faults.append(f"left: {' '.join(each.cmdline())[-90:]} ({each.status()})")
-            each.kill()
+            faults.append(f"left: {' '.join(process.cmdline())[-90:]} ({process.status()})")
+            process.kill()
     return faults
 
 
@@ -287,10 +287,10 @@ def kill_search(seed: int) -> Row:
         faults += wrong + judge_end(search.returncode, hit, number, records, measured=measured, alone=alone)
         folder.record.unlink(missing_ok=True)
         following = folder.start(way, "--budget", "1s", "--trials", "1", "--restart")
-        faults += [f"next search: {each}" for each in wait_for_end(folder, following)]
+        faults += [f"next search: {fault}" for fault in wait_for_end(folder, following)]
         if following.returncode not in {0, 3}:
             faults.append(f"the next search ended with {following.returncode}")
-        faults += [f"left: {each.name}" for each in folder.temporary.iterdir() if each.name not in EXPECTED]
+        faults += [f"left: {path.name}" for path in folder.temporary.iterdir() if path.name not in EXPECTED]
         row = {"seed": seed, "way": way, "hit": hit, "signal": number.name, "moment_s": round(moment_s, 2)}
         row |= {
             "n_processes": len(processes),

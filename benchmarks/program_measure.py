@@ -189,7 +189,7 @@ def measure_bare(url: str, seconds: float) -> NDArray[np.int64]:
 
 def run_case(case: Case, service_ms: float, seconds: float, folder: Path) -> None:
     """Print the row of one case."""
-    services = [str(int(each * service_ms * 1e6)) for each in SERVICES]
+    services = [str(int(factor * service_ms * 1e6)) for factor in SERVICES]
     load = case.make_load(service_ms)
     usable = tuple(sorted(read_host().limits.usable))
     with (
@@ -310,7 +310,7 @@ def run_bare_program(command: Sequence[str]) -> tuple[int, int]:
     """Return the wall time and the CPU time of a bare launch, in ns."""
     with Path(os.devnull).open("r+b") as nothing:
         number = nothing.fileno()
-        redirect = [(os.POSIX_SPAWN_DUP2, number, each) for each in range(3)]
+        redirect = [(os.POSIX_SPAWN_DUP2, number, descriptor) for descriptor in range(3)]
         begin_ns = time.perf_counter_ns()
         process = os.posix_spawn(command[0], list(command), os.environ, file_actions=redirect)
         usage = os.wait4(process, 0)[2]
@@ -347,7 +347,7 @@ def run_runs(sleep_ms: float, seconds: float, log: Path) -> None:
     if calls:
         show_times(f"calls of runs, sleep {sleep_ms:g} ms", np.concatenate(samples), np.concatenate(truth))
     for position, name in enumerate(("wall time", "CPU time")):
-        own, other = (np.array([each[position] for each in some]) for some in (walls, bare))
+        own, other = (np.array([run[position] for run in some]) for some in (walls, bare))
         show_times(f"{name} of runs, {n_calls} x {sleep_ms:g} ms", own, other)
 
 

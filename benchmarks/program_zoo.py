@@ -118,7 +118,7 @@ def inspect_server(command: list[str], folder: Path) -> dict[str, Any]:
         port = str(free.getsockname()[1])
     path = folder / "seen.json"
     tool = [sys.executable, "-P", "-m", "ortune", "inspect", "-q", "-o", str(path), "--"]
-    with subprocess.Popen([*tool, *(each.replace("{port}", port) for each in command)]) as server:
+    with subprocess.Popen([*tool, *(argument.replace("{port}", port) for argument in command)]) as server:
         url = f"http://127.0.0.1:{port}/"
         end_s = time.monotonic() + FIRST_RESPONSE_S
         while not request(url) and time.monotonic() < end_s:
@@ -143,7 +143,9 @@ def search(program: Program, command: list[str], path: Path, budget: str) -> dic
 def keeps_output(command: list[str], path: Path) -> bool:
     """Return whether a program prints the same with the settings of a file as without."""
     applied = [sys.executable, "-P", "-m", "ortune", "apply", str(path), "--quiet", "--", *command]
-    one, other = (subprocess.run(each, capture_output=True, check=True).stdout for each in (command, applied))
+    one, other = (
+        subprocess.run(command_line, capture_output=True, check=True).stdout for command_line in (command, applied)
+    )
     return one == other
 
 

@@ -57,9 +57,9 @@ def compare_simulation(kind: str, n_servers: int, utilization: float, n_runs: in
     cells = []
     for position, truth in enumerate(truths):
         column = [interval[position] for interval in intervals]
-        worst = max(abs(each.estimate / SERVICE_NS / truth - 1) for each in column)
-        error = np.mean([(each.high - each.low) / 2 / 1.96 / each.estimate for each in column])
-        share = np.mean([contains(each, truth * SERVICE_NS) for each in column])
+        worst = max(abs(latency.estimate / SERVICE_NS / truth - 1) for latency in column)
+        error = np.mean([(latency.high - latency.low) / 2 / 1.96 / latency.estimate for latency in column])
+        share = np.mean([contains(latency, truth * SERVICE_NS) for latency in column])
         cells.append(f"{truth:8.3f} {worst:6.2%} {error:6.2%} {share:5.0%}")
     print(f"{kind}/{n_servers}  {utilization:4.2f}  " + "  ".join(cells) + f"  {each_s:4.2f} s", flush=True)
 
@@ -71,9 +71,9 @@ def compare_capacity(kind: str, n_servers: int, limit: float, n_runs: int) -> No
     if not 0.02 < truth < 0.98:
         return
     found = [simulate_capacity(queue, 99, limit * SERVICE_NS, seed=seed) for seed in range(n_runs)]
-    errors = [each.rate_per_s.estimate / queue.highest_per_s / truth - 1 for each in found]
-    share = np.mean([contains(each.rate_per_s, truth * queue.highest_per_s) for each in found])
-    n = np.mean([each.n_measurements for each in found])
+    errors = [capacity.rate_per_s.estimate / queue.highest_per_s / truth - 1 for capacity in found]
+    share = np.mean([contains(capacity.rate_per_s, truth * queue.highest_per_s) for capacity in found])
+    n = np.mean([capacity.n_measurements for capacity in found])
     print(
         f"{kind}/{n_servers}  {limit:5.1f}  {truth:6.3f}  {max(map(abs, errors)):7.2%}  {share:5.0%}  {n:5.1f}",
         flush=True,

@@ -107,7 +107,7 @@ def measure(model: str, quota: float, clients: int, objective: str | None, truth
 
 def find_row(row: Row, settings: str) -> Row | None:
     """Return what the bench shows of a config; None for the default."""
-    return next((each for each in row["rows"] if each["name"] == settings), None)
+    return next((bench_row for bench_row in row["rows"] if bench_row["name"] == settings), None)
 
 
 def describe(row: Row) -> str:
@@ -135,7 +135,7 @@ def is_contained(row: Row) -> bool:
 
 def find_gain(row: Row) -> tuple[float, str]:
     """Return the largest gain of the exhaustive bench, at least that of the default, and the config."""
-    gains = [(each["speedup"]["estimate"], each["name"]) for each in row["rows"] if each["speedup"]]
+    gains = [(bench_row["speedup"]["estimate"], bench_row["name"]) for bench_row in row["rows"] if bench_row["speedup"]]
     return max([(1.0, "default"), *gains])
 
 

@@ -100,7 +100,7 @@ def load_recorded(*, for_testing: bool, outlying: float = OUTLYING) -> list[Land
     """
     paths = [path for path in recorded_paths() if is_for_testing(path) == for_testing]
     found = [load_landscape(path, outlying=outlying) for path in paths]
-    return [each for each in found if each.usual_luck <= MOST_LUCK and not each.has_queue]
+    return [landscape for landscape in found if landscape.usual_luck <= MOST_LUCK and not landscape.has_queue]
 
 
 DEVELOPMENT_SETS: dict[str, Callable[[], list[Landscape]]] = {
@@ -130,13 +130,15 @@ def landscape_sets() -> dict[str, list[Landscape]]:
 @cache
 def landscapes() -> dict[str, Landscape]:
     """Return all landscapes by name."""
-    return {each.name: each for found in landscape_sets().values() for each in found}
+    return {landscape.name: landscape for found in landscape_sets().values() for landscape in found}
 
 
 @cache
 def set_of(name: str) -> str:
     """Return the set that a landscape belongs to."""
-    return next(title for title, found in landscape_sets().items() if any(each.name == name for each in found))
+    return next(
+        title for title, found in landscape_sets().items() if any(landscape.name == name for landscape in found)
+    )
 
 
 class Tuner:

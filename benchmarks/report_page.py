@@ -48,7 +48,7 @@ def make_configs(n: int) -> list[Config]:
     """Return different configs."""
     threads = range(1, 65)
     levels = ("ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_EXTENDED", "ORT_ENABLE_ALL")
-    entries = [dict(zip(VALUES, each, strict=True)) for each in itertools.product(*VALUES.values())]
+    entries = [dict(zip(VALUES, choice, strict=True)) for choice in itertools.product(*VALUES.values())]
     combinations = itertools.product(entries, levels, threads)
     chosen = itertools.islice(combinations, 0, None, max(len(entries) * len(levels) * len(threads) // n, 1))
     return [
@@ -77,7 +77,7 @@ def make_trials(earlier: Trials, configs: list[Config]) -> Trials:
             at_s = start * 0.4 + repetition
             share = float(abs(rng.normal(0, 0.02)))
             rounds.append(TrialRound(stage="screening", launch=start, values=values, at_s=at_s, foreign_share=share))
-    confirmation = [each for each in earlier.rounds if each.stage == "confirmation"]
+    confirmation = [trial_round for trial_round in earlier.rounds if trial_round.stage == "confirmation"]
     return msgspec.structs.replace(
         earlier, trials=(earlier.trials[0], *trials), rounds=(*rounds, *(confirmation)), sessions=earlier.sessions
     )

@@ -82,7 +82,7 @@ def resume(process: subprocess.Popen[str]) -> list[float]:
     starts_ms = 1e3 * (np.cumsum(durations_s) - durations_s)
     parts = np.searchsorted(BOUNDS_MS, starts_ms, side="right") - 1
     found = [durations_s[parts == part] for part in range(len(BOUNDS_MS) - 1)]
-    return [float(np.median(each)) if len(each) else math.nan for each in found]
+    return [float(np.median(group)) if len(group) else math.nan for group in found]
 
 
 def main() -> None:
@@ -100,7 +100,7 @@ def main() -> None:
         return
     print(f"{write_header()}\nprovider: {PROVIDERS[arguments.provider]}")
     for name in arguments.models or MODELS:
-        options = [str(build(name)), "--provider", arguments.provider, *(f"--dim={each}" for each in arguments.dim)]
+        options = [str(build(name)), "--provider", arguments.provider, *(f"--dim={dim}" for dim in arguments.dim)]
         with ExitStack() as stack:
             processes = [stack.enter_context(start(options)) for _ in range(N_PROCESSES)]
             medians_s = [resume(process) for _ in range(arguments.rounds) for process in processes]

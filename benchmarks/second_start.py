@@ -73,7 +73,7 @@ def measure_model(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
         folder = Path(kept)
         feed, filled = folder / "feed.npz", folder / "filled"
         sample = make_feed(model, InputOptions(shapes=shapes_of(name)))
-        arrays: dict[str, Any] = {each: tensor.array for each, tensor in sample.tensors.items()}
+        arrays: dict[str, Any] = {input_name: tensor.array for input_name, tensor in sample.tensors.items()}
         np.savez(feed, **arrays)
         filled.mkdir()
         start(path, with_caches(config, filled), feed)
@@ -98,7 +98,7 @@ def measure_model(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
         row[kind] = {"median_ns": float(np.median(totals))}
         text = f"    {kind:9} session and first run {np.median(totals) / 1e6:8.1f} ms"
         if kind != "no cache":
-            estimate, low, high = (float(np.exp(each)) for each in (ratio.estimate, ratio.low, ratio.high))
+            estimate, low, high = (float(np.exp(log_ratio)) for log_ratio in (ratio.estimate, ratio.low, ratio.high))
             row[kind] |= {"speedup": [estimate, low, high]}
             text += f", {estimate:.2f}x [{low:.2f}, {high:.2f}] as fast as without a cache"
         print(text, flush=True)

@@ -179,7 +179,7 @@ def run_study(given: argparse.Namespace, storage: str, server: DatabaseServer | 
     while workers.alive and time.monotonic() - begin_s < LONGEST_S:
         time.sleep(0.05)
         workers.check()
-        received += [each.id for each in shared.receive()]
+        received += [measurement.id for measurement in shared.receive()]
         stages = workers.find_stages(shared)
         if server and restart is None and len(received) >= n_before_restart and "screening" in stages.values():
             restart = {"trials": len(received), "stages": sorted(stages.values())}
@@ -194,7 +194,7 @@ def run_study(given: argparse.Namespace, storage: str, server: DatabaseServer | 
             workers.kill(number)
             kill_s = time.monotonic() + rng.expovariate(1 / given.kill_every)
     workers.end()
-    received += [each.id for each in shared.receive()]
+    received += [measurement.id for measurement in shared.receive()]
     completed = workers.list_completed()
     # What a worker completed last may not have been logged, so there may be more in the storage than in the logs.
     rows = workers.rows
@@ -253,7 +253,7 @@ def show(rows: Sequence[Row]) -> None:
         f"by what workers did: {describe(stages)}; "
         f"{sum(row['n_lost_connections'] for row in rows)} workers went on without it"
     )
-    ahead = [each for row in rows for each in row["ahead_s"]]
+    ahead = [offset_s for row in rows for offset_s in row["ahead_s"]]
     print(f"clocks of workers: {min(ahead, default=0)} to {max(ahead, default=0)} s ahead")
     print(
         f"{sum(row['n_refused'] for row in rows)} starts while the database was away, "

@@ -63,7 +63,7 @@ def main() -> None:
         ortune = [sys.executable, "-P", "-m", "ortune", "apply", str(record), "--quiet", "--"]
         for name, code in PROGRAMS.items():
             added = [difference(ortune, [sys.executable, "-c", code]) for _ in range(options.runs)]
-            interval = t_interval([each * 1e3 for each in added])
+            interval = t_interval([added_s * 1e3 for added_s in added])
             found[name] = {"added_ms": statistics.median(added) * 1e3, "mean_ms": interval.estimate}
             print(
                 f"{name:<20} {statistics.median(added) * 1e3:6.1f} ms more by the median, "

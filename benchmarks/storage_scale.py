@@ -134,7 +134,7 @@ class Node:
             number=self.number,
             beat=self.beat,
             stage="screening",
-            leased=tuple(each.config.key for each in self.random.sample(self.space.candidates, BATCH)),
+            leased=tuple(candidate.config.key for candidate in self.random.sample(self.space.candidates, BATCH)),
             n_measured=len(self.sent),
         )
         try:
@@ -214,7 +214,7 @@ def run_nodes(url: str, numbers: range, options: argparse.Namespace, barrier: An
         end = time.time() + options.most_s
         if node is None:
             return
-        shortest, longest = (0.0, 0.0) if options.unpaced else (each * options.stretch for each in BATCH_S)
+        shortest, longest = (0.0, 0.0) if options.unpaced else (duration_s * options.stretch for duration_s in BATCH_S)
         n_batches = options.trials // options.nodes // BATCH
         time.sleep(node.random.uniform(0, longest))
         try:
@@ -243,7 +243,7 @@ def run_nodes(url: str, numbers: range, options: argparse.Namespace, barrier: An
     results.put(
         {
             "times": dict(times),
-            "sent": [each for node in nodes for each in node.sent],
+            "sent": [identifier for node in nodes for identifier in node.sent],
             "errors": sum(node.n_errors for node in nodes),
             "faults": faults,
             "ended": ended,
@@ -272,7 +272,7 @@ def simulate(options: argparse.Namespace) -> dict[str, Any]:
         load = HostLoad()
         start = time.time()
         found = [results.get() for _ in processes]
-        wall_s = max(each["ended"] for each in found) - start
+        wall_s = max(result["ended"] for result in found) - start
         row: dict[str, Any] = {
             "kind": "nodes",
             "storage": options.storage,
@@ -286,17 +286,17 @@ def simulate(options: argparse.Namespace) -> dict[str, Any]:
             "wall_s": wall_s,
             "server_cpu_s": server.cpu_s() - cpu_s if server else 0.0,
             "proxy_cpu_s": cpu_of(proxy) - proxy_cpu_s,
-            "client_cpu_s": sum(each["cpu_s"] for each in found),
-            "errors": sum(each["errors"] for each in found),
-            "faults": [fault for each in found for fault in each["faults"]][:3],
-            "n_faults": sum(len(each["faults"]) for each in found),
+            "client_cpu_s": sum(result["cpu_s"] for result in found),
+            "errors": sum(result["errors"] for result in found),
+            "faults": [fault for result in found for fault in result["faults"]][:3],
+            "n_faults": sum(len(result["faults"]) for result in found),
             "connections": watch.stop(),
         }
-        own_cpu_s = row["server_cpu_s"] + row["proxy_cpu_s"] + sum(each["run_cpu_s"] for each in found)
+        own_cpu_s = row["server_cpu_s"] + row["proxy_cpu_s"] + sum(result["run_cpu_s"] for result in found)
         row["other_cpus"] = load.count_others(own_cpu_s)
         times: dict[str, list[float]] = defaultdict(list)
-        for each in found:
-            for name, values in each["times"].items():
+        for result in found:
+            for name, values in result["times"].items():
                 times[name] += values
         row["times"] = {name: summarize(values) for name, values in times.items()}
         spent = sum(sum(values) for name, values in times.items() if name not in {"pause", "join"})
@@ -304,13 +304,13 @@ def simulate(options: argparse.Namespace) -> dict[str, Any]:
         row["overhead"] = spent / (spent + pause)
         for process in processes:
             process.join()
-        sent = [identifier for each in found for identifier in each["sent"]]
+        sent = [identifier for result in found for identifier in result["sent"]]
         final = SharedStudy(parse_location(url, SOURCE), IDENTITY)
-        received = [each.id for each in final.receive()]
+        received = [measurement.id for measurement in final.receive()]
         numbers = [trial.number for trial in final._study.get_trials(deepcopy=False)] if options.check_numbers else None
         row["trials"] = len(received)
         row["lost"] = len(set(sent) - set(received))
-        row["duplicated"] = sum(each["duplicates"] for each in found) + len(received) - len(set(received))
+        row["duplicated"] = sum(result["duplicates"] for result in found) + len(received) - len(set(received))
         if numbers is not None:
             row["gaps"] = numbers != list(range(len(numbers)))
         row["rate"] = row["trials"] / wall_s

@@ -76,28 +76,28 @@ Method = Callable[[Recorded, Sequence[Recorded]], float | None]
 """Returns the true log-speedup of a suggestion, or None if there is none, given the recordings to learn from."""
 
 
-def use_one_thread(each: Recorded, others: Sequence[Recorded]) -> float | None:
+def use_one_thread(target: Recorded, others: Sequence[Recorded]) -> float | None:
     """Suggest one thread, whatever the load."""
-    return each.gains().get(ONE_THREAD)
+    return target.gains().get(ONE_THREAD)
 
 
-def use_rules(each: Recorded, others: Sequence[Recorded]) -> float | None:
+def use_rules(target: Recorded, others: Sequence[Recorded]) -> float | None:
     """Suggest what the documentation recommends where it applies."""
-    return look_up(each, suggest(each.landscape.space, each.situation, ()))
+    return look_up(target, suggest(target.landscape.space, target.situation, ()))
 
 
-def use_means(each: Recorded, others: Sequence[Recorded]) -> float | None:
+def use_means(target: Recorded, others: Sequence[Recorded]) -> float | None:
     """Suggest the rule with the best mean in comparable recordings."""
-    gains = each.gains()
-    known = [effect for effect in fit_effects(others) if effect.kind == each.situation.kind and effect.rule in gains]
+    gains = target.gains()
+    known = [effect for effect in fit_effects(others) if effect.kind == target.situation.kind and effect.rule in gains]
     fitting = [effect for effect in known if effect.low > 0 and effect.mean >= WORTH_SUGGESTING]
     return gains[max(fitting, key=lambda effect: effect.mean).rule] if fitting else None
 
 
-def use_ridge(each: Recorded, others: Sequence[Recorded]) -> float | None:
+def use_ridge(target: Recorded, others: Sequence[Recorded]) -> float | None:
     """Suggest the rule with the best prediction of a Bayesian linear regression."""
     found: dict[str, float] = {}
-    for rule in each.gains():
+    for rule in target.gains():
         rows = [other for other in others if rule in other.gains()]
         if not rows:
             continue
@@ -110,22 +110,22 @@ def use_ridge(each: Recorded, others: Sequence[Recorded]) -> float | None:
             ),
         )
         covariance = np.linalg.inv(x.T @ x / noise**2 + np.linalg.inv(prior))
-        own = list_features(each)
+        own = list_features(target)
         mean = float(own @ covariance @ x.T @ y / noise**2)
         sigma = math.sqrt(float(own @ covariance @ own) + noise**2)
         if mean - sigma * stats.norm.ppf((1 + CONFIDENCE) / 2) > 0 and mean >= WORTH_SUGGESTING:
             found[rule] = mean
-    return each.gains()[max(found, key=found.__getitem__)] if found else None
+    return target.gains()[max(found, key=found.__getitem__)] if found else None
 
 
-def list_features(each: Recorded) -> np.ndarray:
+def list_features(target: Recorded) -> np.ndarray:
     """Return what the ridge regression knows of a landscape."""
-    traits = each.recording.about.traits
+    traits = target.recording.about.traits
     heavy = sum(n for name, n in traits.ops.items() if name in HEAVY) / traits.n_nodes
     return np.array(
         [
             1.0,
-            each.situation.is_saturated,
+            target.situation.is_saturated,
             math.log10(traits.n_nodes) - 2,
             traits.width > 1,
             traits.quantized,
@@ -135,16 +135,16 @@ def list_features(each: Recorded) -> np.ndarray:
     )
 
 
-def use_all(each: Recorded, others: Sequence[Recorded]) -> float | None:
+def use_all(target: Recorded, others: Sequence[Recorded]) -> float | None:
     """Suggest what `ortune suggest` would."""
-    return look_up(each, suggest(each.landscape.space, each.situation, fit_effects(others)))
+    return look_up(target, suggest(target.landscape.space, target.situation, fit_effects(others)))
 
 
-def look_up(each: Recorded, answer: object) -> float | None:
+def look_up(target: Recorded, answer: object) -> float | None:
     """Return the true log-speedup of an answer of `suggest`, or None if it is no suggestion."""
     if not isinstance(answer, SuggestedConfig):
         return None
-    return each.landscape.log_speedup(each.landscape.space.numbers[answer.config.key])
+    return target.landscape.log_speedup(target.landscape.space.numbers[answer.config.key])
 
 
 METHODS: dict[str, Method] = {
@@ -156,9 +156,9 @@ METHODS: dict[str, Method] = {
 }
 
 
-def name_load(each: Recorded) -> str:
+def name_load(target: Recorded) -> str:
     """Return the name of a load, for leaving out all recordings with it."""
-    situation = each.situation
+    situation = target.situation
     parts = [f"{situation.n_clients} clients" if situation.n_clients > 1 else "one client"]
     parts += ["at a rate"] if situation.has_rate else []
     parts += ["quota"] if situation.quota else []
@@ -166,35 +166,35 @@ def name_load(each: Recorded) -> str:
     return ", ".join(parts)
 
 
-def name_host(each: Recorded) -> str:
+def name_host(target: Recorded) -> str:
     """Return the name of a host: that of its CPU."""
-    return each.recording.about.host_text.partition(",")[0]
+    return target.recording.about.host_text.partition(",")[0]
 
 
 KEYS: dict[str, Callable[[Recorded], str]] = {
-    "model": lambda each: each.model,
+    "model": lambda target: target.model,
     "load": name_load,
     "host": name_host,
 }
 """What is left out: all recordings for which this is the same."""
 
 
-def find_regret(each: Recorded, gain: float | None) -> float:
+def find_regret(target: Recorded, gain: float | None) -> float:
     """Return how much slower than the best a config is, in percent, given its log-speedup; None is the default."""
-    best = each.landscape.log_speedup(each.landscape.best)
+    best = target.landscape.log_speedup(target.landscape.best)
     return 100 * math.expm1(best - (gain or 0.0))
 
 
-def replay_searches(each: Recorded, n_replays: int) -> float:
+def replay_searches(target: Recorded, n_replays: int) -> float:
     """Return the mean regret of searches in percent. They get no hints."""
     regrets = []
     with threadpool_limits(limits=1):
         for seed in range(n_replays):
             outcome = run_search(
-                each.landscape.space, open_replay(each.landscape, seed=seed), SearchSettings(budget_s=SEARCH_S)
+                target.landscape.space, open_replay(target.landscape, seed=seed), SearchSettings(budget_s=SEARCH_S)
             )
-            number = each.landscape.space.numbers[outcome.config.key]
-            regrets.append(find_regret(each, each.landscape.log_speedup(number)))
+            number = target.landscape.space.numbers[outcome.config.key]
+            regrets.append(find_regret(target, target.landscape.log_speedup(number)))
     return float(np.mean(regrets))
 
 
@@ -210,19 +210,19 @@ def compare(recorded: Sequence[Recorded], key: Callable[[Recorded], str], search
     gains: dict[str, list[float | None]] = {name: [] for name in METHODS}
     regrets: dict[str, list[float]] = {name: [] for name in names}
     print(f"{'landscape':22} " + " ".join(f"{name:>10}" for name in names))
-    for each in recorded:
-        others = [other for other in recorded if key(other) != key(each)]
-        cells = [f"{find_regret(each, None):.1f}"]
-        regrets["default"].append(find_regret(each, None))
+    for target in recorded:
+        others = [other for other in recorded if key(other) != key(target)]
+        cells = [f"{find_regret(target, None):.1f}"]
+        regrets["default"].append(find_regret(target, None))
         for name, method in METHODS.items():
-            gain = method(each, others)
+            gain = method(target, others)
             gains[name].append(gain)
-            regrets[name].append(find_regret(each, gain))
+            regrets[name].append(find_regret(target, gain))
             cells.append("-" if gain is None else f"{regrets[name][-1]:.1f}")
-        if each.name in searches:
-            regrets["search"].append(searches[each.name])
-        cells.append(f"{searches[each.name]:.1f}" if each.name in searches else "-")
-        print(f"{each.name:22} " + " ".join(f"{cell:>10}" for cell in cells))
+        if target.name in searches:
+            regrets["search"].append(searches[target.name])
+        cells.append(f"{searches[target.name]:.1f}" if target.name in searches else "-")
+        print(f"{target.name:22} " + " ".join(f"{cell:>10}" for cell in cells))
     print(f"{'mean':22} " + " ".join(f"{np.mean(regrets[name]):10.1f}" for name in names))
     none = [f"{sum(gain is None for gain in gains[name])}" for name in METHODS]
     print(f"{'no suggestion':22} " + " ".join(f"{cell:>10}" for cell in ["", *none]))
@@ -234,22 +234,22 @@ def compare_histories(recorded: Sequence[Recorded]) -> None:
     """Print what the best config of the most similar other model would gain, as the history would suggest it."""
     print(f"\nThe best config of a similar model under the same load. ortune requires a similarity of {SAME_GRAPH}.")
     print(f"{'landscape':22} {'from':22} {'similarity':>10} {'true gain':>10}")
-    for each in recorded:
-        about = each.recording.about
+    for target in recorded:
+        about = target.recording.about
         others = [
             other
             for other in recorded
-            if other.model != each.model
-            and other.situation == each.situation
+            if other.model != target.model
+            and other.situation == target.situation
             and other.landscape.log_speedup(other.landscape.best) >= WORTH_SUGGESTING
         ]
         if others:
             nearest = max(others, key=lambda other: measure_similarity(other.recording.about.traits, about.traits))
             config = nearest.landscape.space.candidates[nearest.landscape.best].config
-            number = each.landscape.space.numbers.get(config.key)
-            gain = f"{100 * math.expm1(each.landscape.log_speedup(number)):+.1f} %" if number else "not in the space"
+            number = target.landscape.space.numbers.get(config.key)
+            gain = f"{100 * math.expm1(target.landscape.log_speedup(number)):+.1f} %" if number else "not in the space"
             similarity = measure_similarity(nearest.recording.about.traits, about.traits)
-            print(f"{each.name:22} {nearest.name:22} {similarity:10.2f} {gain:>10}")
+            print(f"{target.name:22} {nearest.name:22} {similarity:10.2f} {gain:>10}")
 
 
 def measure_live(name: str) -> None:
@@ -300,16 +300,16 @@ def main() -> None:
     warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     recorded = read_recorded(recorded_paths())
-    hosts = {each.recording.about.host_text for each in recorded}
+    hosts = {entry.recording.about.host_text for entry in recorded}
     print(write_header())
     searches = {
-        each.name: replay_searches(each, arguments.replays) for each in recorded if not each.landscape.has_queue
+        entry.name: replay_searches(entry, arguments.replays) for entry in recorded if not entry.landscape.has_queue
     }
     for what, key in KEYS.items():
         print(f"\nRegret in percent; learned without recordings of the same {what}.")
         compare(recorded, key, searches)
     compare_histories(recorded)
-    print(f"\n{len(recorded)} recordings of {len({each.model for each in recorded})} models, on:")
+    print(f"\n{len(recorded)} recordings of {len({entry.model for entry in recorded})} models, on:")
     for text in sorted(hosts):
         print(f"  {text}")
 

@@ -96,13 +96,13 @@ def judge(shown: list[Shown], total_s: float) -> None:
     seen: dict[tuple[str, bool], list[tuple[float, float]]] = {}
     at_s = max(total_s / 3, shown[0].at_s)
     while at_s < total_s:
-        report = [each for each in shown if each.at_s <= at_s][-1]
+        report = [entry for entry in shown if entry.at_s <= at_s][-1]
         seen.setdefault((report.text, report.is_bound), []).append((report.left_s, total_s - at_s))
         at_s += STEP_S
     for (text, is_bound), pairs in seen.items():
         lacking = [real_s - left_s if is_bound else abs(left_s - real_s) for left_s, real_s in pairs]
         allowed = [max(TOLERANCE * real_s, SHORT_S) for _, real_s in pairs]
-        true = sum(each <= most for each, most in zip(lacking, allowed, strict=True))
+        true = sum(difference <= most for difference, most in zip(lacking, allowed, strict=True))
         short_s = max(real_s - left_s for left_s, real_s in pairs)
         long_s = max(left_s - real_s for left_s, real_s in pairs)
         print(

@@ -28,8 +28,8 @@ class Timed:
         options.log_severity_level = 4
         self._session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
         self._feed = {
-            each.name: np.ones([size if isinstance(size, int) else 1 for size in each.shape], np.float32)
-            for each in self._session.get_inputs()
+            model_input.name: np.ones([size if isinstance(size, int) else 1 for size in model_input.shape], np.float32)
+            for model_input in self._session.get_inputs()
         }
         self._sleep_s = sleep_s
         log = os.environ.get("TIMES_LOG")

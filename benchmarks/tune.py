@@ -47,9 +47,12 @@ def set_constant(text: str) -> None:
         after = float(after)
     if type(after) is not type(before):
         raise ValueError(f"{text}: the value is {before!r}, which has another type")
-    for each in list(sys.modules.values()):
-        if each.__name__.startswith(("ortune", "benchmarks")) and getattr(each, constant, None) is before:
-            setattr(each, constant, after)
+    for loaded_module in list(sys.modules.values()):
+        if (
+            loaded_module.__name__.startswith(("ortune", "benchmarks"))
+            and getattr(loaded_module, constant, None) is before
+        ):
+            setattr(loaded_module, constant, after)
 
 
 def replay_one(job: tuple[Landscape, float, int]) -> Row:
@@ -94,7 +97,7 @@ def main() -> None:
     }
     budgets = [float(text) for text in arguments.budgets.split(",")]
     seeds = range(arguments.seed, arguments.seed + arguments.replays)
-    landscapes = [each for found in chosen.values() for each in found]
+    landscapes = [landscape for found in chosen.values() for landscape in found]
     jobs = list(itertools.product(landscapes, budgets, seeds))
     # Forked processes have the constants.
     with concurrent.futures.ProcessPoolExecutor(mp_context=multiprocessing.get_context("fork")) as pool:
@@ -103,7 +106,7 @@ def main() -> None:
     for budget_s in budgets:
         of_budget = [row for row in rows if row["budget_s"] == budget_s]
         for title, found in chosen.items():
-            names = {each.name for each in found}
+            names = {landscape.name for landscape in found}
             show(title.lower(), budget_s, [row for row in of_budget if row["landscape"] in names])
         show("nulls", budget_s, [row for row in of_budget if row["landscape"] in nulls])
         show("all", budget_s, of_budget)

@@ -91,18 +91,18 @@ def fix_shapes(source: Path, target: Path, shapes: dict[str, list[int]]) -> list
     import onnx
 
     model = onnx.load(source)
-    initializers = {each.name for each in model.graph.initializer}
-    inputs = [each for each in model.graph.input if each.name not in initializers]
+    initializers = {initializer.name for initializer in model.graph.initializer}
+    inputs = [model_input for model_input in model.graph.input if model_input.name not in initializers]
     del model.graph.input[:]
     model.graph.input.extend(inputs)
     model.ir_version = max(model.ir_version, 4)
     described = []
-    for each in inputs:
-        kind = each.type.tensor_type
-        dims = shapes[each.name]
+    for model_input in inputs:
+        kind = model_input.type.tensor_type
+        dims = shapes[model_input.name]
         for dim, size in zip(kind.shape.dim, dims, strict=True):
             dim.dim_value = size
-        described.append({"name": each.name, "shape": dims, "type": TYPES[kind.elem_type]})
+        described.append({"name": model_input.name, "shape": dims, "type": TYPES[kind.elem_type]})
     onnx.save(model, target)
     return described
 
@@ -116,9 +116,9 @@ def run_olive(command: Path, model: Path, inputs: list[dict[str, Any]], folder: 
         "type": "DummyDataContainer",
         "load_dataset_config": {
             "type": "dummy_dataset",
-            "input_shapes": [each["shape"] for each in inputs],
-            "input_names": [each["name"] for each in inputs],
-            "input_types": [each["type"] for each in inputs],
+            "input_shapes": [model_input["shape"] for model_input in inputs],
+            "input_names": [model_input["name"] for model_input in inputs],
+            "input_types": [model_input["type"] for model_input in inputs],
             "max_samples": 1,
         },
     }

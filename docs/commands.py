@@ -82,7 +82,7 @@ def find_commands(page: Path, rules: dict[str, list[Rule]]) -> Iterator[Command]
         if any(re.match(rule.start, block) for rule in rules["output"]):
             continue
         for text in split_block(block):
-            rule = next((each for each in rules["not_run"] if re.match(each.start, text)), None)
+            rule = next((candidate for candidate in rules["not_run"] if re.match(candidate.start, text)), None)
             yield Command(page, line, text, rule)
 
 

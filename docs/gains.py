@@ -119,9 +119,9 @@ def make_method_table() -> str:
         "| pair | method | claims a difference | ratio: lowest | median | highest |",
         "|---|---|---|---|---|---|",
     ]
-    for each in judge(kept):
-        ratios = [f"{ratio:.3f}" for ratio in (each.lowest, each.median, each.highest)]
-        lines.append(f"| {' | '.join((each.pair, each.method, f'{each.n_claims} of {each.n}', *ratios))} |")
+    for judged in judge(kept):
+        ratios = [f"{ratio:.3f}" for ratio in (judged.lowest, judged.median, judged.highest)]
+        lines.append(f"| {' | '.join((judged.pair, judged.method, f'{judged.n_claims} of {judged.n}', *ratios))} |")
     return "\n".join(lines) + "\n\n"
 
 
@@ -171,7 +171,7 @@ def make_olive_table() -> str:
     ]
     for model, rows in groups.items():
         against_olive, against_default = (
-            format_ratios([each[pair]["estimate"] for row in rows for each in row["runs"]])
+            format_ratios([run[pair]["estimate"] for row in rows for run in row["runs"]])
             for pair in ("ortune_over_olive", "olive_over_default")
         )
         times = (format_seconds([row[tool] for row in rows]) for tool in ("olive_s", "ortune_s"))

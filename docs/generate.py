@@ -110,12 +110,13 @@ def describe_options() -> str:
     """Return the reference of all options, a table for each command."""
     parts = [OPTIONS_HEAD]
     for command, requests in COMMANDS.items():
-        declared = [each for request in requests for each in options_of(request).values()]
+        declared = [option for request in requests for option in options_of(request).values()]
         parts.append(f"\n## ortune {command}\n")
         parts.append("| command line | ortune.toml | Python | meaning | default |")
         parts.append("|---|---|---|---|---|")
         parts += [
-            describe_row(each, has_file=has_file(command, each), in_python=command in IN_PYTHON) for each in declared
+            describe_row(option, has_file=has_file(command, option), in_python=command in IN_PYTHON)
+            for option in declared
         ]
     return "\n".join(parts) + "\n"
 

@@ -63,8 +63,8 @@ def render() -> str:
         command = group.get_command(context, name)  # type: ignore[attr-defined]
         lines += [f".SS ortune {escape(name)}", *paragraphs(command.help)]
         for request in requests:
-            for each in options_of(request).values():
-                lines += [".TP", describe_flags(each), escape(describe_meaning(each))]
+            for declaration in options_of(request).values():
+                lines += [".TP", describe_flags(declaration), escape(describe_meaning(declaration))]
     lines += [".SH EXIT STATUS"]
     for code, meaning in EXIT_CODES.items():
         lines += [".TP", f".B {int(code)}", escape(meaning)]
@@ -81,12 +81,12 @@ def synopsis(name: str) -> list[str]:
     """Return the line of the synopsis for a command."""
     arguments = []
     for request in COMMANDS[name]:
-        for each in options_of(request).values():
-            if each.option.positional:
-                text = each.option.metavar
+        for declaration in options_of(request).values():
+            if declaration.option.positional:
+                text = declaration.option.metavar
                 is_complete = "[" in text or text.startswith("--")
-                text += "..." if each.option.repeatable and not is_complete else ""
-                arguments.append(text if each.required or is_complete else f"[{text}]")
+                text += "..." if declaration.option.repeatable and not is_complete else ""
+                arguments.append(text if declaration.required or is_complete else f"[{text}]")
     words = [word for word in name.split() if word != "--"]
     parts = [*words, "[OPTION...]"]
     if name.endswith("--"):
@@ -115,7 +115,7 @@ def describe_meaning(declared: DeclaredOption) -> str:
 
 def paragraphs(text: str | None) -> list[str]:
     """Return a help text in lines, with an empty request between paragraphs."""
-    parts = [escape(" ".join(each.split())) for each in re.split(r"\n\s*\n", (text or "").strip())]
+    parts = [escape(" ".join(paragraph.split())) for paragraph in re.split(r"\n\s*\n", (text or "").strip())]
     return [line for part in parts for line in (".PP", part)][1:]
 
 

@@ -62,8 +62,8 @@ def find_types(root: type) -> list[type]:
 def describe_fields(kind: type) -> dict[str, str]:
     """Return the meaning of each field, from the section Attributes of a docstring."""
     found: dict[str, str] = {}
-    for each in reversed(kind.__mro__):
-        section = (inspect.getdoc(each) or "").partition("Attributes:\n")[2].partition("\n\n")[0]
+    for base in reversed(kind.__mro__):
+        section = (inspect.getdoc(base) or "").partition("Attributes:\n")[2].partition("\n\n")[0]
         for name, meaning in re.findall(r"^    (\w+): (.*(?:\n {5,}.*)*)", section, re.MULTILINE):
             found[name] = " ".join(meaning.split())
     return found
@@ -92,11 +92,11 @@ def _show_default(field: types.Field) -> str:
 
 
 def _structs_in(kind: types.Type) -> Iterator[type]:
-    for each in _parts_of(kind):
-        if isinstance(each, types.StructType):
-            yield each.cls
+    for part in _parts_of(kind):
+        if isinstance(part, types.StructType):
+            yield part.cls
         else:
-            yield from _structs_in(each)
+            yield from _structs_in(part)
 
 
 def _parts_of(kind: types.Type) -> tuple[types.Type, ...]:
@@ -132,7 +132,7 @@ def _name_type(kind: types.Type) -> str:
         case types.LiteralType():
             return ", ".join(f"`{value}`" for value in kind.values)
         case types.UnionType():
-            return " or ".join(_name_type(each) for each in kind.types if not isinstance(each, types.NoneType))
+            return " or ".join(_name_type(member) for member in kind.types if not isinstance(member, types.NoneType))
         case types.VarTupleType():
             return f"array of {_name_type(kind.item_type)}"
         case types.TupleType():

@@ -64,8 +64,10 @@ try:
     # Each process creates a session of its own: threads do not survive a fork.
     session = onnxruntime.InferenceSession(arguments.model, providers=["CPUExecutionProvider"])
     feed = {
-        each.name: numpy.ones([size if isinstance(size, int) else 1 for size in each.shape], numpy.float32)
-        for each in session.get_inputs()
+        model_input.name: numpy.ones(
+            [size if isinstance(size, int) else 1 for size in model_input.shape], numpy.float32
+        )
+        for model_input in session.get_inputs()
     }
     server.serve_forever()
 except KeyboardInterrupt:

@@ -21,4 +21,4 @@ print(f"session options: {dict(record.config.session_options)}")
 
 # The session has ONNX Runtime's default settings unless a gain is proven.
 session = ortune.create_session(arguments.model, record)
-print(f"inputs: {[each.name for each in session.get_inputs()]}")
+print(f"inputs: {[model_input.name for model_input in session.get_inputs()]}")

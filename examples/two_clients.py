@@ -18,8 +18,8 @@ arguments = parser.parse_args()
 
 session = onnxruntime.InferenceSession(arguments.model, providers=["CPUExecutionProvider"])
 feed = {
-    each.name: numpy.ones([size if isinstance(size, int) else 1 for size in each.shape], numpy.float32)
-    for each in session.get_inputs()
+    model_input.name: numpy.ones([size if isinstance(size, int) else 1 for size in model_input.shape], numpy.float32)
+    for model_input in session.get_inputs()
 }
 
 

@@ -14,8 +14,10 @@ import onnxruntime
 def call(model: str, seconds: float) -> int:
     session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
     feed = {
-        each.name: numpy.ones([size if isinstance(size, int) else 1 for size in each.shape], numpy.float32)
-        for each in session.get_inputs()
+        model_input.name: numpy.ones(
+            [size if isinstance(size, int) else 1 for size in model_input.shape], numpy.float32
+        )
+        for model_input in session.get_inputs()
     }
     session.run(None, feed)
     n_calls = 0

@@ -36,7 +36,7 @@ def run(
     What puts a record in force is a fork, which takes little time, and becomes the program.
     """
     changed = {"OTHER_MODEL": str(TINY_ENCODER), **(environment or {})}
-    words = [str(each) for each in command]
+    words = [str(word) for word in command]
     if record:
         arguments = ["apply", str(record), *options, "--", *words]
         whole = [sys.executable, "-P", "-m", "ortune", *arguments]

@@ -17,7 +17,7 @@ def extract_files(archive: Path, folder: Path) -> None:
         for member in tar:
             path = folder / member.name
             leads_to = path.parent / member.linkname if member.issym() else path
-            if not all(Path(os.path.normpath(each)).is_relative_to(folder) for each in (path, leads_to)):
+            if not all(Path(os.path.normpath(place)).is_relative_to(folder) for place in (path, leads_to)):
                 continue
             path.parent.mkdir(parents=True, exist_ok=True)
             if member.isdir():

@@ -38,9 +38,9 @@ def read_cpu_s() -> float:
     """Return the CPU time of this process and of its children so far, in seconds."""
     process = psutil.Process()
     used_s = 0.0
-    for each in (process, *process.children(recursive=True)):
+    for member in (process, *process.children(recursive=True)):
         try:
-            times = each.cpu_times()
+            times = member.cpu_times()
         except psutil.Error:
             continue
         used_s += times.user + times.system + times.children_user + times.children_system
@@ -91,5 +91,7 @@ class CostWriter:
         for test, cost in self.costs.items():
             times_s[name_function(test)].append(cost["wall_s"])
         return sorted(
-            function for function, each in times_s.items() if max(each) > LONGEST_S or sum(each) > LONGEST_SUM_S
+            function
+            for function, durations_s in times_s.items()
+            if max(durations_s) > LONGEST_S or sum(durations_s) > LONGEST_SUM_S
         )

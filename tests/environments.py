@@ -65,7 +65,7 @@ class Environment:
     def install(self, *what: object) -> None:
         """Install packages with the pip of this environment."""
         command = [sys.executable, "-m", "pip", "--python", self.python, "install", "--quiet", "--no-input", *what]
-        done = subprocess.run([str(each) for each in command], capture_output=True, text=True, check=False)
+        done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
 
 

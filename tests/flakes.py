@@ -55,7 +55,7 @@ def read_results(path: Path) -> tuple[int, list[str]]:
     broken = (junitparser.Failure, junitparser.Error)
     # A test whose call and whose teardown fail is there twice.
     names = [f"{case.classname}::{case.name}" for case in cases]
-    is_broken = [any(isinstance(each, broken) for each in case.result) for case in cases]
+    is_broken = [any(isinstance(result, broken) for result in case.result) for case in cases]
     return len(set(names)), sorted(set(itertools.compress(names, is_broken)))
 
 

@@ -123,7 +123,7 @@ TEXTS = make_texts((), st.characters(exclude_categories=["Cs"], exclude_characte
 ALL_TEXTS = make_texts(("\0", "\ud800", "a\udc80"), st.characters())
 """Hostile texts."""
 
-PRINTABLE_TEXTS = TEXTS.map(lambda text: "".join(each for each in text if each.isprintable()))
+PRINTABLE_TEXTS = TEXTS.map(lambda text: "".join(character for character in text if character.isprintable()))
 """Hostile texts that may be values of environment variables."""
 
 SLOTS = {
@@ -193,7 +193,9 @@ EVERYTHING = Config(
     run_options=dict.fromkeys(SLOTS["run_options"], "".join(FRAGMENTS)),
     run_config=dict.fromkeys(SLOTS["run_config"], "".join(FRAGMENTS)),
     providers=tuple((name, dict.fromkeys(options, "".join(FRAGMENTS))) for name, options in PROVIDERS.items()),
-    environment=dict.fromkeys(SLOTS["environment"], "".join(each for each in "".join(FRAGMENTS) if each.isprintable())),
+    environment=dict.fromkeys(
+        SLOTS["environment"], "".join(character for character in "".join(FRAGMENTS) if character.isprintable())
+    ),
     io_binding=True,
     per_session=tuple(
         dict.fromkeys(SLOTS["session_config"], text) for text in ("".join(FRAGMENTS), " ".join(FRAGMENTS))

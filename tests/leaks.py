@@ -205,8 +205,8 @@ def list_descendants(pid: int) -> list[int]:
                 parent = int((path / "stat").read_text(errors="replace").rpartition(")")[2].split()[1])
                 children.setdefault(parent, []).append(int(path.name))
     found = list(children.get(pid, ()))
-    for each in found:
-        found += children.get(each, ())
+    for descendant in found:
+        found += children.get(descendant, ())
     return found
 
 

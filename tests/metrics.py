@@ -15,8 +15,8 @@ from ortune.apply.inside.canary import GROWTH_SCALE
 def make_model(durations_ns: Any, **changes: Any) -> dict[str, Any]:
     """Return the JSON of a model with calls of these durations."""
     buckets: dict[str, int] = {}
-    for each in durations_ns:
-        key = str(int(math.log(each) * GROWTH_SCALE))
+    for duration_ns in durations_ns:
+        key = str(int(math.log(duration_ns) * GROWTH_SCALE))
         buckets[key] = buckets.get(key, 0) + 1
     return {
         "name": "model.onnx",

@@ -25,7 +25,7 @@ def start_observed(
     """
     text = encode_plan({**make_observing_plan(folder, None, 1), "log": str(folder), **(plan or {})})
     return subprocess.Popen(
-        [str(each) for each in command],
+        [str(word) for word in command],
         env=make_environment(text, {}, {**os.environ, **(environment or {})}),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -335,7 +335,7 @@ class TestPrograms:
             [[[AZURE, {}], [CPU, {}]], 1],
             [[[CPU, {}]], 1],
         ]
-        assert [each["matched"] for each in explained] == [False, False, True, True]
+        assert [explanation["matched"] for explanation in explained] == [False, False, True, True]
         assert explained[0]["reason"] == f"the program requests {CUDA}, which the record does not cover"
         assert f"keeps the program's own options: the program requests {TENSORRT}, {CUDA}, which the record" in stderr
 
@@ -396,9 +396,9 @@ def create(*arguments, **named):
         """
         plain = run_plain(head + textwrap.dedent(code))
         printed, explained, _ = self.program(code, make_record(TINY_CNN, ONE_THREAD), tmp_path, head=head)
-        assert [each[:2] for each in printed] == [each[:2] for each in plain]
-        assert [each[2] for each in printed] == [1, 1, 1]
-        assert all(each["matched"] and not each["replaced"] for each in explained)
+        assert [line[:2] for line in printed] == [line[:2] for line in plain]
+        assert [line[2] for line in printed] == [1, 1, 1]
+        assert all(explanation["matched"] and not explanation["replaced"] for explanation in explained)
 
     def test_arguments_that_onnxruntime_rejects_raise_as_without(self, tmp_path: Path) -> None:
         code = f"""
@@ -427,7 +427,7 @@ def create(*arguments, **named):
         """Its own provider is the record's: the session gets the session options, and nothing else."""
         code = """
         import onnxruntime
-        devices = [each for each in onnxruntime.get_ep_devices() if each.ep_name == "CPUExecutionProvider"]
+        devices = [device for device in onnxruntime.get_ep_devices() if device.ep_name == "CPUExecutionProvider"]
         options = onnxruntime.SessionOptions()
         options.add_provider_for_devices(devices, {"use_arena": "0"})
         create(options)

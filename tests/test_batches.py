@@ -224,7 +224,7 @@ class TestWorkers:
             assert isinstance(first, WorkerProcess)
             (second,) = executor.launch([config], deadline_s=60)
             assert isinstance(second, (WorkerProcess, Failure))
-            self.blocks = [each.measure(PLAN) for each in (first, second) if isinstance(each, WorkerProcess)]
+            self.blocks = [worker.measure(PLAN) for worker in (first, second) if isinstance(worker, WorkerProcess)]
             return first, second
 
     @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ class TestOptions:
         assert json.loads(path.read_text())["cache_options"] == ["openvino.cache_dir"]
         assert read_record(path).cache_options == ("openvino.cache_dir",)
 
-    @pytest.mark.parametrize("name", sorted(name for name, each in PROVIDERS.items() if each.cache))
+    @pytest.mark.parametrize("name", sorted(name for name, provider in PROVIDERS.items() if provider.cache))
     def test_the_options_exist(self, name: str) -> None:
         from ortune.knobs import KNOBS
 

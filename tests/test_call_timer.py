@@ -54,17 +54,17 @@ class TestFunctions:
         [
             ("def work(n):\n    return n", "work(1)"),
             ("def work(n):\n    return work(n - 1) if n else 1", "work(3)"),
-            ("def work(n):\n    for each in range(n): yield each\n    return 1", "list(work(1))[0] + 1"),
+            ("def work(n):\n    for item in range(n): yield item\n    return 1", "list(work(1))[0] + 1"),
             ("async def work(n):\n    return n", "asyncio.run(work(1))"),
             (
-                "async def work(n):\n    for each in range(n): yield each",
+                "async def work(n):\n    for item in range(n): yield item",
                 "asyncio.run(collect())[0] + 1",
             ),
         ],
         ids=["function", "recursion", "generator", "coroutine", "async-generator"],
     )
     def test_each_outermost_call_is_timed(self, body: str, call: str, tmp_path: Path) -> None:
-        code = f"import asyncio\n{body}\nasync def collect(): return [each async for each in work(1)]\n"
+        code = f"import asyncio\n{body}\nasync def collect(): return [item async for item in work(1)]\n"
         code += f"print({call})\nprint({call})\n"
         lines, calls, process = run_code(tmp_path, code, "__main__:work")
         assert lines == ["1", "1"]
@@ -84,8 +84,8 @@ class TestFunctions:
             if n:
                 yield n
                 yield from walk(n - 1)
-        for each in walk(4):
-            print(each, sum(walk(1)))
+        for number in walk(4):
+            print(number, sum(walk(1)))
         """
         lines, calls, _ = run_code(tmp_path, code, "__main__:walk")
         assert lines == ["4 1", "3 1", "2 1", "1 1"]

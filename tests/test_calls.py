@@ -197,7 +197,7 @@ def test_preloaded_allocator_is_mapped(name: Allocator, executor: ProcessExecuto
     found = find_allocators()
     if name not in found:
         pytest.skip(f"{name} is not installed")
-    assert [Path(each) for each in measure(executor, Config(allocator=name)).preloaded] == [Path(found[name]).resolve()]
+    assert [Path(path) for path in measure(executor, Config(allocator=name)).preloaded] == [Path(found[name]).resolve()]
 
 
 def test_missing_allocator_is_a_failure(executor: ProcessExecutor, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ PLAN = BlockPlan(duration_ns=10**7, lead_in_ns=0, min_calls=3, deadline_s=9.0)
 
 
 def test_a_fifth_of_the_launches_fails_in_every_way() -> None:
-    landscape = next(each for path in recorded_paths() if (each := load_landscape(path)).name == LANDSCAPE)
+    landscape = next(found for path in recorded_paths() if (found := load_landscape(path)).name == LANDSCAPE)
     executor = ChaoticExecutor(ReplayExecutor(landscape), FAILING, 0)
     kinds = Counter[str]()
     for _ in range(500):

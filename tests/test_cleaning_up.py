@@ -88,8 +88,8 @@ class TestFolders:
         (folder / "ortune-1-half_new" / "owner.new").touch()
         assert remove_abandoned_folders() == []
         old = [folder / "ortune-1-half_new", folder / "ortune-1-just_new"]
-        for each in old:
-            os.utime(each, (time.time() - 2 * MAX_START_S,) * 2)
+        for path in old:
+            os.utime(path, (time.time() - 2 * MAX_START_S,) * 2)
         assert remove_abandoned_folders() == old
         assert (target / "feed.npz").exists()
 
@@ -210,7 +210,7 @@ class TestWatchdog:
         with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
             assert parent.stdout
             try:
-                pids = [int(each) for each in parent.stdout.readline().split()]
+                pids = [int(word) for word in parent.stdout.readline().split()]
                 end_s = time.monotonic() + 20
                 # A signal is delivered when the process next runs.
                 while psutil.Process(pids[1]).status() != psutil.STATUS_STOPPED:

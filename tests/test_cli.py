@@ -116,7 +116,7 @@ def test_the_record_holds_the_evidence(folder: Path) -> None:
     trials = read_trials(folder / "found.json")
     assert 2 <= len(trials.trials) == record.search.n_tried + 1 <= 7
     # Racing is left out if there is no time for two candidates.
-    assert {each.stage for each in trials.rounds} - {"racing"} == {"screening", "confirmation"}
+    assert {trial_round.stage for trial_round in trials.rounds} - {"racing"} == {"screening", "confirmation"}
     assert trials.session_of(evidence.baseline.config) is not None
     assert record.runtime.onnxruntime == onnxruntime.__version__
     assert record.workload.inputs["image"].shapes == ((1, 3, 32, 32),)
@@ -523,7 +523,7 @@ def bad(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["space", "text.onnx"], "not an ONNX model"),
         (["frobnicate"], "frobnicate: there is no such command"),
     ],
-    ids=lambda each: " ".join(map(str, each)).replace(str(TINY_CNN.parent), "") if isinstance(each, list) else "",
+    ids=lambda value: " ".join(map(str, value)).replace(str(TINY_CNN.parent), "") if isinstance(value, list) else "",
 )
 def test_bad_input_has_a_message_and_exit_code_2(bad: Path, arguments: list[Any], message: str) -> None:
     before = set(bad.iterdir())

@@ -188,15 +188,15 @@ class SimulatedSharing:
             )
         found = simulate_shared_cores(services, host.n_cores, n_requests=200, most_requests=1500, seed=plan.seed)
         parts = []
-        for behavior, deployment, each, service in zip(
+        for behavior, deployment, result, service in zip(
             host.behaviors, self.sharing.deployments, found, services, strict=True
         ):
             n_servers = service.processes * service.clients
             parts.append(
                 make_block(
-                    each.latencies_ns.astype(np.int64),
+                    result.latencies_ns.astype(np.int64),
                     plan.duration_ns,
-                    service_ns=each.utilization * n_servers / service.rate_per_s * 1e9,
+                    service_ns=result.utilization * n_servers / service.rate_per_s * 1e9,
                     rate_per_s=service.rate_per_s,
                     cpu_ns=service.rate_per_s * plan.duration_ns / 1e9 * service.services.mean_ns,
                     n_bytes=behavior.bytes * deployment.processes,
@@ -278,15 +278,15 @@ class TestSharedCores:
             for _ in range(3)
         ]
         found = simulate_shared_cores(services, 1, n_requests=20_000, most_requests=60_000)
-        for each in found:
-            assert each.latencies_ns.mean() == pytest.approx(10 * MS / (1 - 0.6), rel=0.05)
+        for result in found:
+            assert result.latencies_ns.mean() == pytest.approx(10 * MS / (1 - 0.6), rel=0.05)
 
     def test_enough_cores_are_no_competition(self) -> None:
         services = [
             SharedService(rate_per_s=10, services=make_services(10 * MS), cores_per_call=2.0, processes=1, clients=1)
         ] * 2
-        for each in simulate_shared_cores(services, 4, n_requests=100):
-            assert each.latencies_ns.min() == pytest.approx(10 * MS)
+        for result in simulate_shared_cores(services, 4, n_requests=100):
+            assert result.latencies_ns.min() == pytest.approx(10 * MS)
 
 
 class TestScaleModels:
@@ -496,19 +496,19 @@ class TestStages:
         assert find_row(outcome, "default").verdict == "broken"
 
     def test_what_does_not_fit_into_memory_is_named_and_not_launched(self) -> None:
-        large = [msgspec.structs.replace(each, bytes=900 * MEGABYTE) for each in (self.FAST, self.SLOW)]
+        large = [msgspec.structs.replace(behavior, bytes=900 * MEGABYTE) for behavior in (self.FAST, self.SLOW)]
         demands = [(100, "p99<25ms"), (60, "p99<200ms")]
         outcome, host = plan_simulated(large, demands, 8, free_bytes=4_000 * MEGABYTE, budget_s=25)
-        unfit = [each for each in outcome.rejected if each.problem == DOES_NOT_FIT]
+        unfit = [rejection for rejection in outcome.rejected if rejection.problem == DOES_NOT_FIT]
         assert unfit
-        for each in unfit:
-            assert sum(deployment.processes for deployment in each.deployments) > 3
-            assert each.deployments not in [sharing.deployments for sharing in host.launched]
+        for rejection in unfit:
+            assert sum(deployment.processes for deployment in rejection.deployments) > 3
+            assert rejection.deployments not in [sharing.deployments for sharing in host.launched]
         assert all(row.memory_bytes <= 3_200 * MEGABYTE for row in outcome.rows)
         assert host.most_live == 1  # two sharings would not fit side by side
 
     def test_models_that_do_not_fit_at_all(self) -> None:
-        large = [msgspec.structs.replace(each, bytes=900 * MEGABYTE) for each in (self.FAST, self.SLOW)]
+        large = [msgspec.structs.replace(behavior, bytes=900 * MEGABYTE) for behavior in (self.FAST, self.SLOW)]
         with pytest.raises(MeasureError, match="do not fit into memory together"):
             plan_simulated(large, [(100, "p99<25ms"), (20, "p99<200ms")], free_bytes=2_000 * MEGABYTE)
 
@@ -600,7 +600,11 @@ class TestStages:
 
         monkeypatch.setattr(measured_scale.ScaleMeasurement, "run", fail)
         outcome, _ = plan_simulated([self.FAST, self.SLOW], [(100, "p99<25ms"), (20, "p99<200ms")])
-        named = [each for each in outcome.rejected if "multiples of the rates: a worker was killed" in each.problem]
+        named = [
+            rejection
+            for rejection in outcome.rejected
+            if "multiples of the rates: a worker was killed" in rejection.problem
+        ]
         assert len(named) == len(failed) - bool(outcome.problem)
         assert outcome.rows
         if all_fail:
@@ -881,8 +885,8 @@ class TestDocument:
     def test_hostile_documents(self, place: tuple[Any, ...], value: Any, message: str) -> None:
         document = json.loads(encode_plan(make_example()))
         inner = document
-        for each in place[:-1]:
-            inner = inner[each]
+        for key in place[:-1]:
+            inner = inner[key]
         inner[place[-1]] = value
         with pytest.raises(RecordError, match=message) as caught:
             decode_host_plan(json.dumps(document).encode(), "plan.json")

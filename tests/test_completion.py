@@ -85,7 +85,7 @@ def test_bash_gets_what_follows_the_equals_sign(folder: Path) -> None:
 def ask_bash(line: str, folder: Path) -> list[str]:
     """Return what bash has in COMPREPLY. Words are split as readline does with bash's COMP_WORDBREAKS."""
     words = line.replace("=", " = ").split(" ")
-    words = [each for each in words[:-1] if each] + ([words[-1]] if words[-1] or not line.endswith("=") else [])
+    words = [word for word in words[:-1] if word] + ([words[-1]] if words[-1] or not line.endswith("=") else [])
     script = run_ortune("--show-completion", "bash", cwd=folder, environment=WITH_SHELL).stdout
     array = " ".join(f"'{word}'" for word in words)
     code = f"""{script}
@@ -161,7 +161,7 @@ def test_words_of_bash(words: list[str], incomplete: str, before: str) -> None:
 
 def test_values_of_several_settings() -> None:
     offered = [word for word, _ in complete("KNOB=VALUE,...", "intra_op_num_threads=1,execution_mode=")]
-    assert offered == [f"intra_op_num_threads=1,execution_mode={each}" for each in ("ORT_SEQUENTIAL", "ORT_PARALLEL")]
+    assert offered == [f"intra_op_num_threads=1,execution_mode={mode}" for mode in ("ORT_SEQUENTIAL", "ORT_PARALLEL")]
 
 
 def test_a_broken_file_of_gates_offers_nothing(folder: Path) -> None:

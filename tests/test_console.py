@@ -745,7 +745,7 @@ class TestSpinner:
     def test_a_block_that_ends_late_does_not_end_the_step_of_another(self) -> None:
         """Such as that of a display that was not closed, when Python deletes it."""
         seen: dict[str, list[str]] = {"early": [], "late": [], "last": []}
-        observers = {name: lambda step, is_measured, each=each: each.append(step) for name, each in seen.items()}
+        observers = {name: lambda step, is_measured, steps=steps: steps.append(step) for name, steps in seen.items()}
         blocks = {name: observe_steps(observe) for name, observe in observers.items()}
         for name, block in blocks.items():
             block.__enter__()

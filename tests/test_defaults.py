@@ -45,7 +45,7 @@ def test_a_setting_on_the_command_line_replaces_that_of_the_file(folder: Path) -
     done = run_ortune("space", TINY_CNN, "--fix", "intra_op_num_threads=1", "--json", cwd=folder)
     assert done.returncode == 0, done.stderr
     fixed = [load["config"]["session_options"] for load in json.loads(done.stdout)["candidates"]]
-    assert {each["intra_op_num_threads"] for each in fixed} == {1}
+    assert {options["intra_op_num_threads"] for options in fixed} == {1}
 
 
 def test_quiet(folder: Path) -> None:

@@ -231,7 +231,7 @@ def run_on_nodes(target: str, text: str, folder: Path, **variables: str) -> tupl
         container = read_container(text)
         command = [expand(word) for word in (*container["command"], *container["args"])]
         del env["ORTUNE_STORAGE"]
-        env |= {each["name"]: expand(each.get("value", "node7")) for each in container["env"]}
+        env |= {variable["name"]: expand(variable.get("value", "node7")) for variable in container["env"]}
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
     calls = folder / "calls"
     found = [json.loads(line) for line in calls.read_text().splitlines()] if calls.exists() else []
@@ -389,10 +389,10 @@ class TestFiles:
         assert not LOG_COMMAND.search(text)
         harmless = write_task(target, make_task(target, ["MARK"]))
         if target == "ssh":
-            text, harmless = (find_remote(each) for each in (text, harmless))
+            text, harmless = (find_remote(script) for script in (text, harmless))
         lines = zip(text.splitlines(), harmless.splitlines(), strict=True)
         ((line, other),) = ((one, other) for one, other in lines if one != other)
-        assert shlex.split(line) == [word if each == "MARK" else each for each in shlex.split(other)]
+        assert shlex.split(line) == [word if part == "MARK" else part for part in shlex.split(other)]
 
     @pytest.mark.parametrize("target", TARGETS)
     def test_bytes_that_are_no_text(self, target: str) -> None:

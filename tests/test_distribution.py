@@ -72,7 +72,7 @@ class TestModules:
             "pynvml": {"ortune.worker.gpu"},
         }
         project = tomllib.loads((DISTRIBUTION / "pyproject.toml").read_text())["project"]
-        assert [re.split(r"[>=]", each)[0] for each in project["dependencies"]] == ["msgspec", "psutil"]
+        assert [re.split(r"[>=]", requirement)[0] for requirement in project["dependencies"]] == ["msgspec", "psutil"]
         assert project["dependencies"][1].endswith("; sys_platform == 'win32'")
         ours = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
         assert set(project["dependencies"]) >= {our for our in ours["dependencies"] if our.startswith("msgspec")}
@@ -163,7 +163,7 @@ class TestModules:
             assert name == "__version__" or getattr(ortune_apply, name)
         assert "onnxruntime" not in sys.modules
         model, tuned = {str(TINY_CNN)!r}, {str(record)!r}
-        for path in (tuned, *{[str(each) for each in sorted((ROOT / "tests" / "data").glob("*.json"))]!r}):
+        for path in (tuned, *{[str(file) for file in sorted((ROOT / "tests" / "data").glob("*.json"))]!r}):
             ortune_apply.read_record(path)
         ortune_apply.install(tuned)
         import onnxruntime
@@ -322,9 +322,9 @@ class TestInstalled:
         plain = environment.run(PROGRAM, TINY_CNN, *ways)
         done = environment.run("-m", "ortune_apply", BUNDLED, *options, environment.python, PROGRAM, TINY_CNN, *ways)
         assert done.returncode == 0, done.stderr
-        before, after = ([json.loads(line) for line in each.stdout.splitlines()] for each in (plain, done))
-        assert [each["level"] for each in before] == ["ORT_ENABLE_ALL"] * len(ways)
-        assert [each["level"] for each in after] == ["ORT_ENABLE_EXTENDED"] * len(ways)
+        before, after = ([json.loads(line) for line in run.stdout.splitlines()] for run in (plain, done))
+        assert [session["level"] for session in before] == ["ORT_ENABLE_ALL"] * len(ways)
+        assert [session["level"] for session in after] == ["ORT_ENABLE_EXTENDED"] * len(ways)
         for one, other in zip(before, after, strict=True):
             assert other["output"] == pytest.approx(one["output"], abs=1e-5)
 

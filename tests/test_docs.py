@@ -55,7 +55,7 @@ def commands() -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for name, command in build_group().commands.items():
         if name in GROUPS:
-            found |= {f"{name} {each}": list_options(member) for each, member in command.commands.items()}
+            found |= {f"{name} {member_name}": list_options(member) for member_name, member in command.commands.items()}
         elif not command.hidden:
             found[name] = list_options(command)
     return found
@@ -108,7 +108,7 @@ def test_every_command_and_option_is_documented() -> None:
 def test_every_documented_option_exists() -> None:
     known = commands()
     of_programs = {
-        name.split()[0]: {each.flag for request in requests for each in options_of(request).values()}
+        name.split()[0]: {known_option.flag for request in requests for known_option in options_of(request).values()}
         for name, requests in COMMANDS.items()
         if name.endswith(" --")
     }

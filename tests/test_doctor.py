@@ -639,7 +639,7 @@ def test_a_version_that_does_not_report_where_nodes_run() -> None:
     facts = facts_on_cuda(("CUDA", "Conv"), assigned=None, missing={"assigned": Missing("this version does not")})
     findings, skipped = run_checks(CHECKS, facts)
     assert not [finding for finding in findings if finding.check in {"providers", "placement", "CUDA graphs"}]
-    assert [each.check for each in skipped if each.why == "this version does not"] == ["placement"]
+    assert [skip.check for skip in skipped if skip.why == "this version does not"] == ["placement"]
 
 
 @pytest.mark.parametrize("facts", [{"session_providers": ()}, {"session_providers": (), "provider_error": "no driver"}])
@@ -648,7 +648,7 @@ def test_without_cuda_nothing_is_said_about_cuda_graphs(facts: dict[str, Any]) -
     assert [finding.check for finding in findings if finding.check in {"providers", "placement", "CUDA graphs"}] == [
         "providers"
     ]
-    assert not {each.check for each in skipped} & {"placement", "CUDA graphs"}
+    assert not {skip.check for skip in skipped} & {"placement", "CUDA graphs"}
 
 
 def test_what_prevents_cuda_graphs() -> None:
@@ -741,15 +741,15 @@ def test_a_new_check_is_a_function_and_a_line() -> None:
     )
     findings, skipped = run_checks(
         [
-            Check("one", lambda each: ok("well")),
-            Check("two", lambda each: warn("ill", "why", "fix")),
-            Check("three", lambda each: None),
-            Check("four", lambda each: ok("not asked"), ("run_ns",)),
+            Check("one", lambda model_facts: ok("well")),
+            Check("two", lambda model_facts: warn("ill", "why", "fix")),
+            Check("three", lambda model_facts: None),
+            Check("four", lambda model_facts: ok("not asked"), ("run_ns",)),
         ],
         facts,
     )
     assert [(finding.check, finding.severity) for finding in findings] == [("two", "problem"), ("one", "ok")]
-    assert [(each.check, each.why) for each in skipped] == [("four", "no time")]
+    assert [(skip.check, skip.why) for skip in skipped] == [("four", "no time")]
 
 
 def test_the_documentation_lists_all_checks() -> None:

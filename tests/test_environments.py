@@ -405,7 +405,7 @@ def device(folder: Path) -> Done:
     node = make_node(folder / "null", 3)
     done = run(folder, "suggest", TINY_CNN, "-o", "null")
     assert stat.S_ISCHR(node.stat().st_mode)
-    assert [each.name for each in folder.iterdir()] == ["null"]
+    assert [entry.name for entry in folder.iterdir()] == ["null"]
     return done
 
 
@@ -454,8 +454,8 @@ FILES = "Other files and folders"
 def no_temporary_folder(folder: Path) -> Done:
     # Nothing is hidden: ortune itself may be in one of these folders.
     setup = "mount -o remount,ro disk"
-    for each in ("/tmp", "/var/tmp"):
-        setup += f"; mount --rbind {each} {each}; mount -o remount,bind,ro {each}"
+    for place in ("/tmp", "/var/tmp"):
+        setup += f"; mount --rbind {place} {place}; mount -o remount,bind,ro {place}"
     command = ("search", TINY_CNN, "-o", "-", "-q", *SHORT)
     return run_on_mount(folder, setup, *command, environment={"TMPDIR": str(folder / "disk")}, cwd="/proc")
 
@@ -650,7 +650,7 @@ def dumb_terminal(folder: Path) -> Done:
 @row(STREAMS, "`NO_COLOR=1`", AS_USUAL, "", "No colors.")
 def no_color(folder: Path) -> Done:
     done = run_on_terminal(folder, "suggest", TINY_CNN, TERM="xterm", NO_COLOR="1")
-    codes = [int(each) for found in re.findall(r"\x1b\[([\d;]*)m", done.stderr) for each in found.split(";") if each]
+    codes = [int(code) for found in re.findall(r"\x1b\[([\d;]*)m", done.stderr) for code in found.split(";") if code]
     assert codes
     assert not [code for code in codes if code >= 30]
     return Done(done.code, done.stderr, "")
@@ -767,17 +767,19 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     shutil.rmtree(made, ignore_errors=True)
 
 
-@pytest.mark.parametrize("each", [pytest.param(each, marks=MARKS.get(each.what, ()), id=each.what) for each in ROWS])
+@pytest.mark.parametrize(
+    "table_row", [pytest.param(table_row, marks=MARKS.get(table_row.what, ()), id=table_row.what) for table_row in ROWS]
+)
 @pytest.mark.long
-def test_message_and_exit_code(each: Row, folder: Path) -> None:
-    done = each.bring_about(folder)
+def test_message_and_exit_code(table_row: Row, folder: Path) -> None:
+    done = table_row.bring_about(folder)
     shown = done.stdout + done.stderr
     assert "Traceback" not in shown
-    assert done.code == each.code if each.code != AS_USUAL else done.code in {0, 1, 3}, shown
+    assert done.code == table_row.code if table_row.code != AS_USUAL else done.code in {0, 1, 3}, shown
     first = done.stderr.replace(str(folder), "<folder>").replace("\r\n", "\n").partition("\n")[0]
     # On a terminal, the line that shows the current step is overwritten.
     first = first.rpartition("\r")[2]
-    assert first == (f"error: {each.message}" if each.message else "")
+    assert first == (f"error: {table_row.message}" if table_row.message else "")
     # Nothing is left but what the situation consists of and what was asked for.
     assert not list(folder.glob(".*"))
 
@@ -786,12 +788,12 @@ def render() -> str:
     """Return the table."""
     lines: list[str] = []
     section = ""
-    for each in ROWS:
-        if each.section != section:
-            section = each.section
+    for table_row in ROWS:
+        if table_row.section != section:
+            section = table_row.section
             lines += ["", f"## {section}", "", "| situation | exit code | message | and then |", "|---|---|---|---|"]
-        message = f"`{each.message}`".replace("|", "\\|") if each.message else "-"
-        lines.append(f"| {each.what} | {each.code} | {message} | {each.then or '-'} |")
+        message = f"`{table_row.message}`".replace("|", "\\|") if table_row.message else "-"
+        lines.append(f"| {table_row.what} | {table_row.code} | {message} | {table_row.then or '-'} |")
     return "\n".join([*lines, "", ""])
 
 

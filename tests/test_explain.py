@@ -214,16 +214,16 @@ class TestRareCalls:
         assert result.head.summary
         n = result.head.summary.n_calls
         expected = f"a slow call that occurs less than once in {round(n / math.log(100))} may not be among them"
-        (line,) = [each for each in describe_measurement(result) if "slow call" in each]
+        (line,) = [text for text in describe_measurement(result) if "slow call" in text]
         assert line.startswith(f"{objective}: contains {n}")
         assert line.endswith(expected)
 
     def test_other_figures_and_failures(self) -> None:
         result = make_result()
         failed = msgspec.structs.replace(result.findings[0], objective="mean", decision="fail")
-        assert not any("slow call" in each for each in describe_measurement(result))
+        assert not any("slow call" in text for text in describe_measurement(result))
         assert not any(
-            "slow call" in each for each in describe_measurement(msgspec.structs.replace(result, findings=(failed,)))
+            "slow call" in text for text in describe_measurement(msgspec.structs.replace(result, findings=(failed,)))
         )
 
 

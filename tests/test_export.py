@@ -118,7 +118,7 @@ def settable() -> list[Config]:
     for knob in KNOBS.values():
         if not knob.is_settable or knob.where == "config":
             continue
-        others = [each for each in knob.values or () if str(each) != str(knob.default)]
+        others = [choice for choice in knob.values or () if str(choice) != str(knob.default)]
         value: int | str = others[0] if others else "3"
         if knob.kind == "integer":
             value = 3
@@ -147,14 +147,14 @@ def test_commands_that_apply_the_record(name: str) -> None:
     assert {"io_binding"} <= reported <= {"io_binding", "callers"}
 
 
-@pytest.mark.parametrize("name", [each for each in TEXTS if each not in APPLIED])
+@pytest.mark.parametrize("name", [target_name for target_name in TEXTS if target_name not in APPLIED])
 def test_every_setting_is_written_or_reported(name: str) -> None:
     """Each setting of the catalogue changes the output, or is reported as not supported."""
     record = record_of(DEFAULT)
     configs = settable()
     assert len(configs) > 150
     for config in configs:
-        base = msgspec.structs.replace(DEFAULT, providers=tuple((each, {}) for each, _ in config.providers))
+        base = msgspec.structs.replace(DEFAULT, providers=tuple((provider, {}) for provider, _ in config.providers))
         plain = render(name, msgspec.structs.replace(record, config=base), "m.onnx")
         done = render(name, msgspec.structs.replace(record, config=config), "m.onnx")
         unsupported = set(done.unsupported) - set(plain.unsupported)
@@ -208,11 +208,11 @@ def read_javascript(text: str) -> dict[str, Any]:
     }
 
     def flatten(value: Any, prefix: str) -> None:
-        for key, each in value.items():
-            if isinstance(each, dict):
-                flatten(each, f"{prefix}{key}.")
+        for key, entry in value.items():
+            if isinstance(entry, dict):
+                flatten(entry, f"{prefix}{key}.")
             else:
-                found[prefix + key] = each
+                found[prefix + key] = entry
 
     flatten(options["extra"], "")
     return found
@@ -353,7 +353,7 @@ def read_kubernetes(text: str) -> dict[str, Any]:
     part = yaml.safe_load(text)
     # No limit of memory, which would end a program that needs more than its session.
     assert part["resources"]["limits"] == {"cpu": part["resources"]["requests"]["cpu"]}
-    return read_variables({each["name"]: each["value"] for each in part["env"]})
+    return read_variables({variable["name"]: variable["value"] for variable in part["env"]})
 
 
 def read_variables(variables: dict[str, str]) -> dict[str, Any]:
@@ -616,11 +616,11 @@ class TestUnusualTexts:
         point = FrontPoint(summary=large, speedups={}, limits=(), recommended=True)
         evidence = msgspec.structs.replace(record.evidence, winner=None, front=(point,))
         text = render("kubernetes", msgspec.structs.replace(record, evidence=evidence), "m.onnx").text
-        (amount,) = {int(each) for each in re.findall(r"memory: (\d+)Mi", text)}
+        (amount,) = {int(size) for size in re.findall(r"memory: (\d+)Mi", text)}
         assert amount > 3800
 
     def test_a_bundle_is_the_source_of_its_records(self, tmp_path: Path) -> None:
-        bundle, _ = merge([Sourced(record=record_of(each), source="") for each in (FULL, DEFAULT)])
+        bundle, _ = merge([Sourced(record=record_of(config), source="") for config in (FULL, DEFAULT)])
         path = tmp_path / "b.json"
         two = msgspec.structs.replace(bundle.records[0], host=ELSEWHERE)
         path.write_bytes(msgspec.json.encode(msgspec.structs.replace(bundle, records=(*bundle.records, two))))
@@ -795,7 +795,7 @@ class TestFiles:
         onnxruntime.InferenceSession(str(model), options)
         done = export("ort", record_of(Config(session_config={name: "1"})), str(model), "r.json", tmp_path / "o.onnx")
         measured, saved = (
-            [node.op_type for node in onnx.load(tmp_path / each).graph.node] for each in ("measured.onnx", "o.onnx")
+            [node.op_type for node in onnx.load(tmp_path / file).graph.node] for file in ("measured.onnx", "o.onnx")
         )
         assert saved == measured
         assert len(saved) == (5 if kept else 3)
@@ -1052,7 +1052,7 @@ class TestCommand:
         done = run_ortune("apply", "--list", cwd=tmp_path)
         assert [line.split()[0] for line in done.stdout.splitlines()[: len(TARGETS)]] == list(TARGETS)
         listed = json.loads(run_ortune("apply", "--list", "--json", cwd=tmp_path).stdout)
-        assert [each["name"] for each in listed] == list(TARGETS)
+        assert [entry["name"] for entry in listed] == list(TARGETS)
 
     def test_a_typo(self, tmp_path: Path) -> None:
         path = write(record_of(FULL), tmp_path / "r.json")

@@ -129,17 +129,17 @@ class TestNamesOfTheLibrary:
 class TestCapturedGraphs:
     """A replay computes with the inputs in the buffers of the first call. Python code with CUDA keeps them there."""
 
-    @pytest.mark.parametrize("target", [name for name, each in TARGETS.items() if not each.binary])
+    @pytest.mark.parametrize("target", [name for name, known_target in TARGETS.items() if not known_target.binary])
     @pytest.mark.parametrize("option", sorted(CAPTURES))
     def test_no_target_writes_them(self, target: str, option: str) -> None:
-        providers = [each.provider for each in KNOBS.values() if each.name == option and each.provider]
+        providers = [knob.provider for knob in KNOBS.values() if knob.name == option and knob.provider]
         for provider in providers or ["CUDAExecutionProvider"]:
             if (target, provider, option) == ("python", "CUDAExecutionProvider", "enable_cuda_graph"):
                 continue
             done = export_for(target, provider, {option: "1", "other": "2"}, io_binding=True)
             setting = f"{alias_of(provider)}.{option}=1 ("
             assert option not in "\n".join(line for line in done.text.splitlines() if setting not in line)
-            (line,) = [each for each in done.unsupported if each.startswith(setting)]
+            (line,) = [entry for entry in done.unsupported if entry.startswith(setting)]
             assert "buffers of the first call" in line
 
     CUDA_GRAPH: ClassVar = {"enable_cuda_graph": "1", "prefer_nhwc": "1"}
@@ -227,7 +227,7 @@ PLUGINS = {
 
 class TestPlugins:
     @pytest.mark.parametrize("name", PLUGINS)
-    @pytest.mark.parametrize("target", [name for name, each in TARGETS.items() if not each.binary])
+    @pytest.mark.parametrize("target", [name for name, known_target in TARGETS.items() if not known_target.binary])
     def test_no_target_writes_another_provider_of_this_name(self, target: str, name: str) -> None:
         done = export_for(target, name, {"device_id": "1"}, plugins={name: PLUGINS[name]})
         alias, package = alias_of(name), PLUGINS[name].package
@@ -498,7 +498,7 @@ class TestTriton:
     def test_every_option_of_tensorrt_is_accepted_or_reported(self) -> None:
         """The model of a config with another parameter does not load."""
         name, written = "TensorrtExecutionProvider", set()
-        for options in (dict(each.providers)[name] for each in settable() if name in dict(each.providers)):
+        for options in (dict(config.providers)[name] for config in settable() if name in dict(config.providers)):
             done = export_for("triton", name, options)
             parameters = read_triton(done.text)[0]["gpu tensorrt"]
             assert set(parameters) <= TRITON_TENSORRT, options

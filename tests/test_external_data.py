@@ -148,7 +148,7 @@ class TestRecords:
         files = (*read_model(path).files, ModelFile(name="../../escaped.bin", size_bytes=1, sha256="0" * 64))
         record = record_of(path, (*files, ModelFile(name="other.bin", size_bytes=1, sha256="0" * 64)))
         done = export("embedded", record, str(path), "r.json", output)
-        assert {each.name for each in output.parent.iterdir()} == {"model.onnx", "weights.bin"}
+        assert {file.name for file in output.parent.iterdir()} == {"model.onnx", "weights.bin"}
         assert "copied to the same folder: weights.bin." in done.text
         assert not (tmp_path.parent / "escaped.bin").exists()
 
@@ -184,7 +184,7 @@ class TestEmbedded:
         (folder / "weights.bin").symlink_to(target)
         with pytest.raises(UsageError, match=r"weights\.bin: this"):
             self.export(path, folder / "model.onnx")
-        assert {each.name for each in folder.iterdir()} == {"weights.bin"}
+        assert {file.name for file in folder.iterdir()} == {"weights.bin"}
         assert not (tmp_path / "secret").exists()
 
     def test_a_linked_folder_is_not_written_through(self, tmp_path: Path) -> None:
@@ -224,7 +224,7 @@ class TestEmbedded:
 def test_positions_in_external_data_are_numbers(tmp_path: Path) -> None:
     path = save(tmp_path / "m")
     model = onnx.load(path, load_external_data=False)
-    entry = next(each for each in model.graph.initializer[0].external_data if each.key == "length")
+    entry = next(pair for pair in model.graph.initializer[0].external_data if pair.key == "length")
     entry.value = "1e9"
     path.write_bytes(model.SerializeToString())
     for read in (read_model, read_graph):

@@ -11,7 +11,7 @@ ENOUGH_FOR_P95 = 344
 
 
 def find(name: str) -> Scenario:
-    (found,) = [each for each in SCENARIOS if each.name == name]
+    (found,) = [scenario for scenario in SCENARIOS if scenario.name == name]
     return found
 
 

@@ -66,7 +66,7 @@ def test_percentiles_are_taken_case_by_case() -> None:
 def test_costs_are_smaller_when_better() -> None:
     fast, slow = block([10, 10]), block([20, 20])
     for name in ("p50", "p99", "mean", "throughput", "cpu"):
-        left, right = (to_cost(name, compute_block_figure(name, each, 0)) for each in (fast, slow))
+        left, right = (to_cost(name, compute_block_figure(name, given_block, 0)) for given_block in (fast, slow))
         assert left < right, name
 
 

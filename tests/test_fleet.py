@@ -97,7 +97,7 @@ class TestComparison:
     @pytest.mark.parametrize("metric", ["p50", "p99", "mean", "cpu"])
     def test_a_config_that_matters(self, ratio: float, verdict: str, metric: Objective, tmp_path: Path) -> None:
         found = compare(tmp_path, *make_rollout(ratio, luck=0.01), metric=metric)
-        (row,) = (each for each in found.total if each.metric == metric)
+        (row,) = (total_row for total_row in found.total if total_row.metric == metric)
         assert row.speedup
         assert found.verdict == verdict
         assert row.speedup.low < 1 / ratio < row.speedup.high
@@ -112,7 +112,7 @@ class TestComparison:
 
     def test_arms_on_one_host_each_are_inconclusive(self, tmp_path: Path) -> None:
         """Whether the host or the config is faster cannot be known."""
-        processes = [{**each, "host": each["arm"]} for each in make_rollout(0.8, hosts=("a",))]
+        processes = [{**process, "host": process["arm"]} for process in make_rollout(0.8, hosts=("a",))]
         found = compare(tmp_path, *processes)
         assert found.verdict == "inconclusive"
         assert found.total[0].speedup
@@ -193,7 +193,7 @@ class TestWarnings:
 
     def test_clients_that_wait_are_the_same_load(self, tmp_path: Path) -> None:
         """A canary that is twice as fast gets twice as many calls."""
-        processes = [{**each, "wall_ns": each["models"][0]["total_ns"]} for each in make_rollout(0.5)]
+        processes = [{**process, "wall_ns": process["models"][0]["total_ns"]} for process in make_rollout(0.5)]
         assert compare(tmp_path, *processes).warnings == ()
 
     def test_options_that_could_not_be_set(self, tmp_path: Path) -> None:

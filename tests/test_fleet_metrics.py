@@ -30,7 +30,10 @@ def location(tmp_path: Path) -> Location:
 def split_hosts(tmp_path: Path) -> list[Path]:
     """Write the metrics of a rollout on two hosts into a folder for each."""
     rollout = make_rollout()
-    return [write_metrics(tmp_path / host, *(each for each in rollout if each["host"] == host)) for host in ("a", "b")]
+    return [
+        write_metrics(tmp_path / host, *(process for process in rollout if process["host"] == host))
+        for host in ("a", "b")
+    ]
 
 
 class TestSender:

@@ -362,7 +362,7 @@ class TestStatus:
                 rounds=(SharedRound(log_ratios=(ratio,)),),
             )
             study.add(measurement)
-        proven, searched = sorted(read_status(location), key=lambda each: each.host == "Zen 9")
+        proven, searched = sorted(read_status(location), key=lambda status: status.host == "Zen 9")
         assert proven.hosts and proven.hosts.n_contended == 1
         assert [node.node for node in proven.nodes] == ["n0", "n1", "n2"]
         assert searched.best and searched.best.config == ONE_THREAD
@@ -380,8 +380,8 @@ class TestExpire:
         claims, _ = read_claims(location)
         values = {"here": HERE, "models": {}, "older_than_s": None, "now": NOW, **options}
         found = find_expired(claims, **values)
-        assert all(each.study for each in found)
-        return [(each.node, "; ".join(each.reasons)) for each in found]
+        assert all(expired.study for expired in found)
+        return [(expired.node, "; ".join(expired.reasons)) for expired in found]
 
     def test_nothing_has_expired(self, location: Location, record: Record) -> None:
         prove(location, record, make_proof("a"), make_proof("b", kernel=""))
@@ -559,7 +559,7 @@ class TestCommand:
 
         done = run_ortune("fleet", "status", "--storage", "fleet.journal", "--json", cwd=tmp_path)
         (status,) = json.loads(done.stdout)
-        assert [each["node"] for each in status["nodes"]] == ["node-a", "node-b"]
+        assert [entry["node"] for entry in status["nodes"]] == ["node-a", "node-b"]
         done = run_ortune("fleet", "collect", "--storage", "fleet.journal", "-o", "bundle.json", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         (collected,) = read_records(tmp_path / "bundle.json")

@@ -501,7 +501,7 @@ class TestTogether:
         requests = [GateRequest(name=name, base=str(TINY_CNN), head=str(TINY_CNN)) for name in results]
         done: list[Any] = []
         found = importlib.import_module("ortune.cli.gate").run(requests, done, GateReportOptions())
-        assert [each.decision for each in found] == ["fail", "fail"]
+        assert [result.decision for result in found] == ["fail", "fail"]
         shown = [line.split()[:2] for line in capsys.readouterr().out.splitlines()]
         assert shown == [["fail", "sure"], ["inconclusive", "unsure"], ["fail", "unsure"], ["2", "gates:"]]
 

@@ -376,7 +376,7 @@ class TestSequentialTest:
         results: list[InterimResult] = []
         self.run("p50", 1e6, 1.5, observe=results.append, time_s=600)
         counts = [result.launches for result in results]
-        due = [each.launches for before, each in itertools.pairwise(results) if each.n_checks > before.n_checks]
+        due = [after.launches for before, after in itertools.pairwise(results) if after.n_checks > before.n_checks]
         assert counts == list(range(2, CHECKS[-1] + 1))
         assert tuple(due) == CHECKS
         assert all(result.findings[0].p_value == 1.0 for result in results if result.launches not in CHECKS)
@@ -538,7 +538,9 @@ class TestDecide:
     def test_a_single_launch_that_counts(self, contended: list[list[bool]], reason: str) -> None:
         run = PairedRun([Side(name=str(number), config=Config()) for number in range(4)], Load())
         for launch in contended:
-            run.launches.append([msgspec.structs.replace(make_round(*[1e6] * 4), contended=each) for each in launch])
+            run.launches.append(
+                [msgspec.structs.replace(make_round(*[1e6] * 4), contended=is_contended) for is_contended in launch]
+            )
         interim = evaluate_interim(run, self.make_test(), 60.0, is_last=True)
         assert explain_indecision(interim, self.make_test(), time_is_up=True).startswith(reason)
 

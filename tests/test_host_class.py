@@ -120,7 +120,7 @@ class TestGenerations:
         """Some firmware lists fast cores first."""
         host = HOSTS["apple-m1"]
         files = list_files(host), list_files(msgspec.structs.replace(host, kinds=host.kinds[::-1]))
-        one, other = (read_files(tmp_path / str(number), each) for number, each in enumerate(files))
+        one, other = (read_files(tmp_path / str(number), listing) for number, listing in enumerate(files))
         assert one.topology != other.topology
         assert HostClass.of(one) == HostClass.of(other)
 
@@ -139,11 +139,11 @@ class TestLimits:
         less = msgspec.structs.replace(host, processor=msgspec.structs.replace(host.processor, n_memory_channels=None))
         assert HostClass.of(host).includes(HostClass.of(less))
         program = SimpleNamespace(path="model.onnx")
-        prepared = [cast("Any", SimpleNamespace(host=each, program=program)) for each in (host, less)]
+        prepared = [cast("Any", SimpleNamespace(host=prepared_host, program=program)) for prepared_host in (host, less)]
         assert name_identity(prepared[0], {}) != name_identity(prepared[1], {})
 
     def test_the_same_host_twice(self, tmp_path: Path) -> None:
-        first, second = (read_class(tmp_path / each, "zen1", quota="150000 100000") for each in ("a", "b"))
+        first, second = (read_class(tmp_path / folder, "zen1", quota="150000 100000") for folder in ("a", "b"))
         assert first == second
         assert first.includes(second)
 
@@ -153,7 +153,7 @@ class TestLimits:
             for number, quota in enumerate(("", "max 100000", "200000 100000", "150000 100000"))
         ]
         assert found[0] == found[1]
-        assert len({each.id for each in found}) == 3
+        assert len({host_class.id for host_class in found}) == 3
         assert found[2].differences(found[3]) == {"cpu_quota": (2.0, 1.5)}
         assert found[3].name.endswith("quota 1.5")
 
@@ -205,7 +205,7 @@ class TestWhereItIsShown:
         for name in ("zen3-guest", "zen4-guest", "icelake"):
             remember(path, describe_search(classes[name], traits, Goal(), [ONE_THREAD]))
         found = find_similar_searches(path, classes["zen4-guest"], traits, Goal())
-        assert [each.host for each in found] == [classes["zen4-guest"]]
+        assert [past_search.host for past_search in found] == [classes["zen4-guest"]]
 
     def test_the_documented_class(self) -> None:
         found = re.search(r'```json\n"host": (\{.*?\n\})\n```', (ROOT / "docs" / "record.md").read_text(), re.DOTALL)

@@ -78,7 +78,7 @@ class Marks:
             return self.texts.get(tree, tree)
         if isinstance(tree, dict):
             return {self.restore(key): self.restore(value) for key, value in tree.items()}
-        return [self.restore(each) for each in tree] if isinstance(tree, (list, tuple)) else tree
+        return [self.restore(child) for child in tree] if isinstance(tree, (list, tuple)) else tree
 
 
 def make_twin(config: Config) -> tuple[Config, Marks]:
@@ -106,7 +106,7 @@ def parse_python(text: str) -> Tree:
 def _plain_ast(node: Any) -> Tree:
     if isinstance(node, ast.AST):
         return [type(node).__name__, *(_plain_ast(value) for _, value in ast.iter_fields(node))]
-    return [_plain_ast(each) for each in node] if isinstance(node, list) else node
+    return [_plain_ast(child) for child in node] if isinstance(node, list) else node
 
 
 def parse_javascript(text: str) -> Tree:
@@ -216,11 +216,11 @@ def parse_yaml(text: str) -> Tree:
 def parse_kubernetes(text: str) -> Tree:
     """Return the manifest, with the values of variables as Kubernetes expands them where no other variable exists."""
     found = yaml.safe_load(text)
-    for each in found.get("env", ()):
-        assert set(each) == {"name", "value"}
-        parts = re.findall(r"\$\$|\$\([^)]*\)|[^$]|\$", each["value"], re.DOTALL)
+    for variable in found.get("env", ()):
+        assert set(variable) == {"name", "value"}
+        parts = re.findall(r"\$\$|\$\([^)]*\)|[^$]|\$", variable["value"], re.DOTALL)
         assert not any(part.startswith("$(") for part in parts)
-        each["value"] = "".join("$" if part == "$$" else part for part in parts)
+        variable["value"] = "".join("$" if part == "$$" else part for part in parts)
     return found
 
 
@@ -323,8 +323,8 @@ def parse_environment(text: str) -> Tree:
             timeout=10,
         )
         assert done.stderr == b""
-        assert [each.name for each in Path(folder).iterdir()] == ["variables.sh"]
-    pairs = dict(each.split("=", 1) for each in done.stdout.decode().split("\0") if each)
+        assert [file.name for file in Path(folder).iterdir()] == ["variables.sh"]
+    pairs = dict(pair.split("=", 1) for pair in done.stdout.decode().split("\0") if pair)
     docker = [shlex.split(line[2:]) for line in text.splitlines() if line.startswith(("# ENV", "# docker"))]
     # The last comment is ortune's note.
     docker = [[part for part in line if not part.startswith("#")] for line in docker]
@@ -344,7 +344,7 @@ def parse_compose(text: str) -> Tree:
         if isinstance(tree, dict):
             return {key: expand(value) for key, value in tree.items()}
         if isinstance(tree, list):
-            return [expand(each) for each in tree]
+            return [expand(child) for child in tree]
         if isinstance(tree, str):
             assert not re.search(r"(?<!\$)(\$\$)*\$(?!\$)", tree), tree
             return tree.replace("$$", "$")
@@ -616,7 +616,7 @@ def test_the_record_in_a_dockerfile(tmp_path: Path) -> None:
 def test_a_comment_does_not_set_the_encoding_of_python() -> None:
     record = hostile_record(Config(), "coding: utf-7 +AAo-import os+AAo-#")
     text = render("python", record, MODEL).text
-    names = [each for each in ast.walk(ast.parse(text.encode())) if isinstance(each, ast.Import)]
+    names = [node for node in ast.walk(ast.parse(text.encode())) if isinstance(node, ast.Import)]
     assert [name.names[0].name for name in names] == ["onnxruntime"]
 
 

@@ -504,7 +504,7 @@ class TestModelsThatCrashTheOnnxPackage:
     @pytest.mark.long
     def test_the_doctor_goes_on_with_other_checks(self) -> None:
         diagnosis = examine(DoctorRequest(model=str(TINY_CNN)))
-        skipped = {each.check: each.why for each in diagnosis.skipped}
+        skipped = {skipped_check.check: skipped_check.why for skipped_check in diagnosis.skipped}
         assert skipped["float64"] == "the onnx package crashed while it inferred types (SIGSEGV)"
         assert {finding.check for finding in diagnosis.findings} > {
             "loading",

@@ -61,13 +61,13 @@ def put_all(value: Any, *names: str) -> Change:
 
     def visit(place: Any) -> None:
         if isinstance(place, dict):
-            for name, each in place.items():
-                visit(each)
-                if name in names and not isinstance(each, (dict, list)):
+            for name, child in place.items():
+                visit(child)
+                if name in names and not isinstance(child, (dict, list)):
                     place[name] = value
         elif isinstance(place, list):
-            for each in place:
-                visit(each)
+            for child in place:
+                visit(child)
 
     return visit
 
@@ -339,7 +339,7 @@ def test_through_commands(name: str, commands: list[str], benign: Document, tmp_
         assert done.returncode in {0, 1, 2, 3}, (command, done.stdout, done.stderr)
         assert "Traceback" not in done.stderr, (command, done.stderr)
         text = done.stdout + done.stderr
-        assert all(each.isprintable() or each == "\n" for each in text), command
+        assert all(character.isprintable() or character == "\n" for character in text), command
         assert done.returncode != 2 or "error" in done.stderr, (command, done.stderr)
 
 

@@ -55,8 +55,8 @@ def estimate(value: Any, low: Any, high: Any, **more: Any) -> Document:
 
 def join(*changes: Change) -> Change:
     def change(document: Document) -> None:
-        for each in changes:
-            each(document)
+        for step in changes:
+            step(document)
 
     return change
 
@@ -294,7 +294,7 @@ def check_end(command: str, done: subprocess.CompletedProcess[str]) -> None:
     assert done.returncode in {0, 1, 2, 3}, (command, done.stdout, done.stderr)
     assert "Traceback" not in done.stderr, (command, done.stderr)
     text = done.stdout + done.stderr
-    assert all(each.isprintable() or each == "\n" for each in text), command
+    assert all(character.isprintable() or character == "\n" for character in text), command
     assert not LOG_COMMAND.search(text), command
     # Gates have annotations of their own.
     assert command == "gate" or not re.search(r"^\s*::", text, re.MULTILINE), (command, text)
@@ -333,7 +333,7 @@ def test_through_commands(name: str, commands: list[str], tmp_path: Path) -> Non
     path = write_hostile(kind, change, folder / "p.json")
     for command, done in run_commands(COMMANDS, commands, path, IN_CI):
         check_end(command, done)
-    assert [each.name for each in tmp_path.iterdir()] == ["work"]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["work"]
     assert not (folder / "pwned").exists()
 
 

@@ -233,7 +233,7 @@ def test_records_through_all_that_reads_them(document: dict[str, Any], folder: P
             if record is not None:
                 check_record(record, path)
         assert events == []
-        assert sorted(each.name for each in folder.iterdir()) == ["r.json"]
+        assert sorted(file.name for file in folder.iterdir()) == ["r.json"]
 
 
 def check_record(record: Record, path: Path) -> None:
@@ -300,7 +300,7 @@ def test_only_workers_are_started(command: str, tmp_path: Path, monkeypatch: pyt
         if event == "open":
             inside = Path(subject).is_relative_to(temporary) and not Path(subject).is_relative_to(tmp_path)
             assert inside or subject == os.devnull or not Path(subject).is_absolute(), (event, subject)
-    assert [each.name for each in tmp_path.iterdir()] == ["r.json"]
+    assert [file.name for file in tmp_path.iterdir()] == ["r.json"]
 
 
 def test_a_record_that_was_written_can_be_read(tmp_path: Path) -> None:

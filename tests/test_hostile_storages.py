@@ -432,7 +432,7 @@ def test_odd_contents(name: str, commands: list[str], lines: list[bytes], record
         run(folder, command)
         if command in {"status", "status as JSON", "collect", "compare", "expire", "gate"}:
             assert path.read_bytes() == content, command  # reading writes nothing
-    assert [each.name for each in tmp_path.iterdir()] == ["work"]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["work"]
     assert not (folder / "pwned").exists()
     if (bundle := folder / "b.json").exists():
         assert "LD_PRELOAD" not in bundle.read_text()

@@ -50,7 +50,7 @@ def test_hosts_that_agree() -> None:
 
 
 def test_hosts_that_differ_widen_the_interval() -> None:
-    gain = pool_hosts([speedup(each) for each in (1.2, 1.3, 1.4, 1.3, 1.2)])
+    gain = pool_hosts([speedup(estimate) for estimate in (1.2, 1.3, 1.4, 1.3, 1.2)])
     assert gain.speedup.low < 1.2
     assert gain.another.low < gain.speedup.low
     assert gain.another.confidence == 0.95
@@ -80,7 +80,7 @@ def test_a_loss_everywhere() -> None:
 
 
 def test_two_hosts_that_claim_to_be_exact_do_not_decide_alone() -> None:
-    claims = [speedup(1.2000, 1e-9), speedup(1.2001, 1e-9), *[speedup(each) for each in (0.8, 0.9, 1.0, 1.1)]]
+    claims = [speedup(1.2000, 1e-9), speedup(1.2001, 1e-9), *[speedup(estimate) for estimate in (0.8, 0.9, 1.0, 1.1)]]
     gain = pool_hosts(claims)
     assert gain.verdict == "inconclusive"
 
@@ -116,8 +116,8 @@ def test_equal_configs_are_rarely_called_faster(between: float, tails: str) -> N
     found = []
     for _ in range(n):
         draws = rng.normal(size=12) if tails == "normal" else rng.standard_t(3, 12) / math.sqrt(3)
-        found.append(pool_hosts([measure(rng, each) for each in between * draws]))
-    faster = sum(each.verdict.startswith("faster") for each in found)
+        found.append(pool_hosts([measure(rng, effect) for effect in between * draws]))
+    faster = sum(gain.verdict.startswith("faster") for gain in found)
     # Three standard errors above one side of 99.5 %.
     assert faster / n <= 0.0025 + 3 * math.sqrt(0.0025 * 0.9975 / n)
 
@@ -129,7 +129,7 @@ def test_the_interval_of_another_host_covers_it(k: int, between: float) -> None:
     n = 500
     covered = 0
     for _ in range(n):
-        *known, other = (measure(rng, each) for each in 0.2 + rng.normal(0, between, k + 1))
+        *known, other = (measure(rng, effect) for effect in 0.2 + rng.normal(0, between, k + 1))
         another = pool_hosts(known).another
         covered += another.low <= other.estimate <= another.high
     assert covered / n >= 0.95 - 3 * math.sqrt(0.95 * 0.05 / n)
@@ -141,7 +141,7 @@ def test_the_interval_of_the_worst_host_covers_its_gain() -> None:
     covered = plain = 0
     for _ in range(n):
         found = [measure(rng, 0.1) for _ in range(12)]
-        worst = min(found, key=lambda each: each.estimate)
+        worst = min(found, key=lambda host_speedup: host_speedup.estimate)
         chosen = widen_for_choice(worst, len(found))
         covered += chosen.low <= math.exp(0.1) <= chosen.high
         plain += worst.low <= math.exp(0.1) <= worst.high

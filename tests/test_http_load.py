@@ -290,8 +290,8 @@ def test_the_time_of_each_call_is_subtracted_from_its_latency(monkeypatch: pytes
             return windows[-1]
 
         monkeypatch.setattr("ortune.worker.load_generator.generate_load", generate)
-        for each in (Load(), make_load(clients=2), make_load(clients=2, rate_per_s=200)):
-            block = load.measure(plan(each))
+        for traffic in (Load(), make_load(clients=2), make_load(clients=2, rate_per_s=200)):
+            block = load.measure(plan(traffic))
             window = windows.pop()
             assert window.own_ns is not None
             assert len(set(window.own_ns.tolist())) > 1
@@ -320,8 +320,8 @@ def test_a_server_that_closes_connections(load: HttpLoad) -> None:
         response = open_load(load, f"http://127.0.0.1:{server.server_port}/", os.getpid())
         assert isinstance(response, Response)
         assert response.n_bytes == 200_000
-        for each in (Load(), make_load(clients=2)):
-            block = load.measure(plan(each))
+        for traffic in (Load(), make_load(clients=2)):
+            block = load.measure(plan(traffic))
             assert isinstance(block, Block)
             assert len(block.samples_ns) >= 5
         server.shutdown()

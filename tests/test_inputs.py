@@ -54,7 +54,7 @@ def feed_one(given_info: InputInfo, **options: Any) -> np.ndarray:
         (info("sr", "int64", ()), ()),
         (info("x", "float32", ("batch_size", "channels", "time")), (1, 3, 128)),
     ],
-    ids=lambda each: each.name if isinstance(each, InputInfo) else None,
+    ids=lambda parameter: parameter.name if isinstance(parameter, InputInfo) else None,
 )
 def test_open_dimensions_get_a_size_by_role(given_info: InputInfo, shape: tuple[int, ...]) -> None:
     assert feed_one(given_info).shape == shape

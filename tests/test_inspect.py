@@ -89,7 +89,8 @@ class TestSessions:
         assert image.requested == ((),)
         assert image.providers == (("CPUExecutionProvider",),)
         assert [
-            (seen.count, [(each.name, each.dtype, each.shape) for each in seen.inputs]) for seen in text.shapes
+            (seen.count, [(model_input.name, model_input.dtype, model_input.shape) for model_input in seen.inputs])
+            for seen in text.shapes
         ] == [
             (75, [("input_ids", "int64", (1, 8)), ("attention_mask", "int64", (1, 8))]),
             (25, [("input_ids", "int64", (1, 32)), ("attention_mask", "int64", (1, 32))]),
@@ -377,9 +378,9 @@ class TestCommand:
 
 class TestSavedInputs:
     def test_a_search_takes_them(self, mix: Observation) -> None:
-        saved = {Path(each.folder).name: each for each in mix.saved}
+        saved = {Path(inputs.folder).name: inputs for inputs in mix.saved}
         assert set(saved) == {TINY_CNN.stem, TINY_ENCODER.stem}
-        assert {each.n_samples for each in mix.saved} == {40}
+        assert {inputs.n_samples for inputs in mix.saved} == {40}
         info = read_model(TINY_ENCODER)
         feed = make_feed(info, InputOptions(data=saved[TINY_ENCODER.stem].folder))
         lengths = Counter(sample["input_ids"].array.shape[1] for sample in feed.samples)
@@ -399,7 +400,7 @@ class TestSavedInputs:
         folder = Path(saved.folder)
         modes = {path.stat().st_mode & 0o777 for path in folder.iterdir()}
         assert modes == {0o600}
-        assert [each.stat().st_mode & 0o777 for each in (folder, folder.parent)] == [0o700, 0o700]
+        assert [path.stat().st_mode & 0o777 for path in (folder, folder.parent)] == [0o700, 0o700]
 
     def test_every_call_has_the_same_chance(self, tmp_path: Path) -> None:
         sampler = Sampler(str(tmp_path), 200, 1 << 30)

@@ -93,7 +93,7 @@ def test_an_installed_onnxruntime_stays_as_it_is(package: str, provider: str, wh
     environment.pip("check")
 
     host = json.loads(environment.ortune("host", "--json", cwd=tmp_path).stdout)
-    assert [each["name"] for each in host["packages"]] == [package]
+    assert [entry["name"] for entry in host["packages"]] == [package]
     assert host["runtime"]["onnxruntime"] == host["packages"][0]["version"]
     assert provider in host["runtime"]["providers"]
     done = environment.ortune("bench", TINY_CNN, "--set", "intra_op_num_threads=1", cwd=tmp_path)

@@ -96,7 +96,7 @@ class TestUse:
     def test_it_is_listed(self, install: Install) -> None:
         install()
         *own, last = list_targets()
-        assert [each.name for each in own] == list(TARGETS)
+        assert [target.name for target in own] == list(TARGETS)
         assert (last.name, last.summary, last.package, last.fault) == (
             "lines",
             "lines of names and values",
@@ -133,7 +133,7 @@ class TestBroken:
         assert "Update the package" in hint
         # It does not keep the others from being listed.
         *own, last = list_targets()
-        assert [each.name for each in own] == list(TARGETS)
+        assert [target.name for target in own] == list(TARGETS)
         assert last.fault and fault in last.fault and not last.summary
 
     @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ class TestBroken:
         module = install(CODE.replace('name="lines"', 'name="triton"'), name="triton")
         assert find_target("triton") is TARGETS["triton"]
         *own, last = list_targets()
-        assert [each.name for each in own] == list(TARGETS)
+        assert [target.name for target in own] == list(TARGETS)
         assert (last.name, last.package, last.fault) == (
             "triton",
             "ortune-lines 1.2",
@@ -232,7 +232,7 @@ class TestCommand:
         command = [sys.executable, "-P", "-m", "ortune", "apply", "--list", "--json"]
         environment = {**os.environ, "PYTHONPATH": str(packages)}
         listed = json.loads(subprocess.run(command, env=environment, capture_output=True, check=True).stdout)
-        assert [each["name"] for each in listed] == [*TARGETS, "lines"]
+        assert [target["name"] for target in listed] == [*TARGETS, "lines"]
         assert listed[-1] == {
             "name": "lines",
             "summary": "lines of names and values",

@@ -155,7 +155,7 @@ def test_processes_divide_the_cores() -> None:
     assert 5 not in thread_counts(host)
     assert thread_counts(make_host(10), 2)[5] == "the cores, divided among 2 processes"
     space = build_space(make_host(10), make_model(1), SpaceOptions(clients=2, processes=2))
-    skipped = {each.knob.name: each.why for each in space.skipped}
+    skipped = {skip.knob.name: skip.why for skip in space.skipped}
     assert skipped[AFFINITY] == "all processes would pin their threads to the same CPUs"
     first = [rule.labels for rule in space.rules]
     assert {"intra_op_num_threads": "5"} in first

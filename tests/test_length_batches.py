@@ -67,25 +67,29 @@ LENGTHS = [9, 2, 5, 2, 7]
 
 
 def test_groups_by_hand() -> None:
-    assert [(each.items, each.length) for each in group_by_arrival(LENGTHS, 2)] == [((0, 1), 9), ((2, 3), 5), ((4,), 7)]
-    assert [each.length for each in group_by_arrival(LENGTHS, 3, padded=16)] == [16, 16]
-    assert [(each.items, each.length) for each in group_sorted(LENGTHS, 2)] == [((1, 3), 2), ((2, 4), 7), ((0,), 9)]
+    assert [(group.items, group.length) for group in group_by_arrival(LENGTHS, 2)] == [
+        ((0, 1), 9),
+        ((2, 3), 5),
+        ((4,), 7),
+    ]
+    assert [group.length for group in group_by_arrival(LENGTHS, 3, padded=16)] == [16, 16]
+    assert [(group.items, group.length) for group in group_sorted(LENGTHS, 2)] == [((1, 3), 2), ((2, 4), 7), ((0,), 9)]
     # 2 x 2 tokens; a third item would make 3 x 5. Then 5 and 7 alone, as 2 x 7 is too much, and 9 alone though longer.
-    assert [each.items for each in group_by_tokens(LENGTHS, 8, 4)] == [(1, 3), (2,), (4,), (0,)]
-    assert [each.items for each in group_by_tokens(LENGTHS, 100, 4)] == [(1, 3, 2, 4), (0,)]
+    assert [group.items for group in group_by_tokens(LENGTHS, 8, 4)] == [(1, 3), (2,), (4,), (0,)]
+    assert [group.items for group in group_by_tokens(LENGTHS, 100, 4)] == [(1, 3, 2, 4), (0,)]
     found = group_in_buckets(LENGTHS, 2, [4, 8, 16])
-    assert [(each.items, each.length) for each in found] == [((1, 3), 4), ((2, 4), 8), ((0,), 16)]
+    assert [(group.items, group.length) for group in found] == [((1, 3), 4), ((2, 4), 8), ((0,), 16)]
     with pytest.raises(ValueError, match="longer than the largest bucket"):
         group_in_buckets(LENGTHS, 2, [8])
 
 
 def test_times_by_hand() -> None:
     times = token_times()
-    (single,) = (each for each in evaluate_policies(LENGTHS, times) if each.policy == "one at a time")
+    (single,) = (grouping for grouping in evaluate_policies(LENGTHS, times) if grouping.policy == "one at a time")
     assert single.ends_ns == pytest.approx((118, 222, 332, 436, 550))
     assert single.items_per_s == pytest.approx(5e9 / 550)
     assert single.padding(LENGTHS) == 0
-    (whole,) = (each for each in evaluate_policies(LENGTHS, times) if str(each) == "arrival, 8 per batch")
+    (whole,) = (grouping for grouping in evaluate_policies(LENGTHS, times) if str(grouping) == "arrival, 8 per batch")
     assert whole.ends_ns == pytest.approx((100 + 2 * 5 * 9,))
     assert whole.padding(LENGTHS) == pytest.approx(1 - 25 / 45)
 
@@ -103,11 +107,11 @@ def test_all_policies_have_every_item_once(lengths: list[int], fixed: float, max
         assert sorted(item for group in grouping.groups for item in group.items) == list(range(len(lengths)))
         assert all(lengths[item] <= group.length for group in grouping.groups for item in group.items)
         assert all(len(group.items) <= 8 for group in grouping.groups)
-    rates = [each.items_per_s for each in found]
+    rates = [result.items_per_s for result in found]
     assert rates == sorted(rates, reverse=True) or max(np.diff(rates)) < 1e-6
     # No other cuts of the sorted order are better, nor is any other policy.
-    best = next(each for each in found if each.policy == "sorted, best cuts")
-    assert best.ends_ns[-1] <= min(each.ends_ns[-1] for each in found) * (1 + 1e-9)
+    best = next(result for result in found if result.policy == "sorted, best cuts")
+    assert best.ends_ns[-1] <= min(result.ends_ns[-1] for result in found) * (1 + 1e-9)
 
 
 def test_the_best_cuts_are_the_best_of_all() -> None:
@@ -131,7 +135,7 @@ def test_skewed_lengths_are_sorted_and_batched() -> None:
     times = make_call_times({(n, m): 400 + 2 * n * m * (1 + n * m / 2000) for n in sizes for m in grid})
     lengths = parse_lengths("lognormal:29,8-256").draw(64).tolist()
     found = evaluate_policies(lengths, times, maximum=256)
-    rates = {str(each): each.items_per_s for each in found}
+    rates = {str(grouping): grouping.items_per_s for grouping in found}
     assert rates["sorted by tokens, 512 tokens"] > rates["sorted, 32 per batch"] > rates["arrival, 32 per batch"]
     assert rates["arrival, 32 per batch"] > rates["maximum, 32 per batch"]
     assert rates["sorted by tokens, 512 tokens"] > rates["one at a time"]

@@ -138,11 +138,11 @@ def test_the_capacity_is_found_without_bias(
         truth = math.sqrt(1 - 1 / services) * HIGHEST_PER_S / slowdown
     else:
         truth = find_known_capacity(known, N_SERVERS, share, services) * HIGHEST_PER_S / slowdown
-    errors = np.array([each.estimate / truth - 1 for each in found])
+    errors = np.array([rate.estimate / truth - 1 for rate in found])
     assert abs(errors.mean()) < 0.025
     assert np.abs(errors).max() < 0.12
     # The share of such intervals is that of `python -m benchmarks.live_capacity`.
-    assert sum(each.low <= truth <= each.high for each in found) >= 5
+    assert sum(rate.low <= truth <= rate.high for rate in found) >= 5
 
 
 def test_late_requests_of_slow_periods_count_in_full() -> None:
@@ -325,7 +325,7 @@ def test_more_requests_do_not_make_the_interval_wider(values: tuple[float, float
     rate = model.find_capacity(1.0)
     widths = []
     for n_calls in (20, 200, 2000, 20_000, 200_000):
-        observed = [RateMeasurement(rate, values[each % 2], n_calls, float(SERVICE_NS)) for each in range(n)]
+        observed = [RateMeasurement(rate, values[number % 2], n_calls, float(SERVICE_NS)) for number in range(n)]
         fit = model.fit(observed)
         widths.append(math.log(fit.high_per_s / fit.low_per_s))
     # The capacity itself differs a little, and the logarithm of its interval with it.
@@ -378,11 +378,11 @@ class TestSeveralParts:
             ).rate_per_s
             for seed in range(4)
         ]
-        errors = np.array([each.estimate / truth - 1 for each in found])
+        errors = np.array([rate.estimate / truth - 1 for rate in found])
         assert abs(errors.mean()) < 0.04
         assert np.abs(errors).max() < 0.12
-        assert sum(each.low <= truth <= each.high for each in found) >= 2
-        assert all(each.low > 0.7 * truth for each in found)
+        assert sum(rate.low <= truth <= rate.high for rate in found) >= 2
+        assert all(rate.low > 0.7 * truth for rate in found)
 
     def test_what_is_little_known_of_another_makes_the_interval_wider(self) -> None:
         """It has few requests, and its limit is expected to be missed at a rate that is hardly higher."""

@@ -95,12 +95,12 @@ def test_as_many_requests_arrive_as_the_rate_says(mean: float) -> None:
     """Each window has at least one. Where few arrive, leaving out those without any would raise the rate."""
     load = make_load(rate_per_s=mean / 0.8)
     drawn = [draw_arrivals(load, 200 * MS, 1000 * MS, seed) for seed in range(4000)]
-    inside = [each[each >= 200 * MS] for each in drawn]
+    inside = [arrivals[arrivals >= 200 * MS] for arrivals in drawn]
     assert min(map(len, inside)) >= 1
     error = 4 * math.sqrt(mean / 4000)
-    assert np.mean([len(each) for each in inside]) == pytest.approx(mean, abs=max(error, 0.02))
-    assert np.mean([len(each) for each in drawn]) == pytest.approx(1.25 * mean, abs=1.25 * max(error, 0.02))
-    assert all((np.diff(each) >= 0).all() for each in drawn)
+    assert np.mean([len(arrivals) for arrivals in inside]) == pytest.approx(mean, abs=max(error, 0.02))
+    assert np.mean([len(arrivals) for arrivals in drawn]) == pytest.approx(1.25 * mean, abs=1.25 * max(error, 0.02))
+    assert all((np.diff(arrivals) >= 0).all() for arrivals in drawn)
     assert np.mean(np.concatenate(inside)) == pytest.approx(600 * MS, rel=0.02)
 
 
@@ -132,7 +132,7 @@ def test_the_stream_continues_from_block_to_block(arrivals: str, clients: int, s
         )
         begin, end = number * 1100 * MS, (number + 1) * 1100 * MS
         drawn = draw_arrivals(load, 100 * MS, 1100 * MS, number)
-        due += [int(each) + begin for each in drawn] if arrivals == "poisson" else []
+        due += [int(arrival) + begin for arrival in drawn] if arrivals == "poisson" else []
         windows.append((begin + 100 * MS, end))
         measured += window.latencies_ns.tolist()
         clock.sleep_ns(7919 * MS)  # the worker is suspended

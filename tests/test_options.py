@@ -35,7 +35,7 @@ PYTHON = {"search": SearchRequest, "bench": BenchRequest, "verify": VerifyReques
 
 
 def declared_of(command: str) -> dict[str, DeclaredOption]:
-    return {name: each for request in COMMANDS[command] for name, each in options_of(request).items()}
+    return {name: declared for request in COMMANDS[command] for name, declared in options_of(request).items()}
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -46,9 +46,13 @@ def test_the_command_line_offers_what_is_declared(command: str) -> None:
         for param in get_command(app).get_command(context, command).params  # type: ignore[attr-defined]
     }
     expected = {}
-    for name, each in declared_of(command).items():
-        flags = {*each.option.flags, each.flag, *([f"--no-{each.key}"] if each.option.negatable else [])}
-        expected[name] = {name} if each.option.positional else flags
+    for name, declared in declared_of(command).items():
+        flags = {
+            *declared.option.flags,
+            declared.flag,
+            *([f"--no-{declared.key}"] if declared.option.negatable else []),
+        }
+        expected[name] = {name} if declared.option.positional else flags
     assert parameters == expected
 
 
@@ -62,7 +66,7 @@ def test_only_the_command_that_runs_is_built(name: str) -> None:
     def describe(group: Any) -> dict[str, Any]:
         commands = getattr(group, "commands", {})
         own = {param.name: (param.opts, param.help) for param in group.params}
-        return {"": own, **{each: describe(command) for each, command in commands.items()}}
+        return {"": own, **{command_name: describe(command) for command_name, command in commands.items()}}
 
     chosen: Any = get_command(choose_command(app, ["ortune", name, "--help"]))
     every: Any = get_command(app)
@@ -73,7 +77,9 @@ def test_only_the_command_that_runs_is_built(name: str) -> None:
 @pytest.mark.parametrize("name", PYTHON)
 def test_python_offers_what_is_declared(name: str) -> None:
     parameters = set(inspect.signature(getattr(ortune, name)).parameters) - {"progress"}
-    offered = {each.name for each in options_of(PYTHON[name]).values() if "python" in each.option.interfaces}
+    offered = {
+        declared.name for declared in options_of(PYTHON[name]).values() if "python" in declared.option.interfaces
+    }
     assert parameters == offered
     document = inspect.getdoc(getattr(ortune, name)) or ""
     assert all(re.search(rf"^    {parameter}: ", document, re.MULTILINE) for parameter in offered)
@@ -81,20 +87,20 @@ def test_python_offers_what_is_declared(name: str) -> None:
 
 def test_the_file_offers_what_is_declared(tmp_path: Path) -> None:
     path = tmp_path / "ortune.toml"
-    for each in options_of(GateRequest).values():
-        if "toml" not in each.option.interfaces:
-            path.write_text(f"[gate.a]\nbase = 'b'\n{each.key} = true\n")
-            with pytest.raises(UsageError, match=f"{each.key} cannot be in a file"):
+    for declared in options_of(GateRequest).values():
+        if "toml" not in declared.option.interfaces:
+            path.write_text(f"[gate.a]\nbase = 'b'\n{declared.key} = true\n")
+            with pytest.raises(UsageError, match=f"{declared.key} cannot be in a file"):
                 read_gates(str(path))
             continue
         # A value that no option takes is refused with the key, which is therefore known.
-        path.write_text(f"[gate.a]\nbase = 'b'\n{'' if each.key == 'base' else f'{each.key} = [[1]]'}\n")
-        if each.key == "base":
+        path.write_text(f"[gate.a]\nbase = 'b'\n{'' if declared.key == 'base' else f'{declared.key} = [[1]]'}\n")
+        if declared.key == "base":
             assert read_gates(str(path))[0].base == "b"
             continue
         with pytest.raises(UsageError) as caught:
             read_gates(str(path))
-        assert caught.value.message.startswith(f"{path}, line 3: {each.key} ")
+        assert caught.value.message.startswith(f"{path}, line 3: {declared.key} ")
         assert "is not an option" not in caught.value.message
 
 
@@ -168,8 +174,8 @@ def list_texts(node: ast.AST) -> Iterator[str]:
     if isinstance(node, (ast.Constant, ast.JoinedStr)):
         yield read_text(node)
     else:
-        for each in ast.iter_child_nodes(node):
-            yield from list_texts(each)
+        for child in ast.iter_child_nodes(node):
+            yield from list_texts(child)
 
 
 def list_named_options() -> Iterator[tuple[str, str]]:
@@ -180,8 +186,8 @@ def list_named_options() -> Iterator[tuple[str, str]]:
             if not isinstance(node, ast.Call) or not getattr(node.func, "id", "").endswith("Error"):
                 continue
             place = f"{path.relative_to(ROOT)}:{node.lineno}"
-            for each in [*node.args, *(each.value for each in node.keywords if each.arg in {"hint", "details"})]:
-                for text in list_texts(each):
+            for argument in [*node.args, *(named.value for named in node.keywords if named.arg in {"hint", "details"})]:
+                for text in list_texts(argument):
                     yield from ((place, found[1]) for found in re.finditer(r"\{([a-z][a-z_]*)(?:=[^{}]*)?\}", text))
             for keyword in node.keywords:
                 if keyword.arg == "option" and (name := read_text(keyword.value)) not in {"", "X"}:

@@ -69,7 +69,7 @@ def measure(
 
 def orders_of(run: PairedRun) -> list[list[list[int]]]:
     """Return the order of each round, by launch."""
-    return [[list(each.blocks) for each in launch] for launch in run.launches]
+    return [[list(measured_round.blocks) for measured_round in launch] for launch in run.launches]
 
 
 @pytest.mark.parametrize("objective", ["p50", "load-time"])
@@ -171,12 +171,12 @@ def test_quiet_and_contended_rounds_are_not_mixed() -> None:
     run = measure(
         SimulatedExecutor(lambda config: 1e6, contended_share=0.4), make_sides(Config(), ONE_THREAD), rounds=8
     )
-    n_quiet = sum(not each.contended for launch in run.launches for each in launch)
+    n_quiet = sum(not measured_round.contended for launch in run.launches for measured_round in launch)
     assert 12 <= n_quiet < 24
     selected = run.in_one_regime()
     assert not selected.contended
     assert selected.n_rounds == n_quiet
-    assert not any(each.contended for launch in selected.launches for each in launch)
+    assert not any(measured_round.contended for launch in selected.launches for measured_round in launch)
     assert run.n_rounds == 24
 
 
@@ -256,7 +256,7 @@ class TestOneAtATime:
         run = self.measure(executor, make_sides(Config(), ONE_THREAD, TWO_THREADS))
         assert (executor.most_live, executor.n_starved) == (1, 0)
         assert [len(launch) for launch in run.launches] == [3, 3, 3, 3]
-        assert all(len(each.blocks) == 3 for launch in run.launches for each in launch)
+        assert all(len(measured_round.blocks) == 3 for launch in run.launches for measured_round in launch)
         assert [len(run.loaded[position]) for position in range(3)] == [4, 4, 4]
 
     def test_every_second_launch_has_the_reverse_order(self) -> None:
@@ -285,7 +285,7 @@ class TestOneAtATime:
         run = self.measure(executor, make_sides(Config(), ONE_THREAD, TWO_THREADS))
         assert list(run.failures) == [1]
         assert executor.launched.count(ONE_THREAD) == MAX_FIRST_FAILURES
-        assert [len(each.blocks) for launch in run.launches for each in launch] == [2] * 12
+        assert [len(measured_round.blocks) for launch in run.launches for measured_round in launch] == [2] * 12
         assert run.launches[0][0].failures.keys() == {1}
 
     def test_it_ends_when_only_the_baseline_is_left(self) -> None:

@@ -344,11 +344,11 @@ class TestByDefault:
             space_of(tune={SPIN: ("50",)}, onnxruntime="1.22.0")
 
     def test_values_and_pools_of_newer_versions(self) -> None:
-        new, old = (space_of(sessions=2, onnxruntime=each) for each in ("1.23.0", "1.22.1"))
+        new, old = (space_of(sessions=2, onnxruntime=version) for version in ("1.23.0", "1.22.1"))
         assert "ORT_ENABLE_LAYOUT" in values(new, "graph_optimization_level")
         assert "ORT_ENABLE_LAYOUT" not in values(old, "graph_optimization_level")
         assert "global_thread_pool" in names(new) - names(old)
-        assert any(each.knob.name == "global_thread_pool" and "1.23" in each.why for each in old.skipped)
+        assert any(skipped.knob.name == "global_thread_pool" and "1.23" in skipped.why for skipped in old.skipped)
         with pytest.raises(UsageError, match=r"1\.22\.1 does not have this value"):
             space_of(fix={"graph_optimization_level": "ORT_ENABLE_LAYOUT"}, onnxruntime="1.22.1")
 
@@ -445,8 +445,10 @@ class TestCommand:
         )
         assert done.returncode == 0, done.stderr
         shown = json.loads(done.stdout)
-        assert SPIN in {each["knob"]["name"] for each in shown["dimensions"]}
-        assert all(each["config"]["session_options"]["intra_op_num_threads"] == 2 for each in shown["candidates"])
+        assert SPIN in {dimension["knob"]["name"] for dimension in shown["dimensions"]}
+        assert all(
+            candidate["config"]["session_options"]["intra_op_num_threads"] == 2 for candidate in shown["candidates"]
+        )
 
     def test_a_search_tries_only_what_is_requested(self, tmp_path: Path) -> None:
         done = run_ortune(

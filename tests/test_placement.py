@@ -37,7 +37,7 @@ def interleave(n_cores: int, n_nodes: int) -> Host:
     cpus = [tuple(range(node, n_cores, n_nodes)) for node in range(n_nodes)]
     topology = msgspec.structs.replace(
         host.topology,
-        numa_nodes=tuple(NumaNode(id=number, cpus=each) for number, each in enumerate(cpus)),
+        numa_nodes=tuple(NumaNode(id=number, cpus=node_cpus) for number, node_cpus in enumerate(cpus)),
         l3_domains=tuple(cpus),
     )
     return msgspec.structs.replace(host, topology=topology)
@@ -136,12 +136,12 @@ def test_processes_never_share_cores_and_cross_no_node_without_need(
     if found is None:
         assert n_cores // n < (threads or 1)
         return
-    used = [cpu for each in found.cpus for cpu in each]
+    used = [cpu for process_cpus in found.cpus for cpu in process_cpus]
     assert len(used) == len(set(used))
     assert len(found.cpus) == n
-    assert len({len(each) for each in found.cpus}) == 1
-    assert all(len(each) >= smt * (threads or 1) for each in found.cpus)
-    crossed = [find_parts(host, each) for each in found.cpus]
+    assert len({len(process_cpus) for process_cpus in found.cpus}) == 1
+    assert all(len(process_cpus) >= smt * (threads or 1) for process_cpus in found.cpus)
+    crossed = [find_parts(host, process_cpus) for process_cpus in found.cpus]
     if threads and n_nodes * (per_node // threads) >= n:
         assert all(nodes == 1 for nodes, _ in crossed)
     if threads and n_nodes * domains * (per_domain // threads) >= n:
@@ -149,7 +149,7 @@ def test_processes_never_share_cores_and_cross_no_node_without_need(
     for unit in list_units(host)[1:]:
         shared = place_processes(host, n, threads=threads, unit=unit)
         if shared:
-            assert all(find_parts(host, each)[unit == "L3 domains"] == 1 for each in shared.cpus)
+            assert all(find_parts(host, process_cpus)[unit == "L3 domains"] == 1 for process_cpus in shared.cpus)
 
 
 def test_loads_that_are_pinned_are_placed() -> None:
@@ -160,9 +160,9 @@ def test_loads_that_are_pinned_are_placed() -> None:
 def test_deployments_are_placed() -> None:
     space = make_deployment_space(FOUR_NODES, Config())
     first = space.list_first()
-    titles = {each.placement.title for each in first if each.placement}
+    titles = {deployment.placement.title for deployment in first if deployment.placement}
     assert titles == {"pinned apart within nodes", "pinned apart on 2 nodes each"}
-    one_per_node = next(each for each in first if each.processes == 4 and each.placement)
+    one_per_node = next(deployment for deployment in first if deployment.processes == 4 and deployment.placement)
     assert one_per_node.title == "4 processes · pinned apart within nodes · intra threads=4"
     variants = space.list_variants(space.find_shape(one_per_node))
     units = {
@@ -172,8 +172,8 @@ def test_deployments_are_placed() -> None:
     }
     assert {None, "nodes"} <= units
     assert "L3 domains" not in units  # four threads do not fit into a domain of two cores
-    for each in (*first, *variants):
-        assert space.make(space.find_shape(each)) == each
+    for deployment in (*first, *variants):
+        assert space.make(space.find_shape(deployment)) == deployment
 
 
 def test_a_deployment_needs_the_cpus_of_each_process() -> None:

@@ -195,7 +195,7 @@ def test_a_search_keeps_where_threads_ran() -> None:
     assert found.places == (place,)
     earlier = read_trials(SEARCH).sessions
     assert earlier
-    assert not any(each.places for each in earlier)
+    assert not any(session.places for session in earlier)
 
 
 def test_a_page_shows_where_threads_ran(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,7 +205,8 @@ def test_a_page_shows_where_threads_ran(monkeypatch: pytest.MonkeyPatch) -> None
     places = (CpuPlace(cpu=0, pool_ns=1, calls_ns=2), CpuPlace(cpu=1, pool_ns=5, calls_ns=0))
     rows = tuple(msgspec.structs.replace(row, places=places) for row in result.rows)
     before, after = (
-        render_page(make_page(each, "bench.json")) for each in (result, msgspec.structs.replace(result, rows=rows))
+        render_page(make_page(bench_result, "bench.json"))
+        for bench_result in (result, msgspec.structs.replace(result, rows=rows))
     )
     assert "<em>38%</em>" in after
     assert "37.5% of the CPU time (pool threads 12.5%, threads that make calls 25.0%)" in after

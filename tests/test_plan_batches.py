@@ -349,11 +349,11 @@ class TestPolicies:
         assert stages[-1] == "lengths"
         measured = [policy for policy in found.policies if policy.items_per_s.source == "measured"]
         assert measured == list(found.policies[: len(measured)])
-        assert {each.policy for each in measured} >= {"one at a time", "arrival", "sorted", "sorted by tokens"}
-        for each in measured:
-            assert each.items_per_s.estimate == pytest.approx(each.predicted_per_s, rel=0.15)
-            assert (each.to_reference is None) == (each is found.policies[found.reference])
-            assert each.max_error == 0.0
+        assert {policy.policy for policy in measured} >= {"one at a time", "arrival", "sorted", "sorted by tokens"}
+        for policy in measured:
+            assert policy.items_per_s.estimate == pytest.approx(policy.predicted_per_s, rel=0.15)
+            assert (policy.to_reference is None) == (policy is found.policies[found.reference])
+            assert policy.max_error == 0.0
         times = make_call_times({(n, m): token_ns(n, m) for n in (1, 12) for m in (8, 256)})
         best = evaluate_policies(LENGTHS, times, maximum=256)[0]
         assert found.choice.predicted_per_s == pytest.approx(best.items_per_s, rel=0.06)
@@ -413,7 +413,7 @@ class TestPolicies:
     def test_those_that_make_the_same_calls_are_measured_once(self) -> None:
         times = make_call_times({(n, m): token_ns(n, m) for n in (1, 2) for m in (8, 256)})
         chosen = choose_live(evaluate_policies([8, 8], times), 2)
-        assert {(each.policy, each.parameter) for each in chosen} == {("one at a time", None), ("arrival", 2)}
+        assert {(policy.policy, policy.parameter) for policy in chosen} == {("one at a time", None), ("arrival", 2)}
 
     @pytest.mark.parametrize(
         ("time_s", "expected"), [(100.0, (6, 8)), (30.0, (6, 4)), (10.0, (4, 2)), (1.0, (3, 2)), (-5.0, (3, 2))]
@@ -519,11 +519,11 @@ class TestStaticBatches:
         space = make_deployment_space(make_host(4), Config(batch=2), batches=(2, 4, 8))
         assert space.default.config.batch == 2
         found = space.list_first()
-        for each in found[:4]:
-            found += space.list_variants(space.find_shape(each))
-        assert {each.config.batch for each in found} == {2, 4, 8}
+        for candidate in found[:4]:
+            found += space.list_variants(space.find_shape(candidate))
+        assert {candidate.config.batch for candidate in found} == {2, 4, 8}
         plain = make_deployment_space(make_host(4), DEFAULT)
-        assert {each.config.batch for each in plain.list_first()} == {1}
+        assert {candidate.config.batch for candidate in plain.list_first()} == {1}
 
 
 @pytest.fixture(scope="module")
@@ -685,7 +685,7 @@ def test_real_calls_with_items_of_these_lengths(tmp_path: Path) -> None:
         found = plan_lengths(runner, prepared.options.lengths, Deployment(clients=2), place=0, end_s=runner.now_s() + 4)
     measured = [policy for policy in found.policies if policy.items_per_s.source == "measured"]
     assert len(measured) >= 5
-    assert all(not each.problem and each.max_error is not None for each in measured)
+    assert all(not policy.problem and policy.max_error is not None for policy in measured)
 
 
 @pytest.mark.usefixtures("models_read_here")

@@ -283,7 +283,7 @@ class TestResources:
             autoscaler["spec"]["metrics"][0]["resource"]["target"]["averageUtilization"] for autoscaler in autoscalers
         ]
         assert found == ([percent] if percent else [])
-        assert any("overloaded" in each for each in export.unsupported) == (not percent)
+        assert any("overloaded" in reason for reason in export.unsupported) == (not percent)
 
     def test_a_deployment_that_keeps_no_target(self) -> None:
         plan = make_plan(DEPLOYMENTS["processes"], here=False)
@@ -476,7 +476,7 @@ class TestRecord:
     def test_a_program_that_puts_requests_together_does_as_planned(self) -> None:
         plans = {name: make_plan(deployment) for name, deployment in DEPLOYMENTS.items()}
         found = {name: read_configs([plan])[0] for name, plan in plans.items()}
-        assert [name for name, each in found.items() if each.shapes_vary] == ["batching"]
+        assert [name for name, sourced in found.items() if sourced.shapes_vary] == ["batching"]
         (grouped,) = read_configs([msgspec.structs.replace(plans["processes"], lengths=LENGTHS)])
         assert grouped.shapes_vary
         assert describe_measured(grouped.record, shapes_vary=True)["shapes"] == {}
@@ -540,8 +540,8 @@ class TestHostileNumbers:
     def test_they_are_no_plan(self, place: tuple[Any, ...], value: Any, message: str) -> None:
         document = json.loads(encode_plan(make_plan(DEPLOYMENTS["processes"])))
         inner = document
-        for each in place[:-1]:
-            inner = inner[each]
+        for key in place[:-1]:
+            inner = inner[key]
         inner[place[-1]] = value
         with pytest.raises(RecordError, match=message):
             decode_plan(json.dumps(document).encode())

@@ -147,15 +147,17 @@ class TestSpace:
     def test_all_are_distinct_and_bounded(self, n_cores: int, n_nodes: int) -> None:
         space = make_deployment_space(make_host(n_cores, n_nodes=n_nodes), DEFAULT)
         found = space.list_first()
-        for each in found[:5]:
-            found += space.list_sizes(space.find_shape(each), 1.5) + space.list_variants(space.find_shape(each))
-        assert all(each.key != space.default.key for each in found)
-        for each in found:
-            assert each.processes <= 64
-            threads = each.n_threads or n_cores
-            assert each.processes * threads <= 2 * n_cores or each.processes <= 2
+        for deployment in found[:5]:
+            found += space.list_sizes(space.find_shape(deployment), 1.5) + space.list_variants(
+                space.find_shape(deployment)
+            )
+        assert all(deployment.key != space.default.key for deployment in found)
+        for deployment in found:
+            assert deployment.processes <= 64
+            threads = deployment.n_threads or n_cores
+            assert deployment.processes * threads <= 2 * n_cores or deployment.processes <= 2
             # The way there and back leads to the same deployment.
-            assert space.make(space.find_shape(each)).key == each.key
+            assert space.make(space.find_shape(deployment)).key == deployment.key
 
     def test_a_quota_counts_as_cores(self) -> None:
         host = make_host(8)
@@ -167,16 +169,16 @@ class TestSpace:
     def test_what_the_user_wants(self) -> None:
         host = make_host(4)
         given = make_deployment_space(host, DEFAULT, processes=[1, 3])
-        assert {each.processes for each in given.list_first()} == {1, 3}
+        assert {deployment.processes for deployment in given.list_first()} == {1, 3}
         near = given.list_sizes(given.find_shape(given.default), 2.0)
-        assert {each.processes for each in near} == {1, 3}
+        assert {deployment.processes for deployment in near} == {1, 3}
         fixed = make_deployment_space(host, ONE_THREAD, fix={THREADS: 1})
-        assert {threads_of(each.config, 4) for each in fixed.list_first()} == {1}
+        assert {threads_of(deployment.config, 4) for deployment in fixed.list_first()} == {1}
         tuned = make_deployment_space(host, DEFAULT, tune={THREADS: [1, 4]})
-        assert {threads_of(each.config, 4) for each in tuned.list_first()} == {1, 4}
+        assert {threads_of(deployment.config, 4) for deployment in tuned.list_first()} == {1, 4}
         larger = make_deployment_space(make_host(16), DEFAULT, tune={THREADS: [4, 8]})
         near = larger.list_sizes(larger.find_shape(larger.default), 2.0)
-        assert {threads_of(each.config, 16) for each in [*larger.list_first(), *near]} == {4, 8, 16}
+        assert {threads_of(deployment.config, 16) for deployment in [*larger.list_first(), *near]} == {4, 8, 16}
         only = make_deployment_space(host, DEFAULT, only=[THREADS])
         assert only.settings == ()
         # More processes, or more threads, than there would be without the user's number.
@@ -201,17 +203,17 @@ class TestScreening:
         space = make_deployment_space(make_host(48, n_nodes=4), DEFAULT)
         tried: list[Deployment] = []
 
-        def score(each: Deployment) -> float:
-            threads = each.n_threads or 48
-            far = math.log(each.processes / 11) ** 2 + math.log(threads / 4) ** 2
-            return 1 - 0.2 * far - (each.clients > 1) - (each.config.session_config != {})
+        def score(deployment: Deployment) -> float:
+            threads = deployment.n_threads or 48
+            far = math.log(deployment.processes / 11) ** 2 + math.log(threads / 4) ** 2
+            return 1 - 0.2 * far - (deployment.clients > 1) - (deployment.config.session_config != {})
 
         def measure(deployments: Sequence[Deployment]) -> list[float | None]:
             tried.extend(deployments)
             return [score(deployment) for deployment in deployments]
 
         ranked = screen_deployments(space, measure)
-        assert len(tried) == len({each.key for each in tried}) <= 60
+        assert len(tried) == len({deployment.key for deployment in tried}) <= 60
         best = ranked[0][0]
         assert abs(best.processes - 11) <= 1
         assert abs(best.n_threads - 4) <= 1
@@ -268,7 +270,7 @@ class TestStages:
     def test_a_failing_deployment_does_not_end_it(self) -> None:
         executor = SimulatedExecutor(lambda config: 1, latency_under=scale_badly(2), dies_when_measured=[ONE_THREAD])
         outcome = plan_simulated(executor)
-        problems = [each for each in outcome.screened if each.problem]
+        problems = [screened for screened in outcome.screened if screened.problem]
         assert problems
         assert all("SIGSEGV" in problem.problem for problem in problems if problem.deployment.config == ONE_THREAD)
         assert choose(outcome).config != ONE_THREAD
@@ -276,9 +278,9 @@ class TestStages:
     def test_what_does_not_fit_is_named_and_not_measured(self) -> None:
         executor = SimulatedExecutor(lambda config: 1, latency_under=scale_badly(8), peak_bytes=lambda config: 1e9)
         outcome = plan_simulated(executor, 8, free_bytes=5_500_000_000)
-        unfit = [each for each in outcome.screened if each.problem == "does not fit into memory"]
+        unfit = [screened for screened in outcome.screened if screened.problem == "does not fit into memory"]
         assert unfit
-        assert all(each.deployment.processes > 4 and each.ratio is None for each in unfit)
+        assert all(screened.deployment.processes > 4 and screened.ratio is None for screened in unfit)
         assert choose(outcome).processes == 4
         assert len(executor.live) == 0
 
@@ -293,7 +295,7 @@ class TestStages:
         batches = [Deployment(config=Config(batch=size)) for size in (16, 8, 1, 2)]
         two = Deployment(processes=2, config=Config(batch=8))
         found = runner.screen([*batches, two])
-        assert [bool(each) for each in found] == [False, True, True, True, False]
+        assert [bool(screened) for screened in found] == [False, True, True, True, False]
         assert set(runner.unfit) == {batches[0].key, two.key}
         # As far as the first launch shows, all of the memory belongs to the item. A single process is tried.
         fresh = DeploymentRunner(opened, Deployment())
@@ -338,7 +340,7 @@ class TestStages:
         best, best_score = scores[0]
         assert (best.processes, best.n_threads) == (2, 1)
         assert best_score > 0.1
-        assert [score for each, score in scores if each.key == Deployment().key] == [0.0]
+        assert [score for deployment, score in scores if deployment.key == Deployment().key] == [0.0]
 
     def test_the_capacity_is_measured_within_the_budget(self) -> None:
         executor = SimulatedExecutor(lambda config: 1, latency_under=scale_badly(2), launch_s=0.01)
@@ -365,7 +367,7 @@ class TestStages:
         assert row.at_rate.target
         assert row.at_rate.target.estimate == row.at_rate.p99_ns
         # Others are predicted.
-        assert {each.at_rate.source for each in outcome.rows if each.at_rate and each != row} <= {"predicted"}
+        assert {other.at_rate.source for other in outcome.rows if other.at_rate and other != row} <= {"predicted"}
         assert outcome.rows[0].capacity
         assert outcome.rows[0].capacity.source == "measured"
 
@@ -483,7 +485,7 @@ class TestStages:
         )
         outcome = plan_simulated(executor, slo=slo)
         assert best.key not in {row.deployment.key for row in outcome.rows}
-        (failed,) = [each for each in outcome.screened if each.deployment.key == best.key]
+        (failed,) = [screened for screened in outcome.screened if screened.deployment.key == best.key]
         assert "requests arrived at a rate: " in failed.problem and "SIGSEGV" in failed.problem
         assert failed.ratio and failed.ratio > 1
         assert outcome.problem == ""
@@ -504,7 +506,9 @@ class TestStages:
         assert (outcome.problem != "") == (fails == "best")
         if fails == "best":
             assert choose(outcome) == Deployment()
-            assert best.key in {each.deployment.key for each in outcome.screened if "arrived at a rate" in each.problem}
+            assert best.key in {
+                screened.deployment.key for screened in outcome.screened if "arrived at a rate" in screened.problem
+            }
         else:
             assert choose(outcome).key == best.key
 
@@ -573,7 +577,7 @@ class TestStages:
         assert outcome.interrupted
         assert len(outcome.rows) > 1
         # What was measured until then counts.
-        n_measured = [sum(row.predicted_capacity is not None for row in each.rows) for each in (complete, outcome)]
+        n_measured = [sum(row.predicted_capacity is not None for row in result.rows) for result in (complete, outcome)]
         assert n_measured == [2, 1]
 
 
@@ -887,8 +891,8 @@ class TestDocument:
     def test_hostile_documents(self, place: tuple[Any, ...], value: Any, message: str) -> None:
         document = json.loads(encode_plan(make_example()))
         inner = document
-        for each in place[:-1]:
-            inner = inner[each]
+        for key in place[:-1]:
+            inner = inner[key]
         inner[place[-1]] = value
         with pytest.raises(RecordError, match=message) as caught:
             decode_plan(json.dumps(document).encode(), "plan.json")
@@ -1108,4 +1112,4 @@ def test_a_real_model_in_two_processes(tmp_path: Path) -> None:
     both = [row for row in plan.rows if row.deployment.processes == 2]
     assert both
     assert all(row.memory_bytes > 1.5 * plan.rows[0].memory_bytes for row in both)
-    assert all(not each.problem for each in plan.screened)
+    assert all(not screened.problem for screened in plan.screened)

@@ -230,9 +230,9 @@ class TestRecord:
         record = make_record(TINY_CNN, Config(providers=chain_of(QNN), plugins={QNN: QNN_PACKAGE}))
         record = msgspec.structs.replace(record, runtime=there)
         found = find_mismatches(record, read_host(), here)
-        assert [each.what for each in found][-2:] == ["onnxruntime", "onnxruntime-qnn"]
-        for each, package in zip(found[-2:], (name_package(), "onnxruntime-qnn"), strict=True):
-            assert each.hint == f"Install the recorded version of {package}, or search again here."
+        assert [mismatch.what for mismatch in found][-2:] == ["onnxruntime", "onnxruntime-qnn"]
+        for mismatch, package in zip(found[-2:], (name_package(), "onnxruntime-qnn"), strict=True):
+            assert mismatch.hint == f"Install the recorded version of {package}, or search again here."
 
     def test_the_path_of_a_model_is_one_argument_of_a_command(self) -> None:
         record = make_record(TINY_CNN, Config())
@@ -253,7 +253,7 @@ def install_fake(folder: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> No
 
 
 NO_LIBRARY = "def get_library_path():\n    return __file__\n"
-PRINTS_BYTES = f"import os\nfor each in (1, 2):\n    os.write(each, b'\\xff\\xfe')\n{NO_LIBRARY}"
+PRINTS_BYTES = f"import os\nfor stream in (1, 2):\n    os.write(stream, b'\\xff\\xfe')\n{NO_LIBRARY}"
 WEBGPU = "WebGpuExecutionProvider"
 
 
@@ -323,7 +323,7 @@ class TestChoice:
     ) -> None:
         install_fake(tmp_path, monkeypatch, code)
         found = read_devices()
-        (plugin,) = [each for each in found.plugins if each.package == "onnxruntime-ep-webgpu"]
+        (plugin,) = [installed for installed in found.plugins if installed.package == "onnxruntime-ep-webgpu"]
         assert plugin.fault
         assert any(part in plugin.fault for part in why.split("|")), plugin.fault
         assert (found.devices[0].provider, found.devices[0].package) == (CPU, None)
@@ -567,7 +567,7 @@ print(json.dumps({{"providers": session.get_providers(), "intra": intra}}))
 BY_DEVICE = """
 import onnxruntime_qnn
 onnxruntime.register_execution_provider_library("QNNExecutionProvider", onnxruntime_qnn.get_library_path())
-(device,) = [each for each in onnxruntime.get_ep_devices() if each.ep_name == "QNNExecutionProvider"]
+(device,) = [entry for entry in onnxruntime.get_ep_devices() if entry.ep_name == "QNNExecutionProvider"]
 options = onnxruntime.SessionOptions()
 options.add_provider_for_devices([device], {"backend_type": "htp"})
 """
@@ -634,7 +634,7 @@ class TestQnn:
         done = run_ortune("host", "--json", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         found = json.loads(done.stdout)
-        (device,) = [each for each in found["devices"] if each["provider"] == QNN]
+        (device,) = [entry for entry in found["devices"] if entry["provider"] == QNN]
         assert (device["device_type"], device["package"]) == ("cpu", "onnxruntime-qnn")
         assert found["runtime"]["plugins"]["onnxruntime-qnn"]
         assert QNN not in found["runtime"]["providers"]

@@ -71,7 +71,7 @@ class SimulatedExchange:
                 self.steps[step][number] = value
             while len(self.steps[step]) < self.n_processes:
                 self.clock.sleep_ns(MS // 20)
-            return tuple(self.steps[step][each] for each in range(self.n_processes))
+            return tuple(self.steps[step][index] for index in range(self.n_processes))
 
         return exchange
 
@@ -158,7 +158,10 @@ class TestWindow:
         assert first.seed == plan.seed != second.seed
         counts = np.array(
             [
-                [len(draw_arrivals(each.load, 0, 1000 * MS, each.seed + step)) for each in (first, second)]
+                [
+                    len(draw_arrivals(process_plan.load, 0, 1000 * MS, process_plan.seed + step))
+                    for process_plan in (first, second)
+                ]
                 for step in range(200)
             ]
         )
@@ -363,7 +366,7 @@ class TestWorkers:
             group.close()
 
     def test_groups_are_suspended_and_resumed_as_one(self, executor: ProcessExecutor) -> None:
-        groups = [require_group(each) for each in executor.launch([Config(), ONE_THREAD], deadline_s=60)]
+        groups = [require_group(candidate) for candidate in executor.launch([Config(), ONE_THREAD], deadline_s=60)]
         try:
             for worker in (worker for group in groups for worker in group.workers):
                 wait_for_status(worker.pid, {psutil.STATUS_STOPPED})
@@ -477,7 +480,7 @@ def test_a_group_is_given_up_as_one(
     monkeypatch.setattr(WorkerClock, "now_s", 0.0)
     monkeypatch.setattr("ortune.worker.executor.wait", WorkerClock.wait)
     monkeypatch.setattr("ortune.worker.executor.time", WorkerClock)
-    workers = [ScriptedWorker(*each) for each in durations_s]
+    workers = [ScriptedWorker(*pair) for pair in durations_s]
     groups: list[Any] = [workers[:2], workers[2:]] if len(workers) > 2 else [workers]
     with make_executor() as executor:
         found = executor._finish_loading(groups, 10)
@@ -488,7 +491,7 @@ def test_a_group_is_given_up_as_one(
     }
     for number, group in enumerate(groups):
         # The worker that fails closes itself.
-        assert [each.is_closed for each in group].count(True) == (number in failures)
+        assert [worker.is_closed for worker in group].count(True) == (number in failures)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux only")

@@ -164,9 +164,11 @@ def test_a_real_trace_with_a_loop(tmp_path: Path) -> None:
     calls = {share.op: share.calls for share in found.breakdown.ops}
     assert (calls["MatMul"], calls["Loop"], calls["If"], calls["Relu"]) == (3, 1, 1, 1)
     # The own times of all nodes of a run add up to the time of the nodes in the main graph.
-    for each in split_runs(read_trace(tmp_path / "p" / "default.json")):
-        assert sum(each.nodes_us.values()) == pytest.approx(each.inside_us, abs=len(each.nodes_us) + 3)
-        assert each.inside_us <= each.total_us
+    for traced_run in split_runs(read_trace(tmp_path / "p" / "default.json")):
+        assert sum(traced_run.nodes_us.values()) == pytest.approx(
+            traced_run.inside_us, abs=len(traced_run.nodes_us) + 3
+        )
+        assert traced_run.inside_us <= traced_run.total_us
 
 
 def test_traces_replace_those_of_an_earlier_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,10 +297,10 @@ def test_both_make_calls_with_as_many_items_as_the_record(tmp_path: Path) -> Non
         model=str(TINY_ENCODER), config=record, runs=2, output=tmp_path / "p", dim={"batch": (1,), "sequence": (7,)}
     )
     found = profile(request).configs
-    assert [each.config.batch for each in found] == [3, 3]
-    for each in found:
-        assert each.trace
-        assert re.search(r'"input_type_shape" ?: ?\[\{"float":\[3,7,16\]', Path(each.trace).read_text())
+    assert [config_profile.config.batch for config_profile in found] == [3, 3]
+    for config_profile in found:
+        assert config_profile.trace
+        assert re.search(r'"input_type_shape" ?: ?\[\{"float":\[3,7,16\]', Path(config_profile.trace).read_text())
 
 
 def test_items_are_not_put_together_twice(tmp_path: Path) -> None:

@@ -93,13 +93,13 @@ class TestRuns:
             assert len((run.folder / SESSIONS_FILE).read_text().splitlines()) == 3
             assert find_others(run.folder) == {"tiny_encoder.onnx"}
             # It is not observed, which would take CPU time.
-            assert {each.name for each in run.folder.iterdir()} <= {"stdout", "stderr", SESSIONS_FILE}
+            assert {path.name for path in run.folder.iterdir()} <= {"stdout", "stderr", SESSIONS_FILE}
 
     def test_a_run_without_settings_notes_nothing(self) -> None:
         with OwnedFolder() as folder:
             run, printed = self.run(folder, Config(), TINY_CNN)
             assert printed.split() == ["0"]
-            assert {each.name for each in run.folder.iterdir()} <= {"stdout", "stderr", SESSIONS_FILE}
+            assert {path.name for path in run.folder.iterdir()} <= {"stdout", "stderr", SESSIONS_FILE}
 
     def test_no_session_of_the_model(self) -> None:
         with OwnedFolder() as folder:

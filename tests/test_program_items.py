@@ -279,7 +279,7 @@ def test_a_launch_ends_if_a_side_begins_again(
     estimate, run = measure(programs, pace_of(durations_ns), one_at_a_time=one_at_a_time)
     assert estimate == pytest.approx(1.3, rel=2e-3)
     assert [len(launch) for launch in run.launches] == expected
-    assert all(len(each.blocks) == 2 for launch in run.launches for each in launch)
+    assert all(len(measured_round.blocks) == 2 for launch in run.launches for measured_round in launch)
 
 
 @pytest.mark.parametrize("n_concurrent", [1, 8])

@@ -485,8 +485,8 @@ def note(folder: Path, texts: Sequence[str | None], *, overlap: bool = False) ->
     """Write what the first calls of a run returned, and return the folder."""
     folder.mkdir(exist_ok=True)
     lines = [
-        {"start_ns": 10 * number, "end_ns": 10 * number + (15 if overlap else 5), "text": each}
-        for number, each in enumerate(texts)
+        {"start_ns": 10 * number, "end_ns": 10 * number + (15 if overlap else 5), "text": text}
+        for number, text in enumerate(texts)
     ]
     (folder / "returned-1.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return folder

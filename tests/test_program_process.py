@@ -42,10 +42,10 @@ def start(process: ProgramProcess, folder: Path, code: str, stdin: Path | None =
 def find_marked(folder: Path) -> list[int]:
     """Return the processes that were started for a test, also daemons."""
     found = []
-    for each in psutil.process_iter():
+    for candidate in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            if each.environ().get(MARK) == str(folder) and each.status() != psutil.STATUS_ZOMBIE:
-                found.append(each.pid)
+            if candidate.environ().get(MARK) == str(folder) and candidate.status() != psutil.STATUS_ZOMBIE:
+                found.append(candidate.pid)
     return found
 
 
@@ -68,7 +68,7 @@ def wait_for(path: Path) -> str:
 
 
 def states_of(processes: list[int]) -> set[str]:
-    return {psutil.Process(each).status() for each in processes}
+    return {psutil.Process(pid).status() for pid in processes}
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

@@ -292,7 +292,7 @@ class TestShares:
         found, order = restore_shares(models, identities, then)
         assert [(model.name, model.share) for model in found] == [("b", 0.51), (one.name, 0.49)]
         assert found[1].shapes == shapes
-        assert [each.digest for each in order] == ["b", own.digest]
+        assert [identity.digest for identity in order] == ["b", own.digest]
         assert restore_shares(models, identities, {"c": 1.0}) == (models, identities)
 
     def test_they_are_kept(self, searches: Searches) -> None:
@@ -386,7 +386,7 @@ def test_a_search_that_was_killed_goes_on(
     record = read_record(tmp_path / "c.json")
     assert record.search.n_resumes == 1
     assert not record.search.interrupted
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["c.json", "c.trials.jsonl.gz"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["c.json", "c.trials.jsonl.gz"]
 
 
 @pytest.mark.long

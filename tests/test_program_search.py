@@ -160,8 +160,8 @@ sys.path.insert(0, {str(PROGRAM.parent)!r})
 import worker, numpy, onnxruntime
 one = worker.make_session({str(TINY_CNN)!r})
 other = onnxruntime.InferenceSession({str(TINY_ENCODER)!r})
-feed = {{each.name: numpy.ones([size if isinstance(size, int) else 2 for size in each.shape],
-         {{"tensor(int64)": "int64", "tensor(float)": "float32"}}[each.type]) for each in other.get_inputs()}}
+feed = {{tensor.name: numpy.ones([size if isinstance(size, int) else 2 for size in tensor.shape],
+         {{"tensor(int64)": "int64", "tensor(float)": "float32"}}[tensor.type]) for tensor in other.get_inputs()}}
 for _ in range(40):
     worker.work(one)
     other.run(None, feed)
@@ -348,12 +348,12 @@ class TestFailures:
             executor.launch([Config()], deadline_s=60)
 
     def test_nothing_is_left(self, light: None) -> None:
-        before = {each.pid for each in psutil.Process().children(recursive=True)}
+        before = {child.pid for child in psutil.Process().children(recursive=True)}
         prepared = prepare("forever", "0", call="__main__:work")
         with open_uncalibrated(prepared) as opened:
             lives = opened.runner.launch([candidate.config for candidate in prepared.space.candidates[:2]])
             assert {type(live) for live in lives} == {SteadyCandidate}
-        assert {each.pid for each in psutil.Process().children(recursive=True)} <= before
+        assert {child.pid for child in psutil.Process().children(recursive=True)} <= before
 
 
 def start_executor(code: str, server: Server | None = None, **options: Any) -> ProgramExecutor:
@@ -544,7 +544,7 @@ class TestCommand:
     def test_a_search_and_its_use(self, tmp_path: Path) -> None:
         path = tmp_path / "tuned.json"
         command = [sys.executable, str(PROGRAM), str(TINY_CNN), "rate", "20"]
-        only = [each for name in ONE_THREAD_ONLY for each in ("--only", name)]
+        only = [argument for name in ONE_THREAD_ONLY for argument in ("--only", name)]
         done = run_ortune(
             "search",
             "--budget",

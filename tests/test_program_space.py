@@ -76,7 +76,7 @@ def test_the_space_lists_settings_of_one_model_at_a_time() -> None:
 
 def test_what_is_combined() -> None:
     space = make_space()
-    alone = [number for number, each in enumerate(space.candidates) if len(each.config.settings) == 1]
+    alone = [number for number, candidate in enumerate(space.candidates) if len(candidate.config.settings) == 1]
     of = {
         model: next(number for number in alone if is_alone(space.candidates[number].config, model)) for model in MODELS
     }
@@ -88,7 +88,7 @@ def test_what_is_combined() -> None:
     assert space.join(best, dict.fromkeys(of.values(), 0.0)) == []
     assert space.join(best, {of["a.onnx"]: 0.2}) == []
     joined = space.join(best, {of["a.onnx"]: 0.2, of["b.onnx"]: 0.1, of["c.onnx"]: 0.05})
-    chosen = [({*each.config.models}, bool(each.config.session_config)) for each in joined]
+    chosen = [({*candidate.config.models}, bool(candidate.config.session_config)) for candidate in joined]
     assert chosen == [
         ({"a.onnx", "b.onnx"}, True),
         ({*MODELS}, True),
@@ -97,7 +97,7 @@ def test_what_is_combined() -> None:
     ]
     extended = space.extend(joined)
     assert len(extended.candidates) == len(space.candidates) + 4
-    assert all(extended.select(each.labels).config == each.config for each in joined)
+    assert all(extended.select(candidate.labels).config == candidate.config for candidate in joined)
 
 
 PROGRAM = """
@@ -132,7 +132,7 @@ class TestSessionsOfOneModelThatDiffer:
         (model,) = prepared.models
         assert model.own == Config(session_options={"enable_cpu_mem_arena": False})
         assert model.varied == {"intra_op_num_threads": (1, 2)}
-        (warning,) = [each for each in prepared.warnings if "differ" in each]
+        (warning,) = [message for message in prepared.warnings if "differ" in message]
         assert warning.startswith("tiny_cnn.onnx: its sessions differ in intra_op_num_threads.")
 
     def test_a_default_that_is_set_is_no_difference(self) -> None:
@@ -140,13 +140,14 @@ class TestSessionsOfOneModelThatDiffer:
         assert compare_options([level, {}]) == (level, {})
         assert compare_options([{"intra_op_num_threads": 2}, {}]) == ({}, {"intra_op_num_threads": (0, 2)})
         # No candidate sets the name of a file, which may differ from run to run.
-        assert compare_options([{"optimized_model_filepath": each} for each in ("a", "b")]) == ({}, {})
+        assert compare_options([{"optimized_model_filepath": path} for path in ("a", "b")]) == ({}, {})
 
     def test_other_differences_are_another_search(self, prepared: PreparedProgram) -> None:
         (model,) = prepared.models
         other = msgspec.structs.replace(model, varied={"intra_op_num_threads": (2, 8)})
         one, changed = (
-            describe_program_identity(msgspec.structs.replace(prepared, models=(each,))) for each in (model, other)
+            describe_program_identity(msgspec.structs.replace(prepared, models=(variant,)))
+            for variant in (model, other)
         )
         assert {name for name in one if one[name] != changed[name]} == {"own settings of tiny_cnn.onnx"}
 

@@ -61,11 +61,11 @@ def find_supervisors() -> list[psutil.Process]:
     """Return the supervisors of this process, without their guards."""
     family = psutil.Process().children(recursive=True)
     found = []
-    for each in family:
+    for child in family:
         with contextlib.suppress(psutil.Error):
-            found += [each] if "ortune.program.supervisor" in each.cmdline() else []
-    guards = {each.pid for each in found if each.ppid() == os.getpid()}
-    return [each for each in found if each.pid not in guards]
+            found += [child] if "ortune.program.supervisor" in child.cmdline() else []
+    guards = {supervisor.pid for supervisor in found if supervisor.ppid() == os.getpid()}
+    return [supervisor for supervisor in found if supervisor.pid not in guards]
 
 
 class Killed(ProgramProcess):

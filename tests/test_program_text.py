@@ -177,7 +177,7 @@ def test_numbers_within_the_tolerance_are_equal(numbers: list[float], n_digits: 
 
 @given(FLOATS, st.floats(1.1e-3, 10) | st.floats(-0.9, -1.1e-3), st.integers(5, 12))
 def test_numbers_beyond_the_tolerance_differ(number: float, relative: float, n_digits: int) -> None:
-    first, second = (f"{each:.{n_digits}e}".encode() for each in (number, number * (1 + relative)))
+    first, second = (f"{value:.{n_digits}e}".encode() for value in (number, number * (1 + relative)))
     found = compare_text(first, second)
     assert found == f'line 1: "{second.decode()}" instead of "{first.decode()}"'
 

@@ -661,7 +661,7 @@ class TestOrder:
         opened = start_comparison(executor, first, Goal(), first_launch_s=0.5, seed=0, free_bytes=8_000_000_000)
         run_search(space, opened, SearchSettings(budget_s=120))
         alone = {space.select(labels).config.key for labels in space.one_factor()} - {space.base.key}
-        return list({each.key: each for each in executor.launched if each.key in alone}.values())
+        return list({config.key: config for config in executor.launched if config.key in alone}.values())
 
     @pytest.mark.parametrize(
         ("providers", "cpu_ns", "fails", "last"),

@@ -382,7 +382,7 @@ def test_a_search_without_a_range_is_refused(lowest: float, highest: float, limi
 
 def latencies_of(queue: BatchedQueue, arrivals: list[int]) -> list[int]:
     due = np.array(arrivals)[:, None]
-    return [int(each) for each in (schedule_batches(queue, due).end_of_requests() - due)[:, 0]]
+    return [int(latency) for latency in (schedule_batches(queue, due).end_of_requests() - due)[:, 0]]
 
 
 TIMES = make_batch_times({1: 10, 2: 14, 4: 20})

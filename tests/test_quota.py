@@ -194,8 +194,10 @@ class TestFitting:
         outcome = search(only_the_pool_wins)
         assert outcome.config == ONE_THREAD
         assert outcome.evidence.speedup
-        counted = {each.launch for each in outcome.rounds if each.stage in {"fitting", "confirmation"}}
-        confirmed = {each.launch for each in outcome.rounds if each.stage == "confirmation"}
+        counted = {
+            trial_round.launch for trial_round in outcome.rounds if trial_round.stage in {"fitting", "confirmation"}
+        }
+        confirmed = {trial_round.launch for trial_round in outcome.rounds if trial_round.stage == "confirmation"}
         assert outcome.evidence.speedup.n_launches == len(counted) > len(confirmed) > 0
 
     @pytest.mark.parametrize(("level", "expected"), [(7e6, ONE_THREAD), (12e6, DEFAULT)])

@@ -73,7 +73,7 @@ def measure(
     found = []
     for run in range(n_runs):
         own = waits[N_STREAMS * run : N_STREAMS * (run + 1)]
-        streams = [make_stream(each, utilization, n_blocks, services) for each in own]
+        streams = [make_stream(stream_waits, utilization, n_blocks, services) for stream_waits in own]
         latency = summarize_rate(streams, load, figure, CONFIDENCE)
         ends = (latency.estimate / MS, latency.low / MS, latency.high / MS)
         found.append(Interval(estimate=ends[0], low=ends[1], high=ends[2], confidence=CONFIDENCE))
@@ -82,7 +82,9 @@ def measure(
 
 def share_of(found: list[Interval], *, kept: float = math.inf, broken: float = math.inf) -> float:
     """Return the share of measurements that say a bound is kept, or broken."""
-    return float(np.mean([each.low > broken if math.isfinite(broken) else each.high <= kept for each in found]))
+    return float(
+        np.mean([interval.low > broken if math.isfinite(broken) else interval.high <= kept for interval in found])
+    )
 
 
 @pytest.mark.parametrize(

@@ -568,7 +568,7 @@ class TestTrials:
         assert written.record.search.trials
         assert written.record.search.trials.file == "tuned.ortune.trials.jsonl.gz"
         assert read_trials(path) == trials(1)
-        assert {each.name for each in tmp_path.iterdir()} == {"tuned.ortune.json", "tuned.ortune.trials.jsonl.gz"}
+        assert {file.name for file in tmp_path.iterdir()} == {"tuned.ortune.json", "tuned.ortune.trials.jsonl.gz"}
 
     def test_the_file_is_reproducible_json_lines(self) -> None:
         data = encode_trials(trials(1))
@@ -629,16 +629,18 @@ class TestTrials:
         """A file that is too large to be read would be worse. Rounds of the proof are left out last."""
         one = TrialRound(stage="screening", launch=0, values={0: (120.5, 1000.0)}, at_s=0.0)
         screening = [msgspec.structs.replace(one, at_s=float(at)) for at in range(400)]
-        others = [msgspec.structs.replace(each, stage="confirmation") for each in screening[:20]]
+        others = [msgspec.structs.replace(trial_round, stage="confirmation") for trial_round in screening[:20]]
         written = msgspec.structs.replace(trials(1), rounds=(*screening, *others))
         monkeypatch.setattr(trials_module, "MOST_TRIALS_BYTES", most_bytes)
         found = decode_trials(encode_trials(written))
         assert found.trials == written.trials
-        assert [sum(each.stage == stage for each in found.rounds) for stage in ("screening", "confirmation")] == [
+        assert [
+            sum(trial_round.stage == stage for trial_round in found.rounds) for stage in ("screening", "confirmation")
+        ] == [
             n_screening,
             n_others,
         ]
-        assert [each for each in written.rounds if each in found.rounds] == list(found.rounds)
+        assert [trial_round for trial_round in written.rounds if trial_round in found.rounds] == list(found.rounds)
 
     def test_a_record_without_trials(self, tmp_path: Path) -> None:
         write_record(example(), tmp_path / "a.json")
@@ -694,7 +696,7 @@ class TestTrials:
             resource.setrlimit(resource.RLIMIT_FSIZE, limit)
         assert read_record(path) == old
         assert read_trials(path) == trials(1)
-        assert sorted(each.name for each in tmp_path.iterdir()) == ["a.json", "a.trials.jsonl.gz"]
+        assert sorted(file.name for file in tmp_path.iterdir()) == ["a.json", "a.trials.jsonl.gz"]
 
     def test_what_the_record_itself_says_of_them(self) -> None:
         summary = summarize_trials(trials(1).trials)
@@ -702,7 +704,7 @@ class TestTrials:
         assert summary.failed == {"crash": 1}
         assert summary.tried == Tried(session_options=("intra_op_num_threads",))
         # What was confirmed comes before what only looked good; what broke a limit is left out.
-        assert [each.speedups for each in summary.best] == [(1.5,), (2.0,)]
+        assert [trial.speedups for trial in summary.best] == [(1.5,), (2.0,)]
 
     def test_the_name_in_a_record_leads_to_no_other_folder(self) -> None:
         for name in ("../x", "/x", "a/b", "", "..", "a\\b"):

@@ -69,7 +69,7 @@ class TestTuning:
         monkeypatch.setattr("sys.argv", ["tune", "--sets=recorded", "--replays=1", "--budgets=5"])
         tune.main()
         assert "recorded, development" in capsys.readouterr().out
-        names = {each.name for each in regret.development_set(regret.RECORDED_DEVELOPMENT)}
+        names = {landscape.name for landscape in regret.development_set(regret.RECORDED_DEVELOPMENT)}
         assert "squeezenet" in names
         assert not any(regret.is_for_testing(Path(name)) for name in names)
 

@@ -195,7 +195,7 @@ class TestPages:
         (candidates,) = (table for table in blocks_of(page, Table) if table.sortable)
         assert len(candidates.rows) == read_record(SEARCH).search.n_tried
         maps = blocks_of(page, HostMap)
-        assert [each.title for each in maps] == ["Default", "Tuned"]
+        assert [host_map.title for host_map in maps] == ["Default", "Tuned"]
         commands = [block.text for block in blocks_of(page, Code) if not block.folded]
         assert any(text.startswith("ortune search ") and "--budget" in text for text in commands)
         assert {"python", "cpp"} <= {block.title.partition(":")[0] for block in blocks_of(page, Code)}
@@ -254,9 +254,9 @@ class TestPages:
             changed = msgspec.structs.replace(others[0], **changes)
             with_it = msgspec.structs.replace(trials, trials=(first, changed, *others[1:]))
             write_both(record, tmp_path / "r.json", encode_trials(with_it))
-            (chart,) = (each for each in page_of(tmp_path / "r.json").charts if each.name == "candidates")
+            (chart,) = (drawing for drawing in page_of(tmp_path / "r.json").charts if drawing.name == "candidates")
             assert ("1 candidate failed" in chart.note) == bool(n_crosses)
-            marks = [each for each in chart.spec["layer"] if each["mark"].get("shape") == "cross"]
+            marks = [layer for layer in chart.spec["layer"] if layer["mark"].get("shape") == "cross"]
             assert sum(len(mark["data"]["values"]) for mark in marks) == n_crosses
 
     def test_a_fixed_base_is_to_be_set(self, tmp_path: Path) -> None:
@@ -298,10 +298,10 @@ class TestPages:
         assert isinstance(result, BenchResult)
         base, row, *_ = result.rows
         rows = [base]
-        for number, each in enumerate(speedups):
+        for number, bounds in enumerate(speedups):
             speedup = None
-            if each:
-                low, estimate, high = each
+            if bounds:
+                low, estimate, high = bounds
                 speedup = Speedup(low=low, estimate=estimate, high=high, confidence=0.95, n_pairs=60, n_launches=6)
             own = msgspec.structs.replace(row, name=f"row-{number}", speedup=speedup, few_calls=few_calls)
             rows.append(own)
@@ -332,14 +332,14 @@ class TestPages:
     def test_what_the_ticks_of_a_bench_are(self, objective: Any, in_turn: bool, ticks: str) -> None:
         result = self.make_bench(((1.1, 1.2, 1.3),), objective=objective)
         result = msgspec.structs.replace(result, noise=msgspec.structs.replace(result.noise, one_at_a_time=in_turn))
-        (chart,) = (each for each in make_page(result, "b.json").charts if each.name == "ratios")
+        (chart,) = (drawing for drawing in make_page(result, "b.json").charts if drawing.name == "ratios")
         assert chart.note.startswith(f"Ticks are {ticks}.")
 
     def test_a_history(self) -> None:
         page = make_history_page(make_history(), "h.jsonl")
         assert page.verdict == "Failing: encoder" and page.tone == "bad"
         assert [chart.name for chart in page.charts] == ["gate-1-p50"]
-        (table,) = (each for each in blocks_of(page, Table) if "head vs. base" in each.columns)
+        (table,) = (block for block in blocks_of(page, Table) if "head vs. base" in block.columns)
         assert table.rows[0][3].text == "p50 +6.0% [-1.0%, +8.0%]"
 
     def test_the_verdict_is_that_of_the_latest_run(self) -> None:
@@ -353,7 +353,9 @@ class TestPages:
         """An interval of two launches can be astronomically wide."""
         entry = msgspec.structs.replace(make_history(1)[0], slowdowns={"p50": make_interval(1e-9, 1.01, 1e30)})
         (chart,) = make_history_page([*make_history(), entry], "h.jsonl").charts
-        domains = [each["encoding"]["y"]["scale"]["domain"] for each in chart.spec["layer"] if "y2" in each["encoding"]]
+        domains = [
+            layer["encoding"]["y"]["scale"]["domain"] for layer in chart.spec["layer"] if "y2" in layer["encoding"]
+        ]
         assert all(high - low < 100 for low, high in domains)
 
     def test_pairs_agree_with_the_estimate(self) -> None:
@@ -379,11 +381,13 @@ class TestPages:
     ) -> None:
         """Launches that the evaluation left out were drawn like all others, under an interval over all launches."""
         record, trials = read_record(SEARCH), read_trials(SEARCH)
-        of_confirmation = [place for place, each in enumerate(trials.rounds) if each.stage == "confirmation"]
+        of_confirmation = [
+            place for place, trial_round in enumerate(trials.rounds) if trial_round.stage == "confirmation"
+        ]
         busy = set(of_confirmation[:n_contended])
         rounds = tuple(
-            msgspec.structs.replace(each, contended=(0,) if place in busy else ())
-            for place, each in enumerate(trials.rounds)
+            msgspec.structs.replace(trial_round, contended=(0,) if place in busy else ())
+            for place, trial_round in enumerate(trials.rounds)
         )
         evidence = msgspec.structs.replace(
             record.evidence, noise=msgspec.structs.replace(record.evidence.noise, regime=regime)
@@ -395,7 +399,7 @@ class TestPages:
         assert sum(len(row.left_out) for row in rows) == len(of_confirmation) - n_counted
         assert sum("(left out)" in row.label for row in rows) == n_dropped
         write_both(changed, tmp_path / "r.json", encode_trials(all_trials))
-        (chart,) = (each for each in page_of(tmp_path / "r.json").charts if each.name == "pairs")
+        (chart,) = (drawing for drawing in page_of(tmp_path / "r.json").charts if drawing.name == "pairs")
         assert ("do not count" in chart.note) == ("over the pairs that count" in chart.note) == (n_counted < 10)
         (ticks,) = (layer["data"]["values"] for layer in chart.spec["layer"] if "state" in str(layer["encoding"]))
         assert sum(tick["state"] == "left out" for tick in ticks) == len(of_confirmation) - n_counted
@@ -410,26 +414,32 @@ class TestPages:
             is_contended = number < n_contended
             run.launches.append([msgspec.structs.replace(measured, blocks={0: block}, contended=is_contended)])
         selected = run.in_one_regime()
-        counted = {id(each) for launch in selected.launches for each in launch}
+        counted = {id(measured_round) for launch in selected.launches for measured_round in launch}
         rounds = [
             TrialRound(
-                stage="confirmation", launch=number, values={0: (1e6,)}, contended=(0,) * each.contended, at_s=0.0
+                stage="confirmation",
+                launch=number,
+                values={0: (1e6,)},
+                contended=(0,) * measured_round.contended,
+                at_s=0.0,
             )
-            for number, (each,) in enumerate(run.launches)
+            for number, (measured_round,) in enumerate(run.launches)
         ]
-        places = {place for place, (each,) in enumerate(run.launches) if id(each) in counted}
+        places = {place for place, (measured_round,) in enumerate(run.launches) if id(measured_round) in counted}
         assert trials_page.find_counted(rounds, "contended" if selected.contended else "quiet") == places
 
     def test_latencies_agree_with_the_figures(self) -> None:
         record, trials = read_record(SEARCH), read_trials(SEARCH)
-        for (_, each), summary in zip(
+        for (_, latencies), summary in zip(
             trials_page.select_latencies(record, trials),
             (record.evidence.baseline, record.evidence.winner),
             strict=True,
         ):
             assert summary
-            assert each.ns == tuple(sorted(each.ns)) and each.shares[0] == 0 and each.shares[-1] == 1
-            assert math.isclose(each.ns[each.shares.index(0.5)], summary.p50_ns, rel_tol=0.02)
+            assert (
+                latencies.ns == tuple(sorted(latencies.ns)) and latencies.shares[0] == 0 and latencies.shares[-1] == 1
+            )
+            assert math.isclose(latencies.ns[latencies.shares.index(0.5)], summary.p50_ns, rel_tol=0.02)
 
 
 class TestEffects:
@@ -448,7 +458,8 @@ class TestEffects:
         assert effects
         found = dict(effects.settings)
         threads, mode, pattern = (
-            next(each for name, each in found.items() if name.endswith(end)) for end in ("=1", "=parallel", "=false")
+            next(effect for name, effect in found.items() if name.endswith(end))
+            for end in ("=1", "=parallel", "=false")
         )
         assert threads.low <= math.exp(0.2) <= threads.high and threads.low > 1
         assert mode.low <= math.exp(-0.1) <= mode.high < 1
@@ -471,7 +482,7 @@ class TestEffects:
         effects = estimate_effects(trials)
         assert effects
         found = dict(effects.settings)
-        assert all(each.low <= 1 for each in found.values())
+        assert all(effect.low <= 1 for effect in found.values())
         undone = found["inter threads=1 and execution mode=parallel"]
         assert undone.low <= math.exp(-0.02) <= undone.high
         assert found["execution mode=parallel"].high < 0.6
@@ -480,9 +491,9 @@ class TestEffects:
         both = Config(session_options={"intra_op_num_threads": 1, "enable_mem_pattern": False})
         effects = estimate_effects([*[(DEFAULT, 1.0), (both, 1.2)] * 8])
         assert effects
-        ((name, each),) = effects.settings
+        ((name, effect),) = effects.settings
         assert sorted(name.split(" and ")) == ["intra threads=1", "memory pattern=false"]
-        assert each.low <= 1.2 <= each.high
+        assert effect.low <= 1.2 <= effect.high
 
     def test_too_few_trials_say_nothing(self) -> None:
         assert estimate_effects([(ONE_THREAD, 1.1)] * 5) is None
@@ -503,8 +514,8 @@ class TestEffects:
             effects = estimate_effects(trials)
             assert effects
             hits += [
-                each.low <= math.exp(truth[int(name.removesuffix("=1").removeprefix("option_"))]) <= each.high
-                for name, each in effects.settings
+                effect.low <= math.exp(truth[int(name.removesuffix("=1").removeprefix("option_"))]) <= effect.high
+                for name, effect in effects.settings
             ]
         assert 0.88 <= np.mean(hits) <= 1.0
 
@@ -525,8 +536,8 @@ class TestHost:
     def test_pinned_threads_are_marked(self) -> None:
         drawn = self.draw((1,), (1,), (0, 2), (0, 1, 2))
         cpus = {cpu.id: cpu for package in drawn.packages for core in package for cpu in core}
-        assert {each: cpu.n_threads for each, cpu in cpus.items()} == {0: 1, 1: 2, 2: 1, 3: 0}
-        assert [each for each, cpu in cpus.items() if not cpu.usable] == [3]
+        assert {cpu_id: cpu.n_threads for cpu_id, cpu in cpus.items()} == {0: 1, 1: 2, 2: 1, 3: 0}
+        assert [cpu_id for cpu_id, cpu in cpus.items() if not cpu.usable] == [3]
         assert drawn.note == "Allowed: 3 pool threads only on the CPUs with a frame, 1 pool thread on any usable CPU."
         assert drawn.largest == 0
 
@@ -535,7 +546,7 @@ class TestHost:
         places = (CpuPlace(cpu=0, pool_ns=10, calls_ns=50), CpuPlace(cpu=1, pool_ns=40, calls_ns=0))
         drawn = draw_host("x", self.TOPOLOGY, (0, 1, 2), session, places)
         cpus = {cpu.id: cpu for package in drawn.packages for core in package for cpu in core}
-        assert {each: (cpu.pool_share, cpu.calls_share) for each, cpu in cpus.items()} == {
+        assert {cpu_id: (cpu.pool_share, cpu.calls_share) for cpu_id, cpu in cpus.items()} == {
             0: (0.1, 0.5),
             1: (0.4, 0.0),
             2: (0.0, 0.0),
@@ -641,13 +652,17 @@ class TestScripts:
     def test_only_own_scripts_are_allowed(self) -> None:
         page = write.render_page(page_of(BENCH))
         reader = parse(page)
-        (policy,) = (each["content"] for name, each in reader.elements if each.get("http-equiv"))
+        (policy,) = (attributes["content"] for name, attributes in reader.elements if attributes.get("http-equiv"))
         assert policy and policy.startswith("default-src 'none'; script-src 'sha256-")
         for script in reader.scripts[1:]:
             assert write.hash_script(script) in policy
         assert "unsafe-eval" not in policy and "unsafe-inline" not in policy.split("style-src")[0]
-        assert not [each for _, each in reader.elements if "src" in each or any(name.startswith("on") for name in each)]
-        addresses = [each["href"] for _, each in reader.elements if "href" in each]
+        assert not [
+            attributes
+            for _, attributes in reader.elements
+            if "src" in attributes or any(name.startswith("on") for name in attributes)
+        ]
+        addresses = [attributes["href"] for _, attributes in reader.elements if "href" in attributes]
         assert all(str(address).startswith(("#", "data:")) for address in addresses)
 
 
@@ -659,9 +674,11 @@ class TestHostileTexts:
     )
     def test_the_structure_of_a_page_does_not_depend_on_texts(self, text: str) -> None:
         text = f"x{text}"  # an empty text leaves its element out
-        usual, hostile = (parse(write.render_page(every_block(each))) for each in ("plain", text))
+        usual, hostile = (parse(write.render_page(every_block(content))) for content in ("plain", text))
         assert [name for name, _ in hostile.elements] == [name for name, _ in usual.elements]
-        assert [set(attributes) for _, attributes in hostile.elements] == [set(each) for _, each in usual.elements]
+        assert [set(attributes) for _, attributes in hostile.elements] == [
+            set(attributes) for _, attributes in usual.elements
+        ]
         assert len(hostile.scripts) == 3 and hostile.scripts[1:] == usual.scripts[1:]
         shown = json.loads(hostile.scripts[0])
         assert shown[0]["spec"]["layer"][1]["data"]["values"][0]["label"] == printable(text)
@@ -699,12 +716,14 @@ class TestHostileTexts:
         changed = msgspec.structs.replace(
             trials,
             trials=tuple(
-                msgspec.structs.replace(each, speedups=(odd[place % 4],) if place else each.speedups)
-                for place, each in enumerate(trials.trials)
+                msgspec.structs.replace(trial, speedups=(odd[place % 4],) if place else trial.speedups)
+                for place, trial in enumerate(trials.trials)
             ),
             rounds=tuple(
-                msgspec.structs.replace(each, values=dict.fromkeys(each.values, (odd[place % 4],)), at_s=1e300)
-                for place, each in enumerate(trials.rounds)
+                msgspec.structs.replace(
+                    trial_round, values=dict.fromkeys(trial_round.values, (odd[place % 4],)), at_s=1e300
+                )
+                for place, trial_round in enumerate(trials.rounds)
             ),
         )
         write_both(read_record(SEARCH), tmp_path / "r.json", encode_trials(changed))
@@ -732,8 +751,8 @@ class TestCommand:
         done = run_ortune("report", path, "-o", "x.html", "--png", "charts", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         assert (tmp_path / "x.html").read_text().startswith("<!DOCTYPE html>")
-        assert {each.name for each in (tmp_path / "charts").iterdir()} >= {"latencies.png", "ratios.png"}
-        assert all(each.read_bytes().startswith(b"\x89PNG") for each in (tmp_path / "charts").iterdir())
+        assert {file.name for file in (tmp_path / "charts").iterdir()} >= {"latencies.png", "ratios.png"}
+        assert all(file.read_bytes().startswith(b"\x89PNG") for file in (tmp_path / "charts").iterdir())
         assert "written: x.html" in done.stdout
 
     @pytest.mark.parametrize("name", LIKE_COLORS)

@@ -103,11 +103,11 @@ def column(browser: Browser, place: int) -> list[str]:
 
 def test_rows_are_sorted(browser: Browser, pages: dict[str, Path]) -> None:
     browser.open(pages["search"])
-    ratios = [float(each.removesuffix("x")) for each in column(browser, 2) if each]
+    ratios = [float(cell.removesuffix("x")) for cell in column(browser, 2) if cell]
     press = f"{CANDIDATES} table.tHead.rows[0].cells[2].querySelector('button').click()"
     for descending in (True, False):
         browser.run(press)
-        shown = [float(each.removesuffix("x")) for each in column(browser, 2) if each]
+        shown = [float(cell.removesuffix("x")) for cell in column(browser, 2) if cell]
         assert shown == sorted(ratios, reverse=descending) != ratios
         state = browser.run(f"{CANDIDATES} return table.tHead.rows[0].cells[2].getAttribute('aria-sort')")
         assert state == ("descending" if descending else "ascending")
@@ -121,7 +121,7 @@ def test_rows_are_filtered(browser: Browser, pages: dict[str, Path]) -> None:
     box = browser.driver.find_elements(By.CSS_SELECTOR, ".sortable input")[-1]
     box.send_keys("threads=1 screening")
     shown = column(browser, 1)
-    assert 0 < len(shown) < len(before) and all("threads=1" in each for each in shown)
+    assert 0 < len(shown) < len(before) and all("threads=1" in cell for cell in shown)
     count = browser.driver.find_elements(By.CSS_SELECTOR, ".sortable .count")[-1].text
     assert count == f"{len(shown)} of {len(before)} rows"
 

@@ -69,7 +69,7 @@ class TestJunit:
     )
     def test_counts(self, inconclusive_fails: bool, counts: list[str]) -> None:
         (suite,) = ElementTree.fromstring(render_junit(make_results(), inconclusive_fails=inconclusive_fails))
-        assert [suite.get(each) for each in ("tests", "failures", "errors", "skipped")] == counts
+        assert [suite.get(name) for name in ("tests", "failures", "errors", "skipped")] == counts
         assert [case.get("name") for case in suite] == ["a", "b", "c", "e"]
         assert all(case.get("classname") == "ortune.gate" for case in suite)
 
@@ -231,7 +231,7 @@ class TestConsole:
         result = make_result("c", "inconclusive", reason="another gate runs with it")
         finding = msgspec.structs.replace(result.findings[0], slowdown=make_interval(1.04, 1.06, 1.08))
         above = msgspec.structs.replace(result, findings=(finding,))
-        pages = [" ".join(print_results(each, make_result(), width=200).split()) for each in (result, above)]
+        pages = [" ".join(print_results(gate, make_result(), width=200).split()) for gate in (result, above)]
         assert ["another gate runs with it" in page for page in pages] == [False, True]
 
     def test_findings_fit_into_80_columns(self) -> None:

@@ -667,8 +667,12 @@ def test_a_search_that_was_killed_goes_on(tmp_path: Path) -> None:
     assert not record.search.interrupted
     assert ONE_THREAD in [trial.config for trial in read_trials(tmp_path / "c.json").trials]
     assert not journal.exists()
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["c.journal", "c.json", "c.trials.jsonl.gz"]
-    assert not [each for each in psutil.process_iter(["cwd"]) if each.info["cwd"] == str(tmp_path)]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["c.journal", "c.json", "c.trials.jsonl.gz"]
+    assert not [
+        running_process
+        for running_process in psutil.process_iter(["cwd"])
+        if running_process.info["cwd"] == str(tmp_path)
+    ]
 
 
 def test_an_interrupted_search_says_how_to_go_on(tmp_path: Path) -> None:

@@ -182,7 +182,7 @@ class TestConsole:
 
 def check_page(page: str) -> None:
     """Check that a page has no characters that a terminal obeys, and no forged line."""
-    assert all(each == "\n" or each.isprintable() for each in page), ascii(page)
+    assert all(character == "\n" or character.isprintable() for character in page), ascii(page)
     assert not any(line.startswith("forged") for line in page.splitlines())
     assert "[/red]" in page
 
@@ -306,7 +306,7 @@ def test_hostile_texts_in_all_output(name: str, width: int) -> None:
     page = console.file.getvalue()  # type: ignore[attr-defined]
     if width < 100:
         # Lines are broken anywhere.
-        assert all(each == "\n" or each.isprintable() for each in page), ascii(page)
+        assert all(character == "\n" or character.isprintable() for character in page), ascii(page)
     else:
         check_page(page)
 
@@ -317,7 +317,7 @@ def test_hostile_records_are_shown(config: Config, name: str) -> None:
     console = SafeConsole(file=io.StringIO(), width=100)
     show_verdict(console, hostile_record(config, name), Path("r.json"))
     page = console.file.getvalue()  # type: ignore[attr-defined]
-    assert all(each == "\n" or each.isprintable() for each in page)
+    assert all(character == "\n" or character.isprintable() for character in page)
 
 
 # Errors.
@@ -363,7 +363,7 @@ class TestErrors:
         data = {"a": HOSTILE, "é\x9b": ["\u202e", "🙂", "\U000e0041"]}
         document = encode_json(data)
         assert json.loads(document) == data
-        assert all(each == "\n" or each.isprintable() for each in document.decode())
+        assert all(character == "\n" or character.isprintable() for character in document.decode())
         assert "🙂" in document.decode()
 
     def test_bytes_of_names_that_are_not_utf8_are_replaced(self) -> None:
@@ -438,9 +438,9 @@ class TestMarkdown:
         text = f"{HOSTILE} | <script>x</script> @team"
         gate = hostile_gate(reason=text)
         page = render_markdown([gate, GateError(name=text, message=text)])
-        assert all(each == "\n" or each.isprintable() for each in page)
+        assert all(character == "\n" or character.isprintable() for character in page)
         html = read_html(show_markdown(page))
-        assert {each.tag for each in html.iter()} == {
+        assert {element.tag for element in html.iter()} == {
             "page",
             "h3",
             "table",

@@ -59,16 +59,16 @@ def draw_screens(console: SafeConsole) -> str:
     show_search(console, prepare_on(recording))
     terminal = SafeConsole(file=io.StringIO(), width=console.width, force_terminal=True)
     with SearchProgress(terminal) as progress:
-        for number, each in enumerate(recording.reports):
+        for number, recorded in enumerate(recording.reports):
             report = Progress(
-                stage=each.stage,
-                done=each.done // 2,
-                total=each.total,
+                stage=recorded.stage,
+                done=recorded.done // 2,
+                total=recorded.total,
                 share=0.5,
                 left_s=40.0 - 15 * number,
-                may_end_early=each.stage != "confirmation",
+                may_end_early=recorded.stage != "confirmation",
                 best=Candidate(config=LONG),
-                speedup=each.speedup,
+                speedup=recorded.speedup,
             )
             progress(report)
             console.print(progress.render())
@@ -158,7 +158,7 @@ def test_a_terminal_without_color(name: str, pytestconfig: pytest.Config) -> Non
 
 
 @pytest.mark.parametrize("size", TERMINALS)
-@pytest.mark.parametrize(("command", "draw"), [(each.__name__[5:], each) for each in DRAWN])
+@pytest.mark.parametrize(("command", "draw"), [(function.__name__[5:], function) for function in DRAWN])
 def test_other_commands(
     command: str, draw: Callable[[SafeConsole], None], size: str, pytestconfig: pytest.Config
 ) -> None:

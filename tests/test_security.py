@@ -36,7 +36,7 @@ def read_lock(path: Path) -> dict[str, list[tuple[Requirement, int]]]:
     entries: dict[str, list[tuple[Requirement, int]]] = {}
     for line in text.splitlines():
         requirement, *hashes = re.split(r" +--hash=", line)
-        assert all(re.fullmatch(r"sha256:[0-9a-f]{64} *", each) for each in hashes), line
+        assert all(re.fullmatch(r"sha256:[0-9a-f]{64} *", digest) for digest in hashes), line
         found = Requirement(requirement)
         entries.setdefault(canonicalize_name(found.name), []).append((found, len(hashes)))
     return entries
@@ -80,7 +80,7 @@ class TestLocks:
 
 
 def test_no_dependency_contains_onnxruntime() -> None:
-    assert [each for each in PROJECT["project"]["dependencies"] if "onnxruntime" in each] == []
+    assert [dependency for dependency in PROJECT["project"]["dependencies"] if "onnxruntime" in dependency] == []
 
 
 def commands() -> Iterator[str]:
@@ -146,7 +146,7 @@ class TestAudit:
             "answer = answers[sys.argv[1].partition('=')[2]]\n"
             "if isinstance(answer, str): sys.exit(answer)\n"
             "print(json.dumps({'dependencies': answer}))\n"
-            "sys.exit(any(each.get('vulns') for each in answer))\n"
+            "sys.exit(any(package.get('vulns') for package in answer))\n"
         )
         return subprocess.run(
             [sys.executable, str(AUDIT), "requirements/cpu.txt"],

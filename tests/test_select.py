@@ -183,14 +183,18 @@ class TestChoice:
 class TestBundle:
     def test_a_bundle_comes_back(self, tmp_path: Path) -> None:
         paths = [
-            write(each.record, tmp_path / name)
-            for each, name in ((sourced(1), "a.json"), (sourced(2, FOUR), "b.json"), (sourced(3, here=False), "c.json"))
+            write(entry.record, tmp_path / name)
+            for entry, name in (
+                (sourced(1), "a.json"),
+                (sourced(2, FOUR), "b.json"),
+                (sourced(3, here=False), "c.json"),
+            )
         ]
         done = run_ortune("merge", *paths, "-o", "bundle.json", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         assert "3 records" in done.stdout
         assert read_records(tmp_path / "bundle.json") == tuple(map(read_record, paths))
-        assert [each.source for each in read_sourced([tmp_path / "bundle.json"])][2].endswith("bundle.json[3]")
+        assert [entry.source for entry in read_sourced([tmp_path / "bundle.json"])][2].endswith("bundle.json[3]")
         # A bundle can be merged again.
         again = run_ortune("merge", "bundle.json", paths[0], "-o", "again.json", cwd=tmp_path)
         assert "skipped" in again.stdout
@@ -208,9 +212,9 @@ class TestBundle:
         workload = record.workload
         loaded = msgspec.structs.replace(workload, background_load=BackgroundProgram.of("stress"))
         batches = msgspec.structs.replace(workload, batches=(1, 8))
-        others = [msgspec.structs.replace(record, workload=each) for each in (loaded, batches)]
+        others = [msgspec.structs.replace(record, workload=changed_workload) for changed_workload in (loaded, batches)]
         gpus = [on_gpu(2, "A100").record, on_gpu(3, "H100").record]
-        given = [Sourced(record=each, source="") for each in (record, *others, *gpus)]
+        given = [Sourced(record=given_record, source="") for given_record in (record, *others, *gpus)]
         bundle, dropped = merge(given)
         assert len(bundle.records) == 5
         assert not dropped

@@ -78,7 +78,7 @@ Sentences = dict[str, dict[str, tuple[str, str]]]
 
 def find_names(node: ast.AST) -> str:
     """Return what an expression is about: the names in it, without those of functions that are called."""
-    called = {id(each.func) for each in ast.walk(node) if isinstance(each, ast.Call)}
+    called = {id(call.func) for call in ast.walk(node) if isinstance(call, ast.Call)}
     names: dict[str, None] = {}
 
     def visit(one: ast.AST) -> None:
@@ -129,7 +129,7 @@ def find_sentences(node: ast.AST, where: str) -> Iterator[tuple[str, str]]:
         if count_words(template) >= FEWEST_WORDS:
             yield where, template
         # The words of the sentence itself are no sentences of their own.
-        parts = [each for each in parts if isinstance(each, ast.FormattedValue)]
+        parts = [child for child in parts if isinstance(child, ast.FormattedValue)]
     for part in parts:
         yield from find_sentences(part, where)
 

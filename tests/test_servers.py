@@ -150,7 +150,7 @@ def test_servers_end_with_the_process_that_started_them(number: signal.Signals) 
     os.killpg(process.pid, number)
     process.wait()
     process.stdout.close()
-    _, alive = psutil.wait_procs([each for each in everything if each], timeout=60)
+    _, alive = psutil.wait_procs([server_process for server_process in everything if server_process], timeout=60)
     assert alive == []
     while Path(folder).exists():  # limited by the timeout of the test
         time.sleep(0.05)

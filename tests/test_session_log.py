@@ -37,7 +37,7 @@ def test_all_warnings_of_a_log_are_read(tmp_path: Path) -> None:
     path = tmp_path / "log"
     texts = [f"Removing initializer 'w{number}'." for number in range(40)]
     path.write_text("\n".join([line(texts[0]), "chatter", *map(line, texts)]))
-    assert [each.text for each in collect_warnings([read_warnings(path)])] == texts
+    assert [warning.text for warning in collect_warnings([read_warnings(path)])] == texts
     path.write_text("\n".join(line(f"Warning {number}.") for number in range(1000)) + "\n" + "x" * 5_000_000)
     assert len(read_warnings(path)) == MOST_WARNINGS
     assert read_warnings(tmp_path / "none") == ()

@@ -38,7 +38,7 @@ def add(study: SharedStudy, number: int) -> None:
 
 def read_ids(folder: Path) -> list[str]:
     """Return what a host that joins now reads."""
-    return [each.id for each in open_study(folder).receive()]
+    return [measurement.id for measurement in open_study(folder).receive()]
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_a_full_disk_leaves_the_journal_as_it_was(journal: Path) -> None:
     assert journal.read_bytes() == before
     add(other, 2)
     add(one, 3)
-    assert read_ids(journal.parent) == [each.id for each in one.receive()] == ["w:0", "w:2", "w:3"]
+    assert read_ids(journal.parent) == [measurement.id for measurement in one.receive()] == ["w:0", "w:2", "w:3"]
 
 
 @pytest.mark.parametrize("left", [TORN, b"{", b"\0" * 100, TORN + b"\n", b"\xff\n", b"3\n"], ids=repr)
@@ -63,7 +63,7 @@ def test_what_a_killed_host_leaves_is_cut_off(left: bytes, journal: Path) -> Non
     one, other = open_study(journal.parent), open_study(journal.parent)
     add(one, 0)
     journal.write_bytes(journal.read_bytes() + left)
-    assert [each.id for each in other.receive()] == ["w:0"]
+    assert [measurement.id for measurement in other.receive()] == ["w:0"]
     assert read_ids(journal.parent) == ["w:0"]
     add(other, 1)
     add(one, 2)
@@ -82,10 +82,10 @@ def test_hosts_write_while_others_are_killed(journal: Path) -> None:
     studies = [open_study(journal.parent) for _ in range(4)]
 
     def work(host: int) -> None:
-        for each in range(8):
-            number = 8 * host + each
+        for turn in range(8):
+            number = 8 * host + turn
             add(studies[host], number)
-            if each % 3 == 0:
+            if turn % 3 == 0:
                 lock = JournalFileSymlinkLock(str(journal))
                 lock.acquire()
                 with journal.open("ab") as file:
@@ -97,7 +97,7 @@ def test_hosts_write_while_others_are_killed(journal: Path) -> None:
     expected = sorted(f"w:{number}" for number in range(32))
     assert sorted(read_ids(journal.parent)) == expected
     for study in studies:
-        assert sorted(each.id for each in study.receive()) == expected
+        assert sorted(measurement.id for measurement in study.receive()) == expected
 
 
 def test_a_damaged_line_before_others_is_named(journal: Path) -> None:

@@ -31,7 +31,7 @@ def find(config: Config) -> Candidate:
 
 
 def count_launches(outcome: Outcome) -> int:
-    return len({each.launch for each in outcome.rounds if each.stage == "racing"})
+    return len({trial_round.launch for trial_round in outcome.rounds if trial_round.stage == "racing"})
 
 
 @pytest.mark.parametrize("others", ["none", "all", "incomplete", "of another race", "screening"])
@@ -145,14 +145,14 @@ def test_a_node_that_waits_takes_part(tmp_path: Path, is_known: bool) -> None:
     exchange.close(completed=True)
     assert stages == ["racing"]
     assert took == [is_known]
-    measured = [each for each in read_all(tmp_path) if each.race]
+    measured = [measurement for measurement in read_all(tmp_path) if measurement.race]
     if not is_known:
         assert not measured
         return
-    assert [(each.node, each.race, each.config) for each in measured] == [
+    assert [(measurement.node, measurement.race, measurement.config) for measurement in measured] == [
         ("b", first.worker, config) for config in configs
     ]
-    assert len({each.launch for each in measured}) == 1
+    assert len({measurement.launch for measurement in measured}) == 1
     # A launch that is part of a race of another node is not that of a race here.
     assert {trial.stage for trial in outcome.trials[1:]} == {"screening", "confirmation"}
 
@@ -160,8 +160,8 @@ def test_a_node_that_waits_takes_part(tmp_path: Path, is_known: bool) -> None:
 @pytest.mark.parametrize("n_earlier", [MOST_RACING - 1, MOST_RACING])
 def test_a_race_has_no_more_nodes_than_launches(tmp_path: Path, n_earlier: int) -> None:
     earlier = [open_exchange(tmp_path, f"n{number}") for number in range(n_earlier)]
-    for each in earlier:
-        join(each)
+    for node in earlier:
+        join(node)
     first = earlier[0]
     first.enter("racing")
     config = SPACE.candidates[1].config
@@ -229,7 +229,7 @@ def test_only_ratios_are_divided(limit: str, rate_per_s: float | None, is_divide
 
 def test_a_node_that_is_set_apart_no_longer_counts() -> None:
     goal = Goal()
-    racing = [CandidateResult(each, number, goal) for number, each in enumerate(SPACE.candidates[1:3], 1)]
+    racing = [CandidateResult(candidate, number, goal) for number, candidate in enumerate(SPACE.candidates[1:3], 1)]
     own = Score(log_ratios=(0.0,), excesses=(), contended=False, launch=1, blocks=None)
     for result in racing:
         result.scores.append(own)
@@ -301,4 +301,4 @@ def test_a_candidate_that_fails_is_reported(tmp_path: Path) -> None:
     opened = open_simulated(1, dies_when_measured=[configs[1]])
     run_shared_search(SPACE, opened, SearchSettings(budget_s=60.0, n_trials=8), exchange)
     exchange.close(completed=True)
-    assert [bool(each.failure) for each in read_all(tmp_path) if each.race] == [False, True, False]
+    assert [bool(measurement.failure) for measurement in read_all(tmp_path) if measurement.race] == [False, True, False]

@@ -268,8 +268,8 @@ def test_a_lost_connection_at_the_start_does_not_bring_back_a_result_without_pro
 
 def test_of_several_results_one_with_proof_counts(tmp_path: Path) -> None:
     first, second, third = (open_exchange(tmp_path, node) for node in "abc")
-    for each in (first, second, third):
-        join(each)
+    for exchange in (first, second, third):
+        join(exchange)
     publish_without_proof(first)
     first.close(completed=True)
     result = msgspec.structs.replace(make_result_without_proof(second), verdict="faster")
@@ -302,7 +302,7 @@ def test_a_host_that_becomes_busy_repeats_the_whole_confirmation(tmp_path: Path)
     exchange.__class__ = Busy
     outcome = run_shared_search(SPACE, opened, SearchSettings(budget_s=90.0), exchange)
     exchange.close(completed=True)
-    speedups = [each.evidence.speedup for each in (first, outcome)]
+    speedups = [result.evidence.speedup for result in (first, outcome)]
     assert speedups[0] and speedups[1]
     assert speedups[1].n_launches == speedups[0].n_launches
 
@@ -353,7 +353,7 @@ def test_a_lost_connection_loses_nothing_and_doubles_nothing(tmp_path: Path, whe
     clock.sleep(1.1)  # the pause after a failed attempt
     assert exchange.flush()
     assert exchange.close(completed=True) == 0
-    assert [each.id.partition(":")[2] for each in read_all(tmp_path)] == ["aa", "1", "2", "3"]
+    assert [measurement.id.partition(":")[2] for measurement in read_all(tmp_path)] == ["aa", "1", "2", "3"]
     assert not (tmp_path / "a.outbox.jsonl").exists()
 
 
@@ -367,7 +367,7 @@ def test_the_next_process_sends_what_a_killed_one_left(tmp_path: Path) -> None:
     again = open_exchange(tmp_path, outbox=True)
     join(again)
     assert len(read_all(tmp_path)) == 4
-    assert {each.config.key for each in again.received()} == {
+    assert {measurement.config.key for measurement in again.received()} == {
         candidate.config.key for candidate in SPACE.candidates[1:3]
     }
 
@@ -445,7 +445,7 @@ def test_the_user_is_told_of_results_that_were_damaged(tmp_path: Path) -> None:
     (note,) = again.take_notes()
     assert note == f"storage: a damaged line of {path} cannot be read, and is not sent"
     join(again)
-    assert [each.id[-1] for each in read_all(tmp_path) if not each.id.endswith("aa")] == ["1", "3"]
+    assert [measurement.id[-1] for measurement in read_all(tmp_path) if not measurement.id.endswith("aa")] == ["1", "3"]
 
 
 def test_a_storage_that_hangs_does_not_stop_a_search(tmp_path: Path) -> None:
@@ -495,7 +495,7 @@ def test_the_node_that_disagrees_is_set_apart() -> None:
 
 def test_of_two_nodes_that_disagree_nobody_knows_which_is_right() -> None:
     found = find_disagreements(make_launches(a=0.0, b=0.3), DEFAULT.key)
-    assert {node: each.mutual for node, each in found.items()} == {"a": ("b",), "b": ("a",)}
+    assert {node: disagreement.mutual for node, disagreement in found.items()} == {"a": ("b",), "b": ("a",)}
 
 
 def test_one_wild_launch_does_not_set_a_node_apart() -> None:
@@ -524,7 +524,7 @@ def test_how_often_nodes_are_set_apart(luck: float, shift: float, least: float, 
         apart: set[str] = set()
         for batch in range(16):
             for place, node in enumerate("abcd"):
-                known = sorted({each.config.session_options["intra_op_num_threads"] for each in measured})
+                known = sorted({measurement.config.session_options["intra_op_num_threads"] for measurement in measured})
                 keys = [1000 * place + 8 * batch + number + 1 for number in range(8)]
                 if known and batch % 2:
                     keys[0] = int(rng.choice(known[: 8 * len("abcd")]))
@@ -545,7 +545,7 @@ def test_measurements_of_a_node_that_is_set_apart_do_not_count(tmp_path: Path) -
             send(exchange, number, log_ratio=shift)
         exchange.flush()
     a.refresh()
-    assert {each.node for each in a.received()} == {"b"}
+    assert {measurement.node for measurement in a.received()} == {"b"}
     assert any(note.startswith("node c is set apart") for note in a.take_notes())
     with pytest.raises(MeasureError, match="set apart"):
         c.refresh()
@@ -555,7 +555,9 @@ def test_measurements_of_a_node_that_is_set_apart_do_not_count(tmp_path: Path) -
 
 def test_a_noisy_or_biased_host_is_not_fit() -> None:
     def judge(*launches: list[float]) -> str:
-        return judge_fitness([[SharedRound(log_ratios=(each,)) for each in launch] for launch in launches]).unfit
+        return judge_fitness(
+            [[SharedRound(log_ratios=(log_ratio,)) for log_ratio in launch] for launch in launches]
+        ).unfit
 
     assert judge([0.01, -0.01], [0.0, 0.02], [0.03, 0.0]) == ""
     assert judge([0.01, -0.01], [0.0, 0.02], [2.0, 0.0]) == ""  # one outlier

@@ -107,8 +107,12 @@ class TestGeneratedPages:
         for command, requests in COMMANDS.items():
             section = page.split(f".SS ortune {command}\n")[1].split("\n.S")[0]
             for request in requests:
-                for each in options_of(request).values():
-                    assert each.option.metavar in section if each.option.positional else each.flag in section
+                for declaration in options_of(request).values():
+                    assert (
+                        declaration.option.metavar in section
+                        if declaration.option.positional
+                        else declaration.flag in section
+                    )
         assert set(man_page.EXIT_CODES) == set(ExitCode)
 
     @pytest.mark.skipif(not shutil.which("groff"), reason="needs groff")

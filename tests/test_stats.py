@@ -109,8 +109,8 @@ class TestQuantiles:
         (many,) = draw_launches(rng, kind, 0.0, 1, 1_000_000)
         truth = math.log(np.quantile(many, 0.99))
         found = [quantile_interval(draw_launches(rng, kind, 0.01, 8, 130), 0.99, 0.95) for _ in range(200)]
-        assert np.mean([each.low <= truth <= each.high for each in found]) >= 0.93
-        assert np.mean([each.high < truth + math.log(1.5) for each in found]) >= 0.8
+        assert np.mean([interval.low <= truth <= interval.high for interval in found]) >= 0.93
+        assert np.mean([interval.high < truth + math.log(1.5) for interval in found]) >= 0.8
 
     def test_few_calls_say_nothing_about_the_slowest(self) -> None:
         launches = [np.arange(1, 41)] * 8

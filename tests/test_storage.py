@@ -267,7 +267,7 @@ def test_measurements_reach_others_once(tmp_path: Path) -> None:
     one, other = open_study(tmp_path), open_study(tmp_path)
     failure = Failure(kind="crash", stage="load", message="x")
     first, second = make_measurement(0), make_measurement(1, rounds=(), failure=failure)
-    assert [one.add(each) for each in (first, second)] == [0, 1]
+    assert [one.add(measurement) for measurement in (first, second)] == [0, 1]
     assert other.receive() == [first, second]
     assert other.receive() == []
     assert other.has("w:1")

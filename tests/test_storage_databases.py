@@ -99,12 +99,12 @@ def test_each_measurement_is_read_once_while_others_write(location: Location) ->
     with ThreadPoolExecutor(4) as pool:
         writing = [pool.submit(write, worker) for worker in range(4)]
         received = []
-        while not all(each.done() for each in writing):
+        while not all(future.done() for future in writing):
             received += reader.receive()
-        for each in writing:
-            each.result()
+        for future in writing:
+            future.result()
     received += reader.receive()
-    ids = [each.id for each in received]
+    ids = [measurement.id for measurement in received]
     assert len(ids) == len(set(ids)) == 160
     stored = optuna.load_study(study_name=reader.name, storage=open_storage(location)).get_trials(deepcopy=False)
     assert [trial.number for trial in stored] == list(range(20))
@@ -136,7 +136,7 @@ def test_a_trial_that_is_committed_late_is_not_missed(location: Location) -> Non
         may_end.set()
         sqlalchemy.event.remove(sqlalchemy.Engine, "after_cursor_execute", stop_at_first)
     received += reader.receive()
-    assert [each.id for each in received] == ["w:0", "w:1"]
+    assert [measurement.id for measurement in received] == ["w:0", "w:1"]
 
 
 SLOWER = (SharedRound(log_ratios=(0.5,)),)
@@ -159,7 +159,7 @@ def test_optuna_reads_what_is_written_and_goes_on(location: Location) -> None:
     assert trial.number == 2
     assert study.add(make_measurement(3)) == 3
     assert [measurement.id for measurement in study.receive()] == ["w:0", "w:1", "w:2", "w:3"]
-    assert any(each.identity["host"] == "optuna" for each in list_studies(location))
+    assert any(info.identity["host"] == "optuna" for info in list_studies(location))
 
 
 @of_tables
@@ -207,7 +207,7 @@ def test_a_study_goes_on_after_the_database_was_restarted(server: DatabaseServer
     server.start()
     assert not study.has("w:1")
     study.add(make_measurement(1))
-    assert [each.id for each in reader.receive()] == ["w:1"]
+    assert [measurement.id for measurement in reader.receive()] == ["w:1"]
 
 
 @of_tables
@@ -306,4 +306,4 @@ def test_the_command_searches_on_two_nodes(url: str, location: Location, tmp_pat
     records = [json.loads((tmp_path / f"{node}.json").read_text()) for node in "ab"]
     assert records[0]["config"] == records[1]["config"]
     (info,) = list_studies(location)
-    assert {each.node for each in SharedStudy(location, info.identity).read_all(PROOF, Proof).values()} == {"a", "b"}
+    assert {proof.node for proof in SharedStudy(location, info.identity).read_all(PROOF, Proof).values()} == {"a", "b"}

@@ -285,7 +285,7 @@ class TestAdditiveModel:
         # A pair with a choice that is slow on its own does not count.
         slow = {"session.dynamic_block_base": "4"}
         number = space.numbers[space.select(slow).config.key]
-        with_slow = [n for n, each in enumerate(space.candidates) if slow.items() <= each.labels.items()]
+        with_slow = [n for n, candidate in enumerate(space.candidates) if slow.items() <= candidate.labels.items()]
         others = [n for n in range(1, len(space.candidates)) if n not in with_slow][:30]
         launches = [ObservedLaunch(number, 0.5, 1e-6, 0) for _ in range(3)]
         model.fit([*(ObservedLaunch(other, 0.0, 1e-4, 0) for other in others), *launches])
@@ -382,7 +382,9 @@ class TestRefinement:
     def test_the_best_count_is_next_to_the_best_listed_one(self, n_cores: int, shape: str) -> None:
         space = build_space(make_host(n_cores, n_nodes=2), make_model(1))
         name = "intra_op_num_threads"
-        listed = [number for number, each in enumerate(space.candidates) if set(each.config.settings) == {name}]
+        listed = [
+            number for number, candidate in enumerate(space.candidates) if set(candidate.config.settings) == {name}
+        ]
         for best in range(2, n_cores + 1, 1 if n_cores < 96 else 7):
 
             def cost(candidate: Candidate, best: int = best) -> float:
@@ -407,7 +409,9 @@ class TestRefinement:
         # Next to a new candidate are those of the same interval.
         new = extended.numbers[space.select({**labels, "intra_op_num_threads": "37"}).config.key]
         assert new >= len(space.candidates)
-        assert {each.labels["intra_op_num_threads"] for each in extended.refine(new)} == {str(n) for n in range(32, 49)}
+        assert {candidate.labels["intra_op_num_threads"] for candidate in extended.refine(new)} == {
+            str(n) for n in range(32, 49)
+        }
 
     def test_a_count_is_combined_with_all_other_settings(self) -> None:
         space = build_space(make_host(48, n_nodes=2), make_model(3))
@@ -415,14 +419,14 @@ class TestRefinement:
 
         def others(count: str, found: Iterable[Candidate]) -> set[tuple[tuple[str, str], ...]]:
             return {
-                tuple((key, label) for key, label in each.labels.items() if key != name)
-                for each in found
-                if each.labels.get(name) == count
+                tuple((key, label) for key, label in candidate.labels.items() if key != name)
+                for candidate in found
+                if candidate.labels.get(name) == count
             }
 
         found = space.combine({name: "37"})
-        assert {each.config.session_options[name] for each in found} == {37}
-        assert len({each.config.key for each in found}) == len(found)
+        assert {candidate.config.session_options[name] for candidate in found} == {37}
+        assert len({candidate.config.key for candidate in found}) == len(found)
         assert others("37", found) == others("32", space.candidates)
         assert space.combine({name: "32"}) == space.combine({}) == []
 
@@ -450,7 +454,7 @@ class TestRefinement:
 
     def test_the_default_has_as_many_threads_as_there_are_cores(self) -> None:
         space = build_space(make_host(96), make_model(1))
-        counts = {each.config.session_options.get("intra_op_num_threads", 0) for each in space.refine(0)}
+        counts = {candidate.config.session_options.get("intra_op_num_threads", 0) for candidate in space.refine(0)}
         assert {0, 96, 95, 80, 64} <= counts
         assert min(counts - {0}) == 64
 
@@ -478,8 +482,8 @@ class TestRefinement:
         )
         found = [search(landscape, budget_s=60, seed=seed) for seed in range(3)]
         regrets = [
-            landscape.log_speedup(landscape.best) - landscape.log_speedup(space.numbers[each.config.key])
-            for each in found
+            landscape.log_speedup(landscape.best) - landscape.log_speedup(space.numbers[outcome.config.key])
+            for outcome in found
         ]
         assert sorted(regrets)[1] < 0.02
         assert all(outcome.n_candidates > len(listed.candidates) for outcome in found)
@@ -786,9 +790,9 @@ class TestStrategies:
         best = landscape.space.candidates[number]
         landscape.log_costs[number] -= 0.3
         found = [search(landscape, budget_s=300, seed=seed) for seed in range(2)]
-        missed = [each for each in found if best.config.key not in {trial.config.key for trial in each.trials}]
+        missed = [outcome for outcome in found if best.config.key not in {trial.config.key for trial in outcome.trials}]
         assert missed
-        assert {each.evidence.verdict for each in missed} == {"nothing_found"}
+        assert {outcome.evidence.verdict for outcome in missed} == {"nothing_found"}
 
     def test_with_more_time_more_is_tried_before_screening_ends_early(self) -> None:
         landscape = additive_landscape(small_space(), gain=0.0, noise=0.005)
@@ -1155,7 +1159,7 @@ class TestLandscapeSets:
         landscape = load_landscape(LANDSCAPES / "magika_rate.npz")
         with pytest.raises(ValueError, match="rate"):
             open_replay(landscape)
-        assert landscape.name not in [each.name for each in regret.load_recorded(for_testing=True)]
+        assert landscape.name not in [other.name for other in regret.load_recorded(for_testing=True)]
 
     def test_other_loads_of_a_model_are_in_the_same_set(self) -> None:
         assert regret.is_for_testing(Path("magika.npz"))
@@ -1172,7 +1176,7 @@ class TestLandscapeSets:
             assert sum(plateau.log_costs < plateau.log_costs[0] - 0.7 * BEST_GAIN) > 20
             pair = make_held_out("pair", number)
             assert len(pair.space.candidates[pair.best].chosen) >= 2
-            singles = [n for n, each in enumerate(pair.space.candidates) if len(each.chosen) == 1]
+            singles = [n for n, candidate in enumerate(pair.space.candidates) if len(candidate.chosen) == 1]
             assert max(pair.log_speedup(n) for n in singles) <= 0
             needle = make_held_out("needle", number)
             assert sum(needle.log_costs < needle.log_costs[0]) == 1

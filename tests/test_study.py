@@ -63,7 +63,7 @@ def test_a_name_is_not_parsed_as_a_url(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
     make_study(path, "abc", 1)
     assert find_search_id(path) == "abc"
-    assert [each.name for each in tmp_path.iterdir()] == [name]
+    assert [file.name for file in tmp_path.iterdir()] == [name]
 
 
 def test_a_full_disk_is_an_error_of_the_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -303,10 +303,11 @@ class TestFit:
     def test_without_recordings_of_the_same_model_or_load_no_suggestion_loses(self, what: str) -> None:
         key = KEYS[what]
         gains = {
-            each.name: use_all(each, [other for other in recorded() if key(other) != key(each)]) for each in recorded()
+            recording.name: use_all(recording, [other for other in recorded() if key(other) != key(recording)])
+            for recording in recorded()
         }
         # Where launches of one config differ by more than 2 %, the recorded gain is not known any better.
-        least = {each.name: -max(math.log(1.02), each.landscape.usual_luck) for each in recorded()}
+        least = {recording.name: -max(math.log(1.02), recording.landscape.usual_luck) for recording in recorded()}
         found = {name: gain for name, gain in gains.items() if gain is not None}
         assert len(found) >= 3
         assert all(gain >= least[name] for name, gain in found.items()), gains

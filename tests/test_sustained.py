@@ -102,7 +102,7 @@ def test_a_search_confirms_what_is_sustained(
     (trials,) = tmp_path.glob("*.jsonl.gz")
     lines = map(json.loads, gzip.decompress(trials.read_bytes()).splitlines())
     rounds = [line for line in lines if line.get("type") == "round"]
-    assert all(each["frequencies_hz"].keys() == each["values"].keys() for each in rounds)
+    assert all(entry["frequencies_hz"].keys() == entry["values"].keys() for entry in rounds)
 
 
 def test_all_of_a_front_are_confirmed_alone() -> None:

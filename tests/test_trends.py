@@ -20,7 +20,7 @@ def make_series(seed: int, *levels: tuple[int, float]) -> list[float]:
     """Return a series with levels, each for some runs, in percent."""
     rng = np.random.default_rng(seed)
     logs = np.concatenate([np.full(n, math.log1p(level / 100)) for n, level in levels])
-    return [float(each) for each in np.exp(logs + rng.normal(0, SIGMA, len(logs)))]
+    return [float(value) for value in np.exp(logs + rng.normal(0, SIGMA, len(logs)))]
 
 
 @pytest.mark.parametrize("noise", NOISES)
@@ -61,7 +61,7 @@ def test_quiet_histories_rarely_have_changes(noise: str) -> None:
     rng = np.random.default_rng(5)
     series = [np.exp(NOISES[noise](rng, 1000)).tolist() for _ in range(10)]
     # 1 in 500 would be 20; two standard errors above.
-    assert sum(len(find_changes(each)) for each in series) <= 30
+    assert sum(len(find_changes(history)) for history in series) <= 30
 
 
 @pytest.mark.parametrize("place", [12, 20, 35])
@@ -94,7 +94,9 @@ def test_runs_that_are_added_take_no_change_back() -> None:
     series = make_series(2, (30, 0.0), (20, 3.0), (30, 0.0))
     whole = find_changes(series)
     for n in range(len(series)):
-        assert [change.found for change in find_changes(series[:n])] == [each.found for each in whole if each.found < n]
+        assert [change.found for change in find_changes(series[:n])] == [
+            change.found for change in whole if change.found < n
+        ]
 
 
 @settings(max_examples=100, deadline=None)

@@ -244,11 +244,11 @@ COMMANDS = {
 def test_every_command_refuses_it(name: str, tmp_path: Path) -> None:
     """No file is written, no program is started."""
     path = hostile({"environment": {"LD_PRELOAD": str(tmp_path / "evil.so")}}, tmp_path)
-    done = run_ortune(*(each.replace("RECORD", str(path)) for each in COMMANDS[name]), cwd=tmp_path)
+    done = run_ortune(*(word.replace("RECORD", str(path)) for word in COMMANDS[name]), cwd=tmp_path)
     assert done.returncode == 2, done.stdout + done.stderr
     assert "$.config.environment.LD_PRELOAD" in " ".join(done.stderr.split())
     assert "--trust" in done.stderr
-    assert [each.name for each in tmp_path.iterdir()] == ["evil.json"]
+    assert [file.name for file in tmp_path.iterdir()] == ["evil.json"]
 
 
 def test_a_library_runs_only_with_trust(tmp_path: Path) -> None:

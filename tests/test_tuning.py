@@ -156,8 +156,8 @@ def test_slow_candidates_leave_time_for_others() -> None:
     outcome = search(executor)
     slow = [trial for trial in outcome.trials if trial.config.session_options.get("intra_op_num_threads") == 1]
     assert slow
-    assert all(each.n_blocks == 1 for each in slow)
-    assert all(each.speedups and each.speedups[0] == pytest.approx(1 / 40, rel=0.1) for each in slow)
+    assert all(trial.n_blocks == 1 for trial in slow)
+    assert all(trial.speedups and trial.speedups[0] == pytest.approx(1 / 40, rel=0.1) for trial in slow)
     assert executor.time_s < 66
 
 
@@ -397,7 +397,13 @@ def test_a_finalist_that_fails_is_replaced_by_the_next() -> None:
 def test_a_candidate_that_fails_in_racing_is_recorded_so() -> None:
     first = search(SimulatedExecutor(one_thread_wins))
     (number,) = (trial.number for trial in first.trials if trial.config == ONE_THREAD)
-    n_screened = len({each.launch for each in first.rounds if each.stage == "screening" and number in each.values})
+    n_screened = len(
+        {
+            trial_round.launch
+            for trial_round in first.rounds
+            if trial_round.stage == "screening" and number in trial_round.values
+        }
+    )
     executor = SimulatedExecutor(one_thread_wins)
 
     def fails(config: Config) -> Failure | None:
@@ -506,7 +512,7 @@ def test_what_was_not_measured_was_not_tried() -> None:
         Trial(number=number, stage="screening", n_blocks=n_blocks, failure=failure)
         for number, (n_blocks, failure) in enumerate([(9, None), (2, None), (0, None), (0, own), (0, sudden)])
     ]
-    assert [each.is_of_candidate for each in (own, sudden)] == [True, False]
+    assert [failure.is_of_candidate for failure in (own, sudden)] == [True, False]
     assert count_tried(tried) == (2, 1)
 
 
@@ -1189,7 +1195,7 @@ class TestPlan:
         return split_budget(P50, calibration, left_s=left_s, free_bytes=10**10, one_at_a_time=one_at_a_time)
 
     def test_each_block_costs_a_launch(self) -> None:
-        together, alone = (self.plan(launch_s=3.0, one_at_a_time=each) for each in (False, True))
+        together, alone = (self.plan(launch_s=3.0, one_at_a_time=one_at_a_time) for one_at_a_time in (False, True))
         # A block takes half as long as a launch, but not longer than a second.
         assert alone.block.duration_ns == 1_000_000_000
         assert (alone.screening_rounds, alone.racing_rounds) == (1, 1)

@@ -343,7 +343,7 @@ def test_another_background_load_is_a_mismatch() -> None:
         (beside, "yes", ("stress", "yes")),
     ]:
         found = find_load_mismatch(record, command)
-        assert [(each.recorded, each.here) for each in found] == ([shown] if shown else [])
+        assert [(mismatch.recorded, mismatch.here) for mismatch in found] == ([shown] if shown else [])
 
 
 @pytest.mark.usefixtures("no_workers_left")

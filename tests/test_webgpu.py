@@ -128,7 +128,7 @@ class TestConfig:
         assert rule["config"]["models"] == {"m": {"session_options": {}, "session_config": {}}}
 
     def test_each_captured_graph_is_known_to_them(self) -> None:
-        graphs = {each.captured_graph.option for each in PROVIDERS.values() if each.captured_graph}
+        graphs = {provider.captured_graph.option for provider in PROVIDERS.values() if provider.captured_graph}
         assert graphs <= CAPTURES
 
     @pytest.mark.parametrize("providers", [(CPU, WEBGPU), (WEBGPU,), (WEBGPU, CPU)])
@@ -334,7 +334,7 @@ class LiveProcesses:
 
     def _watch(self) -> None:
         while not self._is_done.wait(0.05):
-            found = {each.pid for each in self._parent.children(recursive=True) if uses_driver(each)}
+            found = {process.pid for process in self._parent.children(recursive=True) if uses_driver(process)}
             self.counts.append(len(found))
             self.pids |= found
 

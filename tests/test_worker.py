@@ -364,7 +364,7 @@ def test_sessions_have_the_blas_threads_of_the_user(
         (level("ORT_ENABLE_LAYOUT"), "out_of_memory"),
         (block_base("4"), "wrong_output"),
     ],
-    ids=lambda each: each if isinstance(each, str) else "",
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_each_kind_of_failure_is_a_value(faulty_executor: ProcessExecutor, config: Config, kind: str) -> None:
     result = launch(faulty_executor, config, deadline_s=1 if kind == "timeout" else 60)
@@ -561,7 +561,7 @@ def test_each_stage_of_a_launch_has_its_own_deadline(
     monkeypatch.setattr("ortune.worker.executor.time", SimulatedClock)
     model = read_model(TINY_CNN)
     with ProcessExecutor(model, make_feed(model, InputOptions()), Tolerance(), usable=USABLE) as executor:
-        workers = [ScriptedWorker(*each) for each in durations_s]
+        workers = [ScriptedWorker(*pair) for pair in durations_s]
         found = executor._finish_loading([[worker] for worker in workers], 10)  # type: ignore[list-item]
     assert {workers.index(worker): failure for worker, failure in found.items()} == {  # type: ignore[arg-type]
         position: Failure(kind="timeout", stage=stage, message=f"after {at_s:g} s")

@@ -136,7 +136,7 @@ def is_isolated(command: ast.List | ast.Tuple) -> bool:
 
 def find_starts(tree: ast.Module) -> list[str]:
     """Return the places of a module that start Python in another way than `ortune.interpreter` says."""
-    in_messages = {id(each.value) for each in ast.walk(tree) if isinstance(each, ast.FormattedValue)}
+    in_messages = {id(part.value) for part in ast.walk(tree) if isinstance(part, ast.FormattedValue)}
     found = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and node.attr in {"executable", "_base_executable"}:

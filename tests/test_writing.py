@@ -79,7 +79,7 @@ def test_a_link_is_followed(command: tuple[object, ...], folder: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert link.is_symlink()
     assert target.read_bytes()
-    assert [each.name for each in target.parent.iterdir()] == ["target.png"]
+    assert [path.name for path in target.parent.iterdir()] == ["target.png"]
 
 
 @needs_pipes
@@ -136,7 +136,7 @@ class TestModes:
         )
         kept = write_record(unproven, path).kept
         assert kept
-        assert {stat.S_IMODE(each.stat().st_mode) for each in (path, kept)} == {0o600}
+        assert {stat.S_IMODE(file.stat().st_mode) for file in (path, kept)} == {0o600}
 
     @needs_root
     def test_and_its_owner(self, tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_a_file_that_is_a_mount_point_is_written_to(tmp_path: Path, monkeypatch:
     (tmp_path / "complete").write_bytes(b"placed")
     place_file(tmp_path / "complete", mounted)
     assert mounted.read_bytes() == b"placed"
-    assert [each.name for each in tmp_path.iterdir()] == ["tuned.json"]
+    assert [file.name for file in tmp_path.iterdir()] == ["tuned.json"]
     record = make_local_record(TINY_CNN, ONE_THREAD)
     saved = save_record(record, mounted, encode_trials(trials(1)))
     assert not saved.fault
@@ -276,7 +276,7 @@ class TestRescue:
         monkeypatch.setattr(rescue, "find_folders", lambda: iter([tmp_path]))
         rescue_record(make_local_record(TINY_CNN, ONE_THREAD), Path("-"), None, UsageError("It is full."))
         (folder,) = tmp_path.iterdir()
-        assert [each.name for each in folder.iterdir()] == ["record.json"]
+        assert [path.name for path in folder.iterdir()] == ["record.json"]
 
     def test_nothing_is_left_where_there_is_no_space(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         def fail(path: Path, data: bytes, like: Path | None = None) -> None:

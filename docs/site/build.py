@@ -67,7 +67,7 @@ def copy_file(path: str, copy: Path) -> None:
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / path, copy)
         return
-    files = [each for each in sorted((ROOT / path).rglob("*")) if each.is_file() and "__pycache__" not in each.parts]
+    files = [file for file in sorted((ROOT / path).rglob("*")) if file.is_file() and "__pycache__" not in file.parts]
     names = [file.relative_to(ROOT / path).as_posix() for file in files]
     for name in names:
         copy_file(f"{path}/{name}", copy / name)

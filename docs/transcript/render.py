@@ -86,7 +86,7 @@ def record_search() -> None:
         variants = list_graph_variants(build_space(prepared.host, prepared.model, options))
         digests = digest_graphs(prepared.model, [variant.config for variant in variants])
     path_of_trials(output).unlink()
-    reports = tuple(make_report(each) for each in last.values())
+    reports = tuple(make_report(progress) for progress in last.values())
     recording = Recording(host=prepared.host, allocators=tuple(find_allocators()), digests=digests, reports=reports)
     (HERE / "search.json").write_bytes(msgspec.json.format(msgspec.json.encode(recording)) + b"\n")
     assert result.record.evidence.verdict == "faster", "the transcript shows a search that finds something"

@@ -33,7 +33,7 @@ CONFIGS = {
     **CODE,
     **PROVIDERS,
     "tuned": TUNED,
-    **{each: Config(session_options={"graph_optimization_level": each, "log_severity_level": 0}) for each in LEVELS},
+    **{level: Config(session_options={"graph_optimization_level": level, "log_severity_level": 0}) for level in LEVELS},
 }
 
 MAIN = """

@@ -68,7 +68,7 @@ def ask_all(ports: list[int], n_processes: int, callers: int) -> dict[int, dict[
         while time.monotonic() < deadline:
             for answer in pool.map(ask, ports * (16 * n_processes)):
                 found[answer["pid"]] = answer
-            if len(found) >= n_processes and max(each["most"] for each in found.values()) >= callers:
+            if len(found) >= n_processes and max(reply["most"] for reply in found.values()) >= callers:
                 break
     return found
 

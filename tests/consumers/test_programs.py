@@ -122,8 +122,8 @@ class TestCommand:
         assert (plain.returncode, tuned.returncode) == (0, 0), plain.stderr + tuned.stderr
         before, after = self.read(plain.stderr), self.read(tuned.stderr)
         assert [word for _, word, _ in before] == ["HELLO"]
-        assert [each[:2] for each in after] == [each[:2] for each in before]
-        assert [each[2] for each in after] == pytest.approx([each[2] for each in before], abs=1e-4)
+        assert [detection[:2] for detection in after] == [detection[:2] for detection in before]
+        assert [detection[2] for detection in after] == pytest.approx([detection[2] for detection in before], abs=1e-4)
         sessions = read_log(log)
         assert {Path(session["model"]).name for session in sessions} == set(records)
         for session in sessions:
@@ -269,7 +269,7 @@ class TestRapidocrApi:
         ]
         assert left == plain
         check_not_tuned(tmp_path / "left")
-        assert [each["rec_txt"] for each in plain.values()] == ["HELLO"]
+        assert [detection["rec_txt"] for detection in plain.values()] == ["HELLO"]
         for answer in answers:
             for number, before in plain.items():
                 assert answer[number]["rec_txt"] == before["rec_txt"]
@@ -358,8 +358,8 @@ class TestServers:
         assert server.pid not in processes
         for pid, process in processes.items():
             own = [answer for answer in answers if answer["pid"] == pid]
-            assert {(each["intra"], process.arm) for each in own} <= {(1, "canary"), (2, "control")}
-            assert len({each["intra"] for each in own}) == 1
+            assert {(answer["intra"], process.arm) for answer in own} <= {(1, "canary"), (2, "control")}
+            assert len({answer["intra"] for answer in own}) == 1
             assert process.n_calls == len(own) or pid in killed
         comparison = compare_arms(read_metrics(folder))
         arms = [comparison.total[0].canary, comparison.total[0].control]
@@ -373,13 +373,13 @@ class TestServers:
         tuned = self.serve(name, apply_command([record], log), tmp_path / "tuned.txt")
         left = self.serve(name, apply_command([other], tmp_path / "left"), tmp_path / "left.txt")
         plain = self.serve(name, [], tmp_path / "plain.txt")
-        assert {(each["intra"], each["spinning"]) for each in tuned} == {(1, "0")}
-        assert {(each["intra"], each["spinning"]) for each in left + plain} == {(2, None)}
-        assert {tuple(each["output"]) for each in left} == {tuple(each["output"]) for each in plain}
-        for each in tuned:
-            assert each["output"] == pytest.approx(plain[0]["output"], abs=1e-5)
+        assert {(answer["intra"], answer["spinning"]) for answer in tuned} == {(1, "0")}
+        assert {(answer["intra"], answer["spinning"]) for answer in left + plain} == {(2, None)}
+        assert {tuple(answer["output"]) for answer in left} == {tuple(answer["output"]) for answer in plain}
+        for answer in tuned:
+            assert answer["output"] == pytest.approx(plain[0]["output"], abs=1e-5)
         sessions = read_log(log)
-        assert {session["pid"] for session in sessions} >= {each["pid"] for each in tuned}
+        assert {session["pid"] for session in sessions} >= {answer["pid"] for answer in tuned}
         for session in sessions:
             check_tuned(session, TUNED["det"])
         check_not_tuned(tmp_path / "left")

@@ -174,7 +174,7 @@ class TestTriton:
         assert instances.kind == (instances.KIND_GPU if instances.gpus else instances.KIND_CPU)
         used = [alias_of(name) for name, _ in config.providers if name != "CPUExecutionProvider"]
         read |= {f"{alias}.device_id": str(instances.gpus[0]) for alias in used if instances.gpus}
-        if any(each.name == "openvino" for each in groups.cpu_execution_accelerator):
+        if any(cpu_accelerator.name == "openvino" for cpu_accelerator in groups.cpu_execution_accelerator):
             read["openvino.device_type"] = "CPU"
         return read
 
@@ -196,7 +196,7 @@ class TestRapidOCR:
             for name in ("text_det", "text_cls", "text_rec"):
                 options = getattr(engine, name).session.session.get_session_options()
                 names = ("intra_op_num_threads", "inter_op_num_threads", "enable_cpu_mem_arena")
-                read = {each: getattr(options, each) for each in names}
+                read = {option: getattr(options, option) for option in names}
                 print("READ", json.dumps({"config": number, "texts": texts, "read": read}))
         """
 
@@ -452,16 +452,16 @@ class TestOptimum:
     def read_function(self, file: str, name: str) -> ast.FunctionDef:
         """Return a function of the package, which cannot be imported without torch."""
         module = ast.parse((need("optimum.onnxruntime") / file).read_text())
-        return next(each for each in ast.walk(module) if isinstance(each, ast.FunctionDef) and each.name == name)
+        return next(node for node in ast.walk(module) if isinstance(node, ast.FunctionDef) and node.name == name)
 
     @pytest.mark.parametrize("name", ["TensorrtExecutionProvider", "CUDAExecutionProvider", "CPUExecutionProvider"])
     @pytest.mark.parametrize("io_binding", [False, True])
     def test_its_arguments_are_those_of_the_source(self, name: str, io_binding: bool) -> None:
         """The function of the package that reads the providers returns those of the config."""
-        known = {each.arg for each in self.read_function("modeling.py", "from_pretrained").args.args}
-        chain = tuple((each, {"device_id": "0"} if each == name else {}) for each, _ in chain_of(name))
+        known = {argument.arg for argument in self.read_function("modeling.py", "from_pretrained").args.args}
+        chain = tuple((provider, {"device_id": "0"} if provider == name else {}) for provider, _ in chain_of(name))
         text = of("optimum", Config(providers=chain, io_binding=io_binding)).text
-        (call,) = [each for each in ast.walk(ast.parse(text)) if isinstance(each, ast.Call) and len(each.keywords) > 2]
+        (call,) = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call) and len(node.keywords) > 2]
         used = {str(keyword.arg): keyword.value for keyword in call.keywords}
         # The classes pass file_name on to the functions that find the model.
         assert set(used) - {"file_name"} <= known

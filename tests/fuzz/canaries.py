@@ -34,7 +34,8 @@ def seeds() -> tuple[bytes, ...]:
         make_model([5000] * 2000, name="b.onnx", sha256="b" * 64, n_own=2, reason="no provider", n_failed=7),
     ]
     return tuple(
-        json.dumps(each).encode() for each in (make_metrics(1, "canary"), make_metrics(2, "control", several, host="b"))
+        json.dumps(process).encode()
+        for process in (make_metrics(1, "canary"), make_metrics(2, "control", several, host="b"))
     )
 
 

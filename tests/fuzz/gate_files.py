@@ -145,7 +145,7 @@ def options_of_gate() -> tuple[str, ...]:
     from ortune.options import options_of
     from ortune.requests import GateRequest
 
-    return tuple(each.key for each in options_of(GateRequest).values() if "toml" in each.option.interfaces)
+    return tuple(declared.key for declared in options_of(GateRequest).values() if "toml" in declared.option.interfaces)
 
 
 GATE_FILES = Target(run_gate_file, lambda: GATE_SEEDS, mutate_gate_file)

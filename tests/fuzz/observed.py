@@ -84,7 +84,7 @@ def process_seeds() -> tuple[bytes, ...]:
     several = make_process(libraries=["OpenBLAS", "OpenCV"], function=function, session={**own, "samples": samples})
     several["sessions"].append({**session, "path": "/m/b.onnx", "sha256": "1" * 64, "total_ns": 30, "record": "a.json"})
     several["sessions"].append({**session, "path": "", "model": "9 bytes", "sha256": "2" * 64, "reason": "no record"})
-    return tuple(json.dumps(each).encode() for each in (one, several))
+    return tuple(json.dumps(document).encode() for document in (one, several))
 
 
 def make_folder(name: str, data: bytes) -> Path:

@@ -95,7 +95,7 @@ class Findings:
             self.slowest_s, self.slowest = elapsed, name
 
     def _keep(self, error: BaseException, data: bytes, name: str) -> None:
-        own = [each for each in traceback.extract_tb(error.__traceback__) if "/ortune/" in each.filename]
+        own = [frame for frame in traceback.extract_tb(error.__traceback__) if "/ortune/" in frame.filename]
         place = f"{Path(own[-1].filename).name}:{own[-1].lineno}" if own else "?"
         kind = f"{type(error).__name__} at {place}"
         self.counts[kind] += 1
@@ -139,8 +139,8 @@ def run_atheris(name: str, count: int, seed: int, findings: Findings) -> None:
         target = TARGETS[name]
         stack = contextlib.ExitStack()
         stack.enter_context(pretending())
-        for each in target.seeds():  # so that all modules are imported
-            target.run(each)
+        for sample in target.seeds():  # so that all modules are imported
+            target.run(sample)
     numbers = iter(range(sys.maxsize))
     start = time.monotonic()
 
@@ -162,8 +162,8 @@ def run_atheris(name: str, count: int, seed: int, findings: Findings) -> None:
         return target.mutate(data, random)[:most_bytes]
 
     folder = tempfile.mkdtemp(prefix="ortune-fuzz-")
-    for position, each in enumerate(target.seeds()):
-        Path(folder, str(position)).write_bytes(each)
+    for position, sample in enumerate(target.seeds()):
+        Path(folder, str(position)).write_bytes(sample)
     options = [
         f"-runs={count}",
         f"-seed={seed or 1}",

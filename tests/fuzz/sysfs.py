@@ -36,7 +36,7 @@ def unpack_tree(data: bytes) -> dict[str, bytes]:
     found = {}
     for name, content in zip(parts[::2], parts[1::2], strict=False):
         text = name.decode("utf-8", "replace").replace("\0", "")
-        names = [each[:100] for each in text.split("/") if each not in {"", ".", ".."}][:30]
+        names = [part[:100] for part in text.split("/") if part not in {"", ".", ".."}][:30]
         if names and len("/".join(names)) < 1000:
             found["/".join(names)] = content
     return found
@@ -164,11 +164,11 @@ def mutate_tree(data: bytes, random: Random) -> bytes:
             tree.pop(name, None)
         elif kind < 0.9:
             number = random.choice(("0", "1", "3", "77", "9999", "65535", "99999", "x", ""))
-            tree[name.translate({ord(each): number for each in "0123456789"})[:300]] = tree.get(name, b"")
+            tree[name.translate({ord(digit): number for digit in "0123456789"})[:300]] = tree.get(name, b"")
         elif kind < 0.95:
             part = name.rpartition("/")[0]
-            for each in [each for each in tree if each.startswith(part)]:
-                del tree[each]
+            for path in [path for path in tree if path.startswith(part)]:
+                del tree[path]
         else:
             tree[f"{name}/{random.choice(names)}"] = b""
     return pack_tree(tree)

@@ -42,7 +42,7 @@ def infer() -> float:
 
 def infer_other(length: int) -> None:
     other = onnxruntime.InferenceSession(sys.argv[4], providers=["CPUExecutionProvider"])
-    other.run(None, {each.name: np.ones((1, length), np.int64) for each in other.get_inputs()})
+    other.run(None, {model_input.name: np.ones((1, length), np.int64) for model_input in other.get_inputs()})
 
 
 def work() -> object:

@@ -15,7 +15,7 @@ def describe(session):
 
     read = session.get_session_options()
     image = np.linspace(-1, 1, 3 * 32 * 32, dtype=np.float32).reshape(1, 3, 32, 32)
-    names = [each.name for each in session.get_inputs()]
+    names = [model_input.name for model_input in session.get_inputs()]
     output = session.run(None, {"image": image})[0].ravel().tolist() if names == ["image"] else None
 
     def entry(name):

@@ -72,7 +72,7 @@ def end_server(server: subprocess.Popen[bytes], connection: socket.socket) -> No
 
 def find_program(command: Sequence[object]) -> list[str] | None:
     """Return the arguments of a command after those of Python, if it starts one of the programs that are forks."""
-    interpreter, *program = [str(each) for each in command]
+    interpreter, *program = [str(argument) for argument in command]
     if interpreter != sys.executable:
         return None
     if program[:1] == [SAFE_PATH]:

@@ -136,7 +136,7 @@ class SimulatedLive:
             if not self._free:
                 self._free = [0.0] * plan.load.n_callers
             samples = sojourn_times(arrivals, service, plan.load.n_callers, self._free).astype(np.int64)
-            self._free = [max(each - plan.duration_ns, 0.0) for each in self._free]
+            self._free = [max(free_ns - plan.duration_ns, 0.0) for free_ns in self._free]
             gap_ns = 1e9 / rate
             if plan.max_batch > 1:
                 samples, level = self._serve_batches(plan, arrivals, level)

@@ -279,8 +279,8 @@ class SimulatedWorkers(SimulatedExecutor):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for each in [*self.live]:
-            each.close()
+        for live in [*self.live]:
+            live.close()
 
 
 class SimulatedPrograms(SimulatedWorkers):
