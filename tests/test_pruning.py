@@ -203,13 +203,13 @@ def count_threads(folder: Path, seed: int) -> int | bool | str:
 
 
 def test_the_cheapest_of_many_equal_candidates_is_chosen(tmp_path: Path) -> None:
-    assert count_threads(tmp_path, seed=0) == 1
+    assert count_threads(tmp_path, seed=2) == 1
 
 
 @pytest.mark.long
-def test_one_of_the_cheapest_candidates_is_usually_chosen(tmp_path: Path) -> None:
+def test_the_cheapest_candidate_is_usually_chosen(tmp_path: Path) -> None:
     found = [count_threads(tmp_path, seed) for seed in range(N_SEARCHES)]
-    assert sum(n_threads in {1, 2} for n_threads in found) >= 2 / 3 * N_SEARCHES
+    assert found.count(1) >= N_SEARCHES / 2
 
 
 def test_a_record_may_lack_contributions(tmp_path: Path) -> None:
@@ -218,25 +218,55 @@ def test_a_record_may_lack_contributions(tmp_path: Path) -> None:
     assert record.evidence.contributions == {}
 
 
+def write_record(folder: Path, settings: dict[str, int | bool | str], **changes: Any) -> Path:
+    """Write a record with other settings than its search found, and return its path."""
+    search(folder, Effect(settings={THREADS: 2}, factor=0.7))
+    path = folder / "guessed.json"
+    document = json.loads((folder / "tuned.json").read_text())
+    document["config"]["session_options"] = settings
+    path.write_text(json.dumps(document | changes))
+    return path
+
+
 def test_a_record_keeps_only_what_contributes(tmp_path: Path) -> None:
-    """Those of a guide, say: one of four settings contributes, and nothing else is tried."""
+    """One of four settings contributes, one has no effect without another one, and nothing else is tried."""
     effects = (Effect(settings={THREADS: 2}, factor=0.7), Effect(settings={LEVEL: "ORT_ENABLE_BASIC"}, factor=0.5))
-    guessed = tmp_path / "guessed.json"
-    record = search(tmp_path, Effect(settings={THREADS: 2}, factor=0.7))
-    settings = {THREADS: 2, MODE: "ORT_PARALLEL", ARENA: False, LEVEL: "ORT_ENABLE_EXTENDED"}
-    text = json.loads((tmp_path / "tuned.json").read_text())
-    text["config"]["session_options"] = settings
-    guessed.write_text(json.dumps(text))
-
-    simplified = search(tmp_path, *effects, simplify=guessed)
-    assert simplified.config.settings == {THREADS: 2}
-    assert simplified.evidence.verdict == record.evidence.verdict == "faster"
-    assert simplified.search.n_candidates <= 2 ** len(settings)
+    settings = {THREADS: 2, "inter_op_num_threads": 2, ARENA: False, LEVEL: "ORT_ENABLE_EXTENDED"}
+    record = search(tmp_path, *effects, simplify=write_record(tmp_path, settings))
+    assert record.config.settings == {THREADS: 2}
+    assert record.evidence.verdict == "faster"
+    assert record.search.n_candidates == 8
 
 
-def test_a_record_without_settings_cannot_be_simplified(tmp_path: Path) -> None:
-    search(tmp_path, Effect(settings={THREADS: 2}, factor=2.0))
-    with pytest.raises(ortune.UsageError, match="recommends the baseline"):
-        search(tmp_path, simplify=tmp_path / "tuned.json")
-    with pytest.raises(ortune.UsageError, match="contradict each other"):
-        search(tmp_path, simplify=tmp_path / "tuned.json", only=THREADS)
+def test_a_simplified_record_is_compared_with_its_own_baseline(tmp_path: Path) -> None:
+    fixed = {MODE: "ORT_PARALLEL"}
+    base = {"base": {"session_options": fixed}}
+    path = write_record(tmp_path, {**fixed, THREADS: 2, ARENA: False}, **base)
+    record = search(tmp_path, Effect(settings={THREADS: 2}, factor=0.7), simplify=path)
+    assert record.base.settings == fixed
+    assert record.config.settings == {**fixed, THREADS: 2}
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "message"),
+    [
+        ({"config": {}}, {}, "recommends the baseline"),
+        ({"config": {"session_options": {"inter_op_num_threads": 2}}}, {}, "its settings have no effect on this host"),
+        ({"config": {"batch": 8}}, {}, "another number of items per call"),
+        ({"config": {"session_options": {"log_severity_level": 1}}}, {}, "cannot try this config here: log_severity"),
+        ({}, {"only": THREADS}, "contradict each other"),
+        ({}, {"fix": {THREADS: 1}}, "cannot try this config here"),
+        ({}, {"output": "guessed.json"}, "would overwrite this record"),
+    ],
+)
+def test_a_record_that_cannot_be_simplified_is_rejected(
+    changes: dict[str, Any], options: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    path = write_record(tmp_path, {THREADS: 2, ARENA: False}, **changes)
+    if "output" in options:
+        options = {"output": tmp_path / options["output"]}
+    with simulate(Scenario(n_cores=4)), pytest.raises(ortune.UsageError, match=message):
+        ortune.search(TINY_CNN, simplify=path, history=False, **options)
+    assert json.loads(path.read_text())["config"] == changes.get(
+        "config", {"session_options": {THREADS: 2, ARENA: False}}
+    )

@@ -293,7 +293,7 @@ def fix_options(base: Config) -> list[str]:
 
 
 NOT_RECORDED = (
-    "A record does not hold the options --tune, --only, --trials, --build-timeout and --history. "
+    "A record does not hold the options --tune, --only, --simplify, --trials, --build-timeout and --history. "
     "Add those that the search had."
 )
 

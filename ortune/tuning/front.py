@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from ortune.measure.block_plan import fewest_rounds
+from ortune.measure.block_plan import RunPlan, fewest_rounds, paired_run_s
 from ortune.measure.comparison import Comparison, LimitCheck, Speedup, describe_lack
 from ortune.measure.evaluate import compute_speedup, evaluate, find_few_calls
 from ortune.measure.figures import count_calls, is_pooled, required_calls
@@ -30,14 +30,7 @@ RACING_TIE = 0.03
 
 def confirm_front(board: Board, chosen: Sequence[CandidateResult]) -> tuple[PairedRun, Comparison]:
     """Compare candidates with the baseline."""
-    planned = board.plan.confirmation
-    plan = planned
-    if not planned.in_turn:
-        # The plan assumes the maximum number of candidates.
-        step = fewest_rounds(planned.block)
-        rounds = max(step, planned.rounds * (1 + MAX_FRONT_CANDIDATES) // (len(chosen) + 1) // step * step)
-        plan = msgspec.structs.replace(planned, rounds=rounds)
-
+    plan = plan_front(board, len(chosen))
     run = start_run(board, chosen)
     reports = RoundReports(board, run, plan, None)
 
@@ -51,6 +44,16 @@ def confirm_front(board: Board, chosen: Sequence[CandidateResult]) -> tuple[Pair
         measure_launches(board, run, chosen, plan, is_done, reports.report)
     run = run.in_one_regime()
     return run, evaluate(run, board.goal, board.runner)
+
+
+def plan_front(board: Board, n_candidates: int) -> RunPlan:
+    """Return the size of a confirmation of several candidates: the plan of a search assumes the maximum number."""
+    planned = board.plan.confirmation
+    if planned.in_turn:
+        return planned
+    step = fewest_rounds(planned.block)
+    rounds = max(step, planned.rounds * (1 + MAX_FRONT_CANDIDATES) // (1 + n_candidates) // step * step)
+    return msgspec.structs.replace(planned, rounds=rounds)
 
 
 def choose_for_front(board: Board, ranked: Sequence[CandidateResult]) -> list[CandidateResult]:
@@ -76,8 +79,9 @@ def prune_front(board: Board, front: Sequence[CandidateResult]) -> list[Candidat
     """
     pruned = []
     with board.time_stage("pruning"), keep_earlier_stages(board):
+        confirmation = plan_front(board, len(front))
+        latest_s = board.end_s - paired_run_s(confirmation, board.pace, board.plan.launch_s, 1 + len(front))
         end_s = board.now_s() + board.plan.pruning_s
-        latest_s = board.end_s - board.plan.confirmation_s * (1 + len(front)) / (1 + MAX_FRONT_CANDIDATES)
         for n_left, result in zip(range(len(front), 0, -1), front, strict=True):
             now_s = board.now_s()
             pruning = Pruning(board, result, now_s + (end_s - now_s) / n_left, now_s + (latest_s - now_s) / n_left)

@@ -7,6 +7,7 @@ several hosts share have a list of their own over the same steps; see `ortune.tu
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -321,9 +322,10 @@ class SearchJob:
         """
         board, confirmed = self.board, self.confirmed
         if len(board.goal.objectives) > 1:
-            # What another node confirmed was not checked here.
+            # What another node confirmed was not checked here, and may not fit into memory.
             is_checked = ranked is confirmed.pruned.ranked
-            chosen = [result for result in ranked if is_checked or board.check_finalist(result, len(ranked))]
+            right = (result for result in ranked if is_checked or board.check_finalist(result, len(ranked)))
+            chosen = list(itertools.islice(right, board.plan.max_live - 1))
             if chosen:
                 confirmed.run, confirmed.comparison = confirm_front(board, chosen)
                 confirmed.finalists = chosen

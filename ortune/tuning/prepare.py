@@ -7,11 +7,12 @@ from pathlib import Path
 
 import msgspec
 
-from ortune.errors import UsageError
+from ortune.errors import RecordError, UsageError
 from ortune.host import HostClass
 from ortune.host.allocators import find_allocators
 from ortune.knobs import Config, SearchSpace, SpaceOptions, build_space, ids, knob_of
 from ortune.knobs.build import fixed_options
+from ortune.knobs.canonical import canonical
 from ortune.knobs.config import PLUGIN
 from ortune.measure.captures import check_space_captures
 from ortune.measure.open import ComparisonSetup, allow_tf32, prepare_comparison
@@ -67,9 +68,7 @@ def prepare(request: SearchRequest) -> PreparedSearch:
         require_runtime()
     if request.output is not None:
         check_record_writable(request.output)
-    recorded = read_recorded(request)
-    if recorded:
-        request = with_settings_of(request, recorded)
+    given, recorded = request, read_recorded(request)
     location = find_location(request.storage)
     if location is not None and (request.resume or request.restart):
         # The storage comes from the environment: `SearchRequest.check` rejects the option.
@@ -95,15 +94,25 @@ def prepare(request: SearchRequest) -> PreparedSearch:
         beside=request.beside,
         seed=request.seed,
     )
+    if recorded:
+        request = with_settings_of(request, recorded, setup.host.n_default_threads)
     enter_step("checking execution providers")
     choice = choose_providers(request.provider, fixed_options(request.fix))
     enter_step("making the search space")
     options = make_space_options(request, choice, n_cases=setup.feed.n_cases)
-    space = merge_same_programs(build_space(setup.host, setup.model, options), [setup.model])
+    try:
+        space = merge_same_programs(build_space(setup.host, setup.model, options), [setup.model])
+    except UsageError as error:
+        raise cannot_try(given, error.message) if recorded else error from None
     check_space_captures(space, setup)
     hints: tuple[Config, ...] = ()
     suggested: tuple[Config, ...] = ()
-    if request.strategy == "adaptive":
+    if recorded:
+        candidate = space.find(canonical(recorded.config, setup.host.n_default_threads))
+        if candidate is None:
+            raise cannot_try(given, "some of its settings depend on others, or on this host.")
+        suggested = (candidate.config,)
+    elif request.strategy == "adaptive":
         host_class = HostClass.of(setup.host)
         if history := find_history(request):
             known = recall(history, host_class, setup.model.traits, setup.goal)
@@ -112,8 +121,6 @@ def prepare(request: SearchRequest) -> PreparedSearch:
         situation = Situation.of(host_class, setup.goal, has_background_load=request.beside is not None)
         if isinstance(suggestion := suggest(space, situation, read_effects()), SuggestedConfig):
             suggested = (suggestion.config,)
-        if recorded and (candidate := space.find(recorded.config)):
-            hints = (candidate.config, *hints)
     return PreparedSearch(
         program=msgspec.structs.replace(setup.program, command=request.worker_command or WORKER_COMMAND),
         feed=setup.feed,
@@ -125,7 +132,7 @@ def prepare(request: SearchRequest) -> PreparedSearch:
         seed=setup.seed,
         memory_limit_bytes=request.memory_limit_bytes,
         build_deadline_s=request.build_timeout,
-        request=request,
+        request=given,
         space=space,
         hints=hints,
         suggested=suggested,
@@ -139,8 +146,8 @@ def read_recorded(request: SearchRequest) -> Record | None:
     """Return the record whose settings are tried, or None if the request names none.
 
     Raises:
-        RecordError: It cannot be read.
-        UsageError: It recommends the baseline, or the user names other values to try.
+        RecordError: It cannot be read, or was made with a program.
+        UsageError: It recommends the baseline, would be overwritten, or the user names other values to try.
     """
     if request.simplify is None:
         return None
@@ -150,7 +157,17 @@ def read_recorded(request: SearchRequest) -> Record | None:
             "Leave one of them out.",
             option="simplify",
         )
+    if request.output is not None and request.output.resolve() == request.simplify.resolve():
+        raise UsageError(
+            f"{request.simplify}: the search would overwrite this record.",
+            "Name another file: {output=simpler.json}.",
+            option="simplify",
+        )
     record = read_any_record(request.simplify, request.model, request.goal.load).record
+    if record.workload.program:
+        raise RecordError(
+            f"The record {request.simplify} was made with a program, and only records of a model can be simplified.",
+        )
     if record.config == record.base:
         raise UsageError(
             f"{request.simplify}: recommends the baseline, so there are no settings to drop.", option="simplify"
@@ -158,27 +175,45 @@ def read_recorded(request: SearchRequest) -> Record | None:
     return record
 
 
-def with_settings_of(request: SearchRequest, record: Record) -> SearchRequest:
-    """Return a request that tries the settings of a record and no others.
+def with_settings_of(request: SearchRequest, record: Record, n_default_threads: int) -> SearchRequest:
+    """Return a request that tries the settings of a record and no others, with the baseline of the record.
 
-    The providers are those of the record, unless the request names others. The number of items per call is an option of
-    its own.
+    Args:
+        request: The request that names the record.
+        record: The record.
+        n_default_threads: Number of threads of ONNX Runtime's default pool on this host.
 
     Raises:
-        UsageError: A setting cannot be tried.
+        UsageError: A setting cannot be tried, or none has an effect.
     """
-    own = {**record.base.settings, **request.fix}
-    given = {
-        name: value
-        for name, value in record.config.settings.items()
-        if own.get(name) != value and name not in {ids.PROVIDERS, ids.BATCH} and not name.endswith(f".{PLUGIN}")
+    config = canonical(record.config, n_default_threads)
+    fix = {**list_settings(record.base), **request.fix}
+    tune = {name: (value,) for name, value in list_settings(config).items() if fix.get(name) != value}
+    providers = dict.fromkeys(side.provider for side in (record.base, config))
+    only = [*tune, *([ids.PROVIDERS] if len(providers) > 1 else [])]
+    if config.batch != record.base.batch:
+        raise cannot_try(request, "it has another number of items per call than its baseline.")
+    if not only:
+        raise cannot_try(request, "its settings have no effect on this host.")
+    try:
+        return request.replace(
+            tune=tune, fix=fix, only=tuple(only), provider=request.provider or tuple(providers), simplify=None
+        )
+    except UsageError as error:
+        raise cannot_try(request, error.message) from None
+
+
+def list_settings(config: Config) -> dict[str, int | bool | str]:
+    """Return the settings of a config by the id of the knob, without those that are options of their own."""
+    own = config.settings.items()
+    return {
+        name: value for name, value in own if name not in {ids.PROVIDERS, ids.BATCH} and not name.endswith(f".{PLUGIN}")
     }
-    providers = dict.fromkeys(config.provider for config in (record.base, record.config))
-    return request.replace(
-        tune={name: (value,) for name, value in given.items()},
-        only=tuple(given),
-        provider=request.provider or tuple(providers),
-    )
+
+
+def cannot_try(request: SearchRequest, why: str) -> UsageError:
+    """Return the error that a search cannot try the config of the record that it simplifies."""
+    return UsageError(f"{request.simplify}: a search cannot try this config here: {why}", option="simplify")
 
 
 def find_history(request: SearchRequest | SuggestRequest) -> Path | None:

@@ -164,8 +164,10 @@ def prune(board: Board, ranked: Sequence[CandidateResult]) -> PruningResult:
     if not ranked or board.is_unpromising or len(ranked[0].candidate.chosen) < 2:
         return PruningResult(ranked=ranked)
     with board.time_stage("pruning"), keep_earlier_stages(board):
-        latest_s = board.end_s - shortest_run_s(board.pace, board.plan.launch_s)
-        pruning = Pruning(board, ranked[0], board.now_s() + board.plan.pruning_s, latest_s)
+        begin_s = board.now_s()
+        proof_s = shortest_run_s(board.pace, board.plan.launch_s)
+        latest_s = min(begin_s + LONGEST_PRUNING * board.plan.pruning_s, board.end_s - proof_s)
+        pruning = Pruning(board, ranked[0], begin_s + board.plan.pruning_s, latest_s)
         pruning.run()
     best, names = pruning.best, {dimension.name: dimension.setting for dimension in board.space.dimensions}
     return PruningResult(
@@ -211,7 +213,7 @@ class Pruning:
         self.dropped: dict[str, Contribution] = {}
         self._board = board
         self._end_s = min(end_s, latest_s)
-        self._latest_s = min(self._end_s + (LONGEST_PRUNING - 1) * board.plan.pruning_s, latest_s)
+        self._latest_s = latest_s
 
     def run(self) -> None:
         """Drop what does not contribute.

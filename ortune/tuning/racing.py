@@ -253,11 +253,10 @@ def choose_candidates(board: Board, most: int = MAX_CANDIDATES) -> list[Candidat
         )
     elif len(board.goal.objectives) > 1:
         # Those that chance puts on the front must not take the places of the best one in an objective.
-        best_first = [
-            sorted(worth_racing, key=lambda result, place=place: vectors[result.number][place])  # type: ignore[misc]
-            for place in range(len(board.goal.objectives))
-        ]
-        worth_racing = take_turns(*best_first, worth_racing)
+        def rank(place: int) -> list[CandidateResult]:
+            return sorted(worth_racing, key=lambda result: (result.excess, vectors[result.number][place]))
+
+        worth_racing = take_turns(*map(rank, range(len(board.goal.objectives))), worth_racing)
     return worth_racing[: min(MAX_CANDIDATES, most, board.plan.max_live - 1)]
 
 
@@ -268,8 +267,12 @@ def list_cheaper(worth_racing: Sequence[CandidateResult], expected: Mapping[int,
         worth_racing: The candidates.
         expected: The log-ratio that is expected of each, by its number.
     """
-    best = min(worth_racing, key=lambda result: expected[result.number])
-    alike = [result for result in worth_racing if expected[result.number] <= expected[best.number] + MOST_AS_GOOD]
+    best = min(worth_racing, key=lambda result: (result.excess, expected[result.number]))
+    alike = [
+        result
+        for result in worth_racing
+        if expected[result.number] <= expected[best.number] + MOST_AS_GOOD and result.excess <= best.excess
+    ]
     cpu = {result.number: result.cpu for result in alike if result.cpu is not None}
     most = cpu.get(best.number, -math.inf) - CPU_STEP
     cheaper = [result for result in alike if cpu.get(result.number, math.inf) <= most]
