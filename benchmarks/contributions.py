@@ -1,6 +1,6 @@
 """Search live, and measure what each setting of the answers contributes, with `ortune bench`.
 
-    python -m benchmarks.contributions [--times 2] [--budget 60] [--bench-budget 60]
+    python -m benchmarks.contributions [--models NAME ...] [--times 2] [--budget 60] [--bench-budget 60]
 
 Each search is a real `ortune search`. A real `ortune bench` then compares its answer, and the answer without each of
 its settings, in the same launches. What a setting contributes is how many times as fast the answer is as without it,
@@ -23,17 +23,11 @@ from benchmarks.regret import USELESS
 from models.build import build, find_search_options
 from ortune.measure.interval import Interval
 from ortune.measure.stats import clustered_interval
+from ortune.record.files import read_record
 
 TINY_CNN = Path(__file__).parents[1] / "models" / "tiny_cnn.onnx"
 SEARCHES = (("tiny_cnn", 1), ("silero_vad", 1), ("minilm_l6_int8", 2), ("magika", 1))
 """Models, and concurrent callers."""
-
-
-def read_settings(record: dict[str, Any]) -> dict[str, str]:
-    """Return the settings of a record by name."""
-    config = record["config"]
-    settings = config.get("session_options", {}) | config.get("session_config", {})
-    return {name: str(value) for name, value in settings.items()}
 
 
 def compare_pairs(answer: dict[str, Any], reduced: dict[str, Any]) -> Interval:
@@ -53,10 +47,10 @@ def search_and_reduce(
     output = folder / f"{name}-{seed}.json"
     load = ("--clients", str(n_clients), *(() if name == "tiny_cnn" else find_search_options(name)))
     wall_s = time_search(model, output, *load, budget_s=options.budget, seed=seed)
-    record = json.loads(output.read_text())
-    settings = read_settings(record)
+    record = read_record(output)
+    settings = {name: str(value) for name, value in record.config.settings.items()}
     title = f"{name}, {n_clients} client{'s' if n_clients > 1 else ''}, seed {seed}"
-    print(f"{title}: {wall_s:.0f} s, {record['evidence']['verdict']}, {len(settings)} settings", flush=True)
+    print(f"{title}: {wall_s:.0f} s, {record.evidence.verdict}, {len(settings)} settings", flush=True)
     if not settings:
         return []
     others = [{name: value for name, value in settings.items() if name != left_out} for left_out in settings]
@@ -79,6 +73,7 @@ def search_and_reduce(
 def main() -> None:
     """Run what the arguments say."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="+", default=[name for name, _ in SEARCHES], help="which of the models")
     parser.add_argument("--times", type=int, default=2, help="number of searches of each model")
     parser.add_argument("--budget", type=float, default=60, help="budget of each search in seconds")
     parser.add_argument("--bench-budget", type=float, default=60, help="budget of each comparison in seconds")
@@ -88,6 +83,7 @@ def main() -> None:
         found = [
             interval
             for name, n_clients in SEARCHES
+            if name in options.models
             for seed in range(options.times)
             for interval in search_and_reduce(name, n_clients, seed, options, Path(folder))
         ]

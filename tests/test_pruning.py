@@ -231,6 +231,7 @@ def write_record(folder: Path, settings: dict[str, int | bool | str], **changes:
 def test_a_record_keeps_only_what_contributes(tmp_path: Path) -> None:
     """One of four settings contributes, one has no effect without another one, and nothing else is tried."""
     effects = (Effect(settings={THREADS: 2}, factor=0.7), Effect(settings={LEVEL: "ORT_ENABLE_BASIC"}, factor=0.5))
+    settings: dict[str, int | bool | str]
     settings = {THREADS: 2, "inter_op_num_threads": 2, ARENA: False, LEVEL: "ORT_ENABLE_EXTENDED"}
     record = search(tmp_path, *effects, simplify=write_record(tmp_path, settings))
     assert record.config.settings == {THREADS: 2}
@@ -239,7 +240,7 @@ def test_a_record_keeps_only_what_contributes(tmp_path: Path) -> None:
 
 
 def test_a_simplified_record_is_compared_with_its_own_baseline(tmp_path: Path) -> None:
-    fixed = {MODE: "ORT_PARALLEL"}
+    fixed: dict[str, int | bool | str] = {MODE: "ORT_PARALLEL"}
     base = {"base": {"session_options": fixed}}
     path = write_record(tmp_path, {**fixed, THREADS: 2, ARENA: False}, **base)
     record = search(tmp_path, Effect(settings={THREADS: 2}, factor=0.7), simplify=path)

@@ -122,7 +122,8 @@ class TestPostgres:
 
 
 PROGRAM = """
-import time
+import signal, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets what it runs in the background ignore it
 from tests.servers import Postgres, find_postgres
 server = Postgres(find_postgres())
 server.start()

@@ -47,13 +47,20 @@ def confirm_front(board: Board, chosen: Sequence[CandidateResult]) -> tuple[Pair
 
 
 def plan_front(board: Board, n_candidates: int) -> RunPlan:
-    """Return the size of a confirmation of several candidates: the plan of a search assumes the maximum number."""
-    planned = board.plan.confirmation
-    if planned.in_turn:
-        return planned
-    step = fewest_rounds(planned.block)
-    rounds = max(step, planned.rounds * (1 + MAX_FRONT_CANDIDATES) // (1 + n_candidates) // step * step)
-    return msgspec.structs.replace(planned, rounds=rounds)
+    """Return the size of a confirmation of several candidates that fits the time that is left.
+
+    The plan of a search assumes the maximum number of candidates.
+    """
+    plan = board.plan.confirmation
+    if plan.in_turn:
+        return plan
+    step = fewest_rounds(plan.block)
+    rounds = max(step, plan.rounds * (1 + MAX_FRONT_CANDIDATES) // (1 + n_candidates) // step * step)
+    plan = msgspec.structs.replace(plan, rounds=rounds)
+    left_s = board.end_s - board.now_s()
+    while plan.rounds > step and paired_run_s(plan, board.pace, board.plan.launch_s, 1 + n_candidates) > left_s:
+        plan = msgspec.structs.replace(plan, rounds=plan.rounds - step)
+    return plan
 
 
 def choose_for_front(board: Board, ranked: Sequence[CandidateResult]) -> list[CandidateResult]:
@@ -79,9 +86,9 @@ def prune_front(board: Board, front: Sequence[CandidateResult]) -> list[Candidat
     """
     pruned = []
     with board.time_stage("pruning"), keep_earlier_stages(board):
-        confirmation = plan_front(board, len(front))
-        latest_s = board.end_s - paired_run_s(confirmation, board.pace, board.plan.launch_s, 1 + len(front))
         end_s = board.now_s() + board.plan.pruning_s
+        # The plan assumes the maximum number of candidates.
+        latest_s = board.end_s - board.plan.confirmation_s * (1 + len(front)) / (1 + MAX_FRONT_CANDIDATES)
         for n_left, result in zip(range(len(front), 0, -1), front, strict=True):
             now_s = board.now_s()
             pruning = Pruning(board, result, now_s + (end_s - now_s) / n_left, now_s + (latest_s - now_s) / n_left)
