@@ -230,7 +230,7 @@ class TestPages:
         assert parse_shapes(words[1::2]) == {"ids": (8, 128), "a b": (8, 3)}
         texts = [block.text for block in blocks_of(page, Text)]
         assert "mask had several shapes: 8x16, 8x32. Give their sizes with --dim." in texts
-        assert any("does not hold the options --tune, --only, --trials" in text for text in texts)
+        assert any("does not hold the options --tune, --only, --simplify, --trials" in text for text in texts)
 
     def test_a_search_is_repeated_with_its_own_tolerance(self, tmp_path: Path) -> None:
         record = make_local_record(TINY_CNN, ONE_THREAD)

@@ -62,11 +62,13 @@ def latency(config: Config) -> float:
     return 1e6 * (0.7 if options.get("intra_op_num_threads") == 1 else 1.0)
 
 
-def open_simulated(seed: int, latency: Callable[[Config], float] = latency, **options: object) -> OpenComparison:
+def open_simulated(
+    seed: int, latency: Callable[[Config], float] = latency, *, goal: Goal = Goal(), **options: object
+) -> OpenComparison:
     executor = SimulatedExecutor(latency, seed=seed, **options)  # type: ignore[arg-type]
     (first,) = executor.launch([DEFAULT], deadline_s=9)
     assert not isinstance(first, Failure)
-    return start_comparison(executor, first, Goal(), first_launch_s=executor.now_s(), seed=seed, free_bytes=10**10)
+    return start_comparison(executor, first, goal, first_launch_s=executor.now_s(), seed=seed, free_bytes=10**10)
 
 
 class FakeClock:
@@ -197,6 +199,20 @@ def test_a_node_that_joins_later_repeats_the_confirmation_only(tmp_path: Path) -
     assert late.result and late.result.node == "a"
     assert outcome.config == first.config
     assert len(read_all(tmp_path)) == n + 1  # its A/A check
+
+
+def test_a_front_that_is_repeated_is_not_pruned(tmp_path: Path) -> None:
+    def latency_of_two_settings(config: Config) -> float:
+        stops_spinning = config.session_config.get("session.intra_op.allow_spinning") == "0"
+        return latency(config) * (0.8 if stops_spinning else 1.0)
+
+    first, repeated = (
+        search(open_exchange(tmp_path, node), seed, latency=latency_of_two_settings, goal=Goal(objectives=("p50", "cpu")))
+        for seed, node in enumerate("ab")
+    )
+    assert "pruning" in {stage.stage for stage in first.stages}
+    assert "pruning" not in {stage.stage for stage in repeated.stages}
+    assert repeated.config == first.config
 
 
 def make_result_without_proof(exchange: SharedExchange) -> SharedResult:
