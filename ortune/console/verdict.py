@@ -122,8 +122,8 @@ def show_figures(console: Console, record: Record, baseline: Summary, winner: Su
     evidence, recommended = record.evidence, is_recommended(record)
     if recommended:
         console.print(make_settings_table(record.config, console.width, evidence.contributions))
-        if dropped := name_dropped(record):
-            console.print(Text(dropped, "dim"))
+        for note in filter(None, (name_dropped(record), note_unmeasured(record))):
+            console.print(Text(note, "dim"))
         console.print()
     unit = unit_of(record.workload)
     figures = list_figures("search", record.workload.figures)
@@ -139,6 +139,15 @@ def name_dropped(record: Record) -> str:
     dropped = {name: ratio for name, ratio in record.evidence.dropped.items() if name in KNOBS}
     named = [f"{name} ({format_contribution(ratio)})" for name, ratio in dropped.items()]
     return f"Dropped because they contribute too little: {', '.join(named)}" if named else ""
+
+
+def note_unmeasured(record: Record) -> str:
+    """Return that the contributions of several settings are not known; empty if they are."""
+    tuned = record.config.settings.items() - record.base.settings.items()
+    if record.evidence.contributions or len(tuned) < 2:
+        return ""
+    remedy = "" if record.workload.program else " A search with --simplify RECORD measures it."
+    return f"What each setting contributes was not measured.{remedy}"
 
 
 def show_output(console: Console, record: Record, output: Path, kept: Path | None) -> None:
