@@ -247,12 +247,12 @@ class Phases(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         share: Share of the time.
-        mean_s: Mean duration.
+        mean_s: Mean duration; None for single launches, each of which has it or not.
         factor: How many times as long a call takes with more than one thread.
     """
 
     share: float
-    mean_s: float
+    mean_s: float | None
     factor: float
 
 

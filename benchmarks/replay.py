@@ -85,7 +85,10 @@ class ReplayExecutor:
         )
         self._busy = Spells(landscape.contended_share, landscape.spell_s, self.rng)
         phases = landscape.phases
-        self._phases = Spells(phases.share, phases.mean_s, np.random.default_rng([seed, 2])) if phases else None
+        self._phase_rng = np.random.default_rng([seed, 2])
+        self._phases: Spells | None = None
+        if phases and phases.mean_s is not None:
+            self._phases = Spells(phases.share, phases.mean_s, self._phase_rng)
         self._drift_from_s = float(self.rng.random()) * len(landscape.drift) * landscape.drift_step_s
         self._speed_rng = np.random.default_rng([seed, 1])
         self._deviations = [sigma * float(self._speed_rng.standard_normal()) for sigma, _ in landscape.speeds]
@@ -130,6 +133,13 @@ class ReplayExecutor:
         if not phases or not self._phases or config.session_options.get(INTRA_OP_NUM_THREADS) == 1:
             return 0.0
         return math.log(phases.factor) if self._phases.is_on(self._time_s) else 0.0
+
+    def draw_wait(self, config: Config) -> float:
+        """Return by how much all calls of a launch are slower for this reason, in log-cost."""
+        phases = self.landscape.phases
+        if not phases or self._phases or config.session_options.get(INTRA_OP_NUM_THREADS) == 1:
+            return 0.0
+        return math.log(phases.factor) if self._phase_rng.random() < phases.share else 0.0
 
     def drift(self) -> float:
         """Return the current drift, which is common to all candidates, in log-cost."""
@@ -181,6 +191,7 @@ class ReplayLive:
         self._executor = executor
         self._number = number
         self._level = float(landscape.log_costs[number]) + landscape.draw_luck(number, executor.rng)
+        self._level += executor.draw_wait(config)
 
     def measure(self, plan: BlockPlan) -> Block | Failure:
         """Draw a block."""

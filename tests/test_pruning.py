@@ -77,6 +77,32 @@ def test_launches_of_the_default_say_nothing_about_contributions(seed: int, tmp_
     assert of_threads.high / of_threads.low < 1.3
 
 
+def search_at_two_speeds(folder: Path, seed: int) -> Record:
+    """In a quarter of the launches, threads wait for each other. One setting gains, and one thread is slower."""
+    effects = (
+        Effect(slow_launches=0.25),
+        Effect(settings={LEVEL: "ORT_ENABLE_EXTENDED"}, factor=0.83),
+        Effect(settings={THREADS: 1}, factor=1.25, slow_launches=-0.25),
+    )
+    return search(folder, *effects, seed=seed)
+
+
+@pytest.mark.parametrize("seed", [4, 5, 10])
+def test_slow_launches_of_all_candidates_hide_no_gain(seed: int, tmp_path: Path) -> None:
+    evidence = search_at_two_speeds(tmp_path, seed).evidence
+    assert evidence.verdict == "faster"
+    assert evidence.speedup
+    assert evidence.speedup.low < 1 / 0.83 < evidence.speedup.high
+    assert all(found.low < 1.05 for name, found in evidence.contributions.items() if name != LEVEL)
+
+
+@pytest.mark.long
+def test_slow_launches_hide_few_gains_and_useless_settings(tmp_path: Path) -> None:
+    records = [search_at_two_speeds(tmp_path, seed) for seed in range(2 * N_SEARCHES)]
+    assert sum(record.evidence.verdict == "faster" for record in records) >= 2 * N_SEARCHES - 2
+    assert sum(list(record.config.settings) == [LEVEL] for record in records) > N_SEARCHES
+
+
 def find_front(folder: Path, seed: int) -> list[dict[str, int | bool | str]]:
     """Two threads are fast, one thread is cheap, and both gain by one level."""
     effects = (

@@ -51,6 +51,7 @@ from tests.simulated import Scenario, SimulatedExecutor, make_host, make_model, 
 
 IDENTITY = {"model_name": "model.onnx", "host": "Simulated"}
 SPACE = build_space(make_host(), make_model())
+GOAL = Goal()
 
 
 opened: Counter[tuple[Path, str]] = Counter()
@@ -63,7 +64,7 @@ def latency(config: Config) -> float:
 
 
 def open_simulated(
-    seed: int, latency: Callable[[Config], float] = latency, *, goal: Goal = Goal(), **options: object
+    seed: int, latency: Callable[[Config], float] = latency, *, goal: Goal = GOAL, **options: object
 ) -> OpenComparison:
     executor = SimulatedExecutor(latency, seed=seed, **options)  # type: ignore[arg-type]
     (first,) = executor.launch([DEFAULT], deadline_s=9)
@@ -207,7 +208,9 @@ def test_a_front_that_is_repeated_is_not_pruned(tmp_path: Path) -> None:
         return latency(config) * (0.8 if stops_spinning else 1.0)
 
     first, repeated = (
-        search(open_exchange(tmp_path, node), seed, latency=latency_of_two_settings, goal=Goal(objectives=("p50", "cpu")))
+        search(
+            open_exchange(tmp_path, node), seed, latency=latency_of_two_settings, goal=Goal(objectives=("p50", "cpu"))
+        )
         for seed, node in enumerate("ab")
     )
     assert "pruning" in {stage.stage for stage in first.stages}

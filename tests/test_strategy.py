@@ -569,13 +569,13 @@ class TestNoise:
     def test_how_much_the_baseline_differs_between_launches(self) -> None:
         results = Results(Goal())
         assert results.spread_baseline() == 0
-        for launch, cost_ns in enumerate((1e6, 2e6, 4e6)):
+        for launch, cost_ns in enumerate((1e6, 1.2e6, 3e6, 1.44e6)):  # one is slow
             results.rounds += [
                 TrialRound(stage="screening", launch=launch, values={0: (factor * cost_ns,), 1: (1e6,)}, at_s=0.0)
                 for factor in (0.9, 1, 1.3)
             ]
         results.rounds.append(TrialRound(stage="confirmation", launch=0, values={0: (1e9,)}, at_s=0.0))
-        assert results.spread_baseline() == pytest.approx(math.log(2))
+        assert results.spread_baseline() == pytest.approx(math.log(1.2) / math.sqrt(2))
 
     def test_a_noisy_host_gets_more_rounds(self) -> None:
         """Blocks of a candidate in screening, by the noise of the host."""

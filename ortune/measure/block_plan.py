@@ -371,7 +371,15 @@ def plan_sustained_launch(goal: Goal, pace: Pace) -> RunPlan:
     return RunPlan(block=block, launches=1, rounds=1, in_turn=True, call_pace=pace.call_pace)
 
 
-def plan_launches(time_s: float, pace: Pace, launch_s: float, *, launch_sigma: float, round_sigma: float) -> RunPlan:
+def plan_launches(
+    time_s: float,
+    pace: Pace,
+    launch_s: float,
+    *,
+    launch_sigma: float,
+    round_sigma: float,
+    fewest: int = MIN_LAUNCHES,
+) -> RunPlan:
     """Return the size of a paired run of two sides whose interval is expected to be the narrowest.
 
     Args:
@@ -380,6 +388,7 @@ def plan_launches(time_s: float, pace: Pace, launch_s: float, *, launch_sigma: f
         launch_s: Duration of a launch.
         launch_sigma: Standard deviation of a log-ratio due to its two launches.
         round_sigma: Standard deviation of a log-ratio in one round.
+        fewest: Number of launches at least.
 
     Returns:
         The plan, with 0 launches if the time does not suffice for the minimum of launches.
@@ -391,7 +400,7 @@ def plan_launches(time_s: float, pace: Pace, launch_s: float, *, launch_sigma: f
         block = plan_block(pace, largest_lead_in_share=PAIRED_LEAD_IN_SHARE if enough else LEAD_IN_SHARE)
         round_s, step = 2 * block_wall_s(block, pace), fewest_rounds(block)
         widths: dict[tuple[int, int], float] = {}
-        for launches in range(MIN_LAUNCHES, MOST_LAUNCHES_BY_NOISE + 1):
+        for launches in range(fewest, MOST_LAUNCHES_BY_NOISE + 1):
             rounds = int((time_s / launches - launch_sides_s(launch_s, 2)) / round_s + ROUNDING) // step * step
             rounds = min(rounds, MOST_ROUNDS_PER_LAUNCH)
             if rounds < step or rounds * launches < enough:
@@ -430,10 +439,10 @@ def fit_launches(time_s: float, block: BlockPlan, pace: Pace, launch_s: float, n
     return RunPlan(block=block, launches=0, rounds=0)
 
 
-def shortest_run_s(pace: Pace, launch_s: float) -> float:
-    """Return the time of the shortest paired run of two sides that can prove anything."""
+def shortest_run_s(pace: Pace, launch_s: float, launches: int = MIN_LAUNCHES) -> float:
+    """Return the time of the shortest paired run of two sides that can prove anything, with so many launches."""
     block = plan_block(pace, longest_ns=SHORT_BLOCK_NS)
-    return paired_run_s(RunPlan(block=block, launches=MIN_LAUNCHES, rounds=fewest_rounds(block)), pace, launch_s, 2)
+    return paired_run_s(RunPlan(block=block, launches=launches, rounds=fewest_rounds(block)), pace, launch_s, 2)
 
 
 def paired_run_s(plan: RunPlan, pace: Pace, launch_s: float, n_sides: int) -> float:

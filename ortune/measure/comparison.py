@@ -101,8 +101,8 @@ class Speedup(Interval, frozen=True, kw_only=True, forbid_unknown_fields=True):
     Attributes:
         n_pairs: Pairs of blocks that the interval rests on.
         n_launches: Launches of each side that count.
-        n_slow_launches: Launches in which the side was slow compared with the baseline. Some of them do not count in a
-            median; see `ortune.measure.slow_launches`.
+        n_slow_launches: Launches in which the side was slow compared with the baseline.
+        n_slow_of_both: Those of them that do not count in a median, as the baseline is slow as often.
         n_slow_baselines: Launches that do not count in a median, as the baseline was slow compared with the side.
         span_s: Time between the first and the last of the pairs, in seconds; None in plans. The interval covers
             how much the host varies within this time, and how much a gain usually differs between occasions within
@@ -112,6 +112,7 @@ class Speedup(Interval, frozen=True, kw_only=True, forbid_unknown_fields=True):
     n_pairs: Count
     n_launches: Count
     n_slow_launches: Count = 0
+    n_slow_of_both: Count = 0
     n_slow_baselines: Count = 0
     span_s: float | None = None
 
@@ -125,8 +126,8 @@ class Speedup(Interval, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def n_shown(self) -> int:
-        """Launches that count, and those in which only the baseline was slow."""
-        return self.n_launches + self.n_slow_baselines
+        """Launches that count, and those that do not, because one side was slow."""
+        return self.n_launches + self.n_slow_baselines + self.n_slow_of_both
 
     @property
     def has_enough_launches(self) -> bool:

@@ -166,12 +166,14 @@ def compute_speedup(
     trim = TYPICAL_TRIM if is_typical else TRIM
     ratios = [trimmed_mean(cluster, trim) for cluster in clusters]
     is_slow = find_slow_launches(own, [-ratio for ratio in ratios])
-    n_slow_baselines = 0
+    n_slow_baselines = n_slow_of_both = 0
     if is_typical:
         is_slow_baseline = find_slow_launches(default, ratios)
-        counted = limit_slow_launches(clusters, is_slow, is_slow_baseline)
+        counted = limit_slow_launches(clusters, is_slow, is_slow_baseline, run.before)
         if len(counted) >= FEWEST_LAUNCHES:
-            clusters, n_slow_baselines = counted, sum(is_slow_baseline)
+            n_slow_baselines = sum(is_slow_baseline)
+            n_slow_of_both = len(clusters) - n_slow_baselines - len(counted)
+            clusters = counted
     interval = clustered_interval(clusters, confidence=confidence, trim=trim, seed=run.seed)
     if is_pooled(name):
         # A cost of base is divided by that of the side.
@@ -192,6 +194,7 @@ def compute_speedup(
         n_pairs=sum(map(len, clusters if is_typical else launches)),
         n_launches=len(clusters),
         n_slow_launches=sum(is_slow),
+        n_slow_of_both=n_slow_of_both,
         n_slow_baselines=n_slow_baselines,
         span_s=launches[-1][-1].at_s - launches[0][0].at_s,
     )

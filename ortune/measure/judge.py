@@ -70,11 +70,14 @@ TARGET_VERDICTS: dict[Kept, TargetVerdict] = {"no": "broken", "unsure": "unclear
 """The words of plans, for what is said of limits elsewhere. The first that occurs decides for several targets."""
 
 MIN_LAUNCHES = 5
-"""Launches of each side that a claim rests on, without rounds that were left out. One in which only the baseline was
-slow does not count in a median, but shows that the side is not slow: all but `FEWEST_COUNTED` may be such."""
+"""Launches of each side that a claim rests on, without rounds that were left out. All but `FEWEST_COUNTED` of them may
+be launches that do not count in a median, because one side was slow."""
 
 FEWEST_COUNTED = 3
 """Launches that count, of those that a claim rests on."""
+
+LAUNCHES_AT_TWO_SPEEDS = 8
+"""Launches that are planned where launches of the baseline were slow before: of fewer, most may be slow by chance."""
 
 NEGLIGIBLE_GAIN = 0.02
 """Largest gain that does not justify a setting. If the interval excludes a larger gain, recommend the baseline."""

@@ -88,6 +88,7 @@ class Confirmation:
             run = start_run(board, self.finalists)
         else:
             finalist.enter("confirmation")
+        run.before = board.results.count_slow_baselines()
         self._board = board
         self._run = run
         self._speedup_confidence = speedup_confidence
@@ -199,7 +200,7 @@ class Confirmation:
         n_left = max((self._board.plan.confirmation.launches or 0) - len(run.launches), 0)
         self._reports.speedup = compute_speedup(selected, FINALIST_POSITION, goal.objective)
         self._reports.finish_launch()
-        has_enough = not goal.limits and len(run.launches) >= MIN_LAUNCHES
+        has_enough = not goal.limits and len(run.launches) >= self._board.plan.fewest_launches
         self._is_answered = has_enough and is_answered(selected, goal, n_left)
         return self._is_answered
 

@@ -32,7 +32,7 @@ from ortune.measure.block_plan import (
 )
 from ortune.measure.calibrate import Calibration
 from ortune.measure.figures import is_pooled, required_calls
-from ortune.measure.judge import MIN_LAUNCHES
+from ortune.measure.judge import LAUNCHES_AT_TWO_SPEEDS, MIN_LAUNCHES
 from ortune.measure.memory import count_fitting
 from ortune.worker import BlockPlan
 from ortune.workload import FIGURES, Goal
@@ -104,6 +104,7 @@ class SearchPlan(msgspec.Struct, frozen=True, kw_only=True):
         launch_s: Time of one launch.
         one_at_a_time: Whether each block of screening and racing has a launch of its own.
         proof_s: Least time for confirmation, because a candidate that leads needs it to be proven; 0 without one.
+        fewest_launches: Launches of the confirmation at least.
     """
 
     left_s: float
@@ -121,6 +122,7 @@ class SearchPlan(msgspec.Struct, frozen=True, kw_only=True):
     launch_s: float
     one_at_a_time: bool = False
     proof_s: float = 0.0
+    fewest_launches: int = MIN_LAUNCHES
 
     @property
     def can_prove(self) -> bool:
@@ -216,7 +218,7 @@ def find_proof_s(plan: SearchPlan, pace: Pace, *, gain: float, launch_sigma: flo
         The time with the fewest launches; infinite if no number of launches is enough.
     """
     block = plan_block(pace, longest_ns=SHORT_BLOCK_NS)
-    for launches in range(MIN_LAUNCHES, MOST_USUAL_LAUNCHES + 1):
+    for launches in range(plan.fewest_launches, MOST_USUAL_LAUNCHES + 1):
         left = launches * (gain / PROOF_FACTOR) ** 2 - launch_sigma**2
         if left > 0:
             rounds = max(fewest_rounds(block), math.ceil(round_sigma**2 / left))
@@ -228,7 +230,7 @@ def shortest_confirmation_s(plan: SearchPlan, goal: Goal, pace: Pace) -> float:
     """Return the time in seconds of the shortest confirmation that can prove a gain, at most the planned time."""
     if not is_simple(goal):
         return plan.confirmation_s
-    return min(shortest_run_s(pace, plan.launch_s), plan.confirmation_s)
+    return min(shortest_run_s(pace, plan.launch_s, plan.fewest_launches), plan.confirmation_s)
 
 
 def unpromising_confirmation_s(plan: SearchPlan, goal: Goal, pace: Pace) -> float:
@@ -290,7 +292,14 @@ def with_confirmation(
     def plan_run(run_s: float) -> RunPlan:
         if sigmas:
             launch_sigma, round_sigma = sigmas
-            narrowest = plan_launches(run_s, pace, plan.launch_s, launch_sigma=launch_sigma, round_sigma=round_sigma)
+            narrowest = plan_launches(
+                run_s,
+                pace,
+                plan.launch_s,
+                launch_sigma=launch_sigma,
+                round_sigma=round_sigma,
+                fewest=plan.fewest_launches,
+            )
             if narrowest.launches:
                 return narrowest
         return plan_paired_run(run_s, *size)
@@ -298,6 +307,17 @@ def with_confirmation(
     confirmation = plan_late_rounds(time_s, *size, one_at_a_time=plan.one_at_a_time, plan_run=plan_run)
     n_calls = expected_calls(confirmation.n_rounds, confirmation.block, pace)
     return msgspec.structs.replace(plan, confirmation_s=time_s, confirmation=confirmation, confirmation_calls=n_calls)
+
+
+def allow_slow_launches(plan: SearchPlan) -> SearchPlan:
+    """Return the plan for a host on which some launches are slow: of more launches in each stage, as many count."""
+    factor = LAUNCHES_AT_TWO_SPEEDS / plan.fewest_launches
+    return msgspec.structs.replace(
+        plan,
+        fewest_launches=LAUNCHES_AT_TWO_SPEEDS,
+        racing_s=plan.racing_s + (factor - 1) * plan.pruning_s,
+        pruning_s=factor * plan.pruning_s,
+    )
 
 
 def size_batch(

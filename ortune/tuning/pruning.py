@@ -9,7 +9,7 @@ import contextlib
 import itertools
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 
 import msgspec
 import numpy as np
@@ -27,7 +27,7 @@ from ortune.tuning.racing import (
     is_near_limit,
     list_log_ratios,
 )
-from ortune.tuning.results import CandidateResult, find_tie
+from ortune.tuning.results import CandidateResult, Score, find_tie
 
 MIN_CONTRIBUTION = 0.005
 """What a setting must contribute at least, as a log-ratio."""
@@ -54,8 +54,10 @@ CERTAIN_ERRORS = 2.0
 """Standard errors by which a contribution exceeds what is needed if no further launch is necessary."""
 
 MIN_PRUNING_LAUNCHES = 3
-MAX_PRUNING_LAUNCHES = 6
-"""Minimum number of launches of each comparison, and number from which no further one is made."""
+ENOUGH_PRUNING_LAUNCHES = 6
+MOST_PRUNING_LAUNCHES = 12
+"""Minimum number of launches of each comparison that count, number from which no further one is made, and number of all
+launches at most."""
 
 LONGEST_PRUNING = 2.0
 """How many times its planned time pruning may take for the minimum of launches: fewer would show nothing."""
@@ -130,7 +132,7 @@ class Contribution(msgspec.Struct, frozen=True, kw_only=True):
     def is_known(self) -> bool:
         """Whether no further launch is necessary: the setting is certain to matter, or there were enough."""
         is_certain = self.log_ratio - CERTAIN_ERRORS * self.error > MIN_CONTRIBUTION
-        return is_certain or self.n_launches >= MAX_PRUNING_LAUNCHES
+        return is_certain or self.n_launches >= ENOUGH_PRUNING_LAUNCHES
 
 
 def expect_contribution(value: float, error: float, idle_share: float) -> float:
@@ -165,7 +167,7 @@ def prune(board: Board, ranked: Sequence[CandidateResult]) -> PruningResult:
         return PruningResult(ranked=ranked)
     with board.time_stage("pruning"), keep_earlier_stages(board):
         begin_s = board.now_s()
-        proof_s = shortest_run_s(board.pace, board.plan.launch_s)
+        proof_s = shortest_run_s(board.pace, board.plan.launch_s, board.plan.fewest_launches)
         latest_s = min(begin_s + LONGEST_PRUNING * board.plan.pruning_s, board.end_s - proof_s)
         pruning = Pruning(board, ranked[0], begin_s + board.plan.pruning_s, latest_s)
         pruning.run()
@@ -361,8 +363,8 @@ def measure_contributions(
         if result.stage != "pruning":
             result.enter("pruning")
     n_launches, launch_s = 0, expect_launch_s(board, 1 + len(entered))
-    while left and n_launches < MAX_PRUNING_LAUNCHES:
-        # Launches that other programs disturbed do not count.
+    while left and n_launches < MOST_PRUNING_LAUNCHES:
+        # Slow launches, and those that other programs disturbed, do not count.
         n_needed = MIN_PRUNING_LAUNCHES - max(len(list_lacks(board, *pair)) for pair in left.values())
         needed_s, until_s = (n_needed * launch_s, latest_s) if n_needed > 0 else (launch_s, end_s)
         if board.now_s() + needed_s > until_s:
@@ -443,17 +445,22 @@ def find_uncertain(pairs: Mapping[str, Pair], found: Mapping[str, Contribution])
 
 
 def list_lacks(board: Board, best: CandidateResult, reduced: CandidateResult) -> NDArray[np.float64]:
-    """Return by how much a simpler candidate is worse in each launch of both in pruning.
+    """Return by how much a simpler candidate is worse in each launch of both in pruning that counts.
 
-    By launches of racing, the better one was chosen.
+    By launches of racing, the better one was chosen. Launches in which one of both was slow by chance say nothing.
 
     Returns:
         Log-ratios of shape (launches, objectives).
     """
     if not best.stage == reduced.stage == "pruning":
         return np.zeros((0, len(board.goal.objectives)))
-    _, values = list_log_ratios([best, reduced], expect_spread(board))
+    _, values = list_log_ratios([best, reduced], expect_spread(board), find_slow(board, best, reduced))
     return np.asarray(values[1] - values[0])
+
+
+def find_slow(board: Board, best: CandidateResult, reduced: CandidateResult) -> set[int]:
+    """Return the launches in which one of two candidates was slow by chance."""
+    return board.results.find_slow_launches(best) | board.results.find_slow_launches(reduced)
 
 
 def compare_launches(
@@ -468,14 +475,40 @@ def compare_launches(
         lacks: By how much it is slower in each launch of both, as a log-ratio.
         spread: Standard deviation of this between launches, as other pairs of candidates show it.
     """
+    slow = find_slow(board, best, reduced)
+    slowdown = compare_figure(best, reduced, slow, lambda score: score.slowdown)
     # A launch of either one that stalls must not decide.
     return Contribution(
         log_ratio=statistics.median(lacks),
         error=ERROR_OF_MEDIAN * estimate_spread([lacks], spread) / math.sqrt(len(lacks)),
-        cpu=0.0 if reduced.cpu is None or best.cpu is None else reduced.cpu - best.cpu,
-        is_faster=find_tie(board.goal) > 0 and reduced.slowdown - best.slowdown >= AS_FAST,
+        cpu=compare_figure(best, reduced, slow, lambda score: score.cpu),
+        is_faster=find_tie(board.goal) > 0 and slowdown >= AS_FAST,
         n_launches=len(lacks),
     )
+
+
+def compare_figure(
+    best: CandidateResult, reduced: CandidateResult, left_out: Set[int], read: Callable[[Score], float | None]
+) -> float:
+    """Return by how much a log-ratio of a simpler candidate is higher in the median launch of both; 0 if unknown.
+
+    Args:
+        best: The candidate with all settings.
+        reduced: The simpler one.
+        left_out: Numbers of launches that do not count.
+        read: Returns the log-ratio of a score; None where it is not known.
+    """
+    medians = [
+        {
+            members[0].launch: statistics.median(known)
+            for members in result.launches()
+            if (known := [value for score in members if (value := read(score)) is not None])
+        }
+        for result in (best, reduced)
+    ]
+    of_best, of_reduced = medians
+    common = of_best.keys() & of_reduced.keys() - left_out
+    return statistics.median([of_reduced[launch] - of_best[launch] for launch in common] or [0.0])
 
 
 def estimate_spread(comparisons: Sequence[list[float]], expected: float) -> float:
@@ -501,7 +534,10 @@ def expect_spread(board: Board) -> float:
     The luck of the default's launches cancels in it. The noise of a round is taken as that of a ratio to the default:
     as if the blocks of all candidates were as noisy as its own.
     """
-    luck = math.sqrt(2) * board.screened.expected_luck
+    luck = board.screened.expected_luck
+    if of_baseline := board.results.spread_baseline():
+        luck = min(luck, of_baseline)
+    luck *= math.sqrt(2)
     if board.screened.sigmas is None:
         return luck
     _, round_sigma = board.screened.sigmas

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import NamedTuple
 
 import msgspec
@@ -399,7 +399,9 @@ def is_of_one_figure(board: Board) -> bool:
     return len(board.goal.objectives) == 1 and not board.goal.limits
 
 
-def list_log_ratios(results: list[CandidateResult], luck: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def list_log_ratios(
+    results: list[CandidateResult], luck: float, left_out: Set[int] = frozenset()
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the log-ratios of the launches that all candidates have: for their means, and for their errors.
 
     Rounds that stalled are limited, unless a percentile is computed over all calls of a launch together.
@@ -407,12 +409,13 @@ def list_log_ratios(results: list[CandidateResult], luck: float) -> tuple[NDArra
     Args:
         results: Candidates of a race.
         luck: Expected standard deviation between launches of one config.
+        left_out: Numbers of launches that do not count.
 
     Returns:
         Two arrays of shape (candidates, launches, objectives); see `limit_rounds`.
     """
     launches = [{members[0].launch: members for members in result.launches()} for result in results]
-    common = sorted(set.intersection(*map(set, launches))) if launches else []
+    common = sorted(set.intersection(*map(set, launches)) - left_out) if launches else []
     if not common:
         nothing = np.zeros((len(results), 0, 1))
         return nothing, nothing

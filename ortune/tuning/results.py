@@ -23,7 +23,7 @@ from ortune.measure.figures import (
     to_cost,
 )
 from ortune.measure.paired_run import BASELINE_POSITION
-from ortune.measure.slow_launches import find_usual
+from ortune.measure.slow_launches import SlowCount, find_usual
 from ortune.record.trials import Trial, TrialRound
 from ortune.tuning.pareto import rank_ties, rank_vectors
 from ortune.worker import Block, Failure
@@ -403,26 +403,33 @@ class Results:
     def spread_baseline(self) -> float:
         """Return the standard deviation of the baseline's log-cost between launches of this node; 0 if unknown.
 
-        It is an upper limit of how much its launches differ, as the host may have changed as well. Slow launches that
-        were corrected do not count.
-        """
-        slow = {score.launch for result in self for score in result.scores if score.correction}
-        levels = [level for launch, level in self._list_levels().items() if launch not in slow]
-        return statistics.stdev(levels) if len(levels) >= FEWEST_LEVELS else 0.0
+        It is an upper limit of how much its launches differ, as the host may have changed as well: by less between
+        consecutive launches, whose differences it is estimated from. Slow launches do not count.
 
-    def _list_levels(self, *, quiet: bool = False) -> dict[int, float]:
-        """Return the logarithm of the baseline's cost in the first objective, in each launch of this node.
+        Source: J. von Neumann and others, "The mean square successive difference", Annals of Mathematical Statistics 12
+        (1941).
+        """
+        found = self._list_levels()
+        slow = self._find_excesses(found.keys())
+        levels = [level for launch, level in found.items() if launch not in slow]
+        if len(levels) < FEWEST_LEVELS:
+            return 0.0
+        return math.sqrt(statistics.fmean((after - before) ** 2 for before, after in itertools.pairwise(levels)) / 2)
+
+    def _list_levels(self, number: int = BASELINE_POSITION, *, quiet: bool = False) -> dict[int, float]:
+        """Return the logarithm of a candidate's cost in the first objective, in each launch of this node.
 
         Args:
+            number: The candidate's number, by default that of the baseline.
             quiet: Whether only rounds count in which no other process used the CPUs.
         """
         name = self.goal.objective
         place = self.goal.figures.index(name)
         launches: dict[int, list[float]] = {}
         for trial_round in self.rounds:
-            is_known = BASELINE_POSITION in trial_round.values and not (quiet and trial_round.contended)
+            is_known = number in trial_round.values and not (quiet and trial_round.contended)
             if trial_round.launch is not None and is_known and trial_round.stage != "confirmation":
-                launches.setdefault(trial_round.launch, []).append(trial_round.values[BASELINE_POSITION][place])
+                launches.setdefault(trial_round.launch, []).append(trial_round.values[number][place])
         return {
             launch: math.log(to_cost(name, statistics.median(values)))
             for launch, values in launches.items()
@@ -443,7 +450,7 @@ class Results:
         Returns:
             The candidates whose results changed.
         """
-        if len(self.goal.objectives) > 1 or not is_of_calls(self.goal.objective) or is_pooled(self.goal.objective):
+        if not self._is_of_usual_calls():
             return []
         gains = self._list_gains()
         excesses = self._find_excesses({launch for of_candidate in gains.values() for launch in of_candidate})
@@ -474,6 +481,28 @@ class Results:
                     launch: corrections[launch] - log_ratios[0] for launch, log_ratios, _ in result.launch_log_ratios()
                 }
         return gains
+
+    def count_slow_baselines(self) -> SlowCount:
+        """Return in how many launches before the confirmation the baseline was slow."""
+        levels = self._list_levels(quiet=True)
+        return SlowCount(len(self._find_excesses(levels.keys())), len(levels))
+
+    def find_slow_launches(self, result: CandidateResult) -> set[int]:
+        """Return the launches of a candidate on this node, before the confirmation, in which it was slow by chance.
+
+        More of them than the baseline may have by chance belong to the candidate: there are none then.
+        """
+        if not self._is_of_usual_calls() or is_total(self.goal.objective):
+            return set()
+        levels = self._list_levels(result.number)
+        slowest = find_usual(list(levels.values()) or [0.0]) + math.log(SLOW_LAUNCH)
+        slow = {launch for launch, level in levels.items() if level >= slowest}
+        return slow if len(slow) <= self.count_slow_baselines().bound(len(levels)) else set()
+
+    def _is_of_usual_calls(self) -> bool:
+        """Return whether the objective is that of usual calls or a total, of which launches can be slow."""
+        name = self.goal.objective
+        return len(self.goal.objectives) == 1 and is_of_calls(name) and not is_pooled(name)
 
     def _find_excesses(self, launches: Set[int]) -> dict[int, float]:
         """Return by how much the baseline was slower than usual in its slow launches, as log-ratios.

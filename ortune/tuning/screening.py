@@ -17,7 +17,13 @@ from ortune.tuning.board import Board, LiveRound, ScreeningResult
 from ortune.tuning.first_candidates import FirstCandidates
 from ortune.tuning.noise import MEDIAN_VARIANCE
 from ortune.tuning.pairs import list_pairs
-from ortune.tuning.plan import LONGEST_RACING, SCREENING_BATCH, reserve_confirmation, unpromising_confirmation_s
+from ortune.tuning.plan import (
+    LONGEST_RACING,
+    SCREENING_BATCH,
+    allow_slow_launches,
+    reserve_confirmation,
+    unpromising_confirmation_s,
+)
 from ortune.tuning.results import CandidateResult
 from ortune.tuning.sampler import CONFIG, Observed, ThompsonSampler
 
@@ -440,6 +446,8 @@ class Screening:
     def replan(self) -> None:
         """Leave only as much time for racing and confirmation as the best candidate so far needs."""
         board = self.board
+        if board.results.count_slow_baselines().n_slow:
+            board.plan = allow_slow_launches(board.plan)
         if not self.expected or len(board.goal.objectives) > 1:
             return
         assert self.sampler
