@@ -4,14 +4,14 @@
 
 Other replays limit launches to four standard deviations, as a single one that hung says little about others. Here, any
 launch may be as slow as a recorded one: up to 17 times. The columns are the searches whose answer is within 2 % of the
-best config, the answers that are slower than the default, the searches that prove a gain, and the fewest launches that
-count in such a proof.
+best config, the answers that are slower than the default, the searches that prove a gain, the fewest launches that
+count in such a proof, and the answers with a setting that does nothing.
 
 With `--phases`, all configs with several threads take 2.7 times as long in phases of six seconds on average, 35 % of
 the time: as on a host where another guest uses one of two physical CPUs. These are the recordings and held-out
 landscapes for testing, without those where this is a part of what is optimized. What is best is best outside of phases.
 
-With `--two-speeds`, they take 2.4 times as long in a quarter of the launches instead, each by itself.
+With `--two-speeds`, they take 2.4 times as long in a quarter of the launches instead, independently of each other.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from benchmarks.regret import Row, load_recorded, replay
 PHASES = Phases(share=0.35, mean_s=6.0, factor=2.7)
 """Calls with two threads took 95 instead of 35 µs in seven launches in a row on a virtual machine with two CPUs. The
 share of the time and the duration are assumed."""
-
 
 TWO_SPEEDS = Phases(share=0.25, mean_s=None, factor=2.4)
 """On the same machine, 17 to 30 % of the launches with two threads are slow, by this factor."""

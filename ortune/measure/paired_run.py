@@ -18,7 +18,7 @@ from ortune.knobs import Config
 from ortune.measure.block_plan import RunPlan
 from ortune.measure.block_runner import BlockRunner, Round, SteadyCandidate, make_round, raise_failure, select_regime
 from ortune.measure.memory import is_memory_unknown
-from ortune.measure.slow_launches import SlowCount
+from ortune.measure.slow_launches import NO_SLOW_ONES
 from ortune.worker import Block, BlockPlan, Executor, Failure, LiveCandidate, SessionInfo
 from ortune.worker.cpu import QUIET_SHARE
 from ortune.workload import Load
@@ -108,7 +108,7 @@ class PairedRun:
         self.failures: dict[int, Failure] = {}
         self.contended = False
         self.whole = self
-        self.before = SlowCount()
+        self.before = NO_SLOW_ONES
         self._executors = executors
         self._turns: list[int] = []
         self._gaps_ns: list[float | None] = []

@@ -17,7 +17,6 @@ from ortune.measure.stats import Clusters
 SLOWEST_LAUNCH = 2.0
 """How many times as slow as usual a launch counts at most in a median, and one may be that is too rare to occur."""
 
-
 USUAL_CONFIDENCE = 0.95
 """Probability with which no more launches are slow than is usual."""
 

@@ -460,7 +460,7 @@ def list_lacks(board: Board, best: CandidateResult, reduced: CandidateResult) ->
 
 def find_slow(board: Board, best: CandidateResult, reduced: CandidateResult) -> set[int]:
     """Return the launches in which one of two candidates was slow by chance."""
-    return board.results.find_slow_launches(best) | board.results.find_slow_launches(reduced)
+    return board.results.find_slow_by_chance(best) | board.results.find_slow_by_chance(reduced)
 
 
 def compare_launches(

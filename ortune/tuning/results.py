@@ -487,7 +487,7 @@ class Results:
         levels = self._list_levels(quiet=True)
         return SlowCount(len(self._find_excesses(levels.keys())), len(levels))
 
-    def find_slow_launches(self, result: CandidateResult) -> set[int]:
+    def find_slow_by_chance(self, result: CandidateResult) -> set[int]:
         """Return the launches of a candidate on this node, before the confirmation, in which it was slow by chance.
 
         More of them than the baseline may have by chance belong to the candidate: there are none then.
