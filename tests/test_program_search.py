@@ -84,7 +84,7 @@ class TestSearch:
     @pytest.mark.long
     def test_complete_runs(self, tmp_path: Path) -> None:
         path = tmp_path / "tuned.json"
-        result = search("run", "20", output=path, budget=scale_budget(25))
+        result = search("run", "20", output=path, budget=scale_budget(40))
         assert result.outcome.evidence.verdict == "faster"
         assert is_one_thread(result)
         (record,) = read_records(path)

@@ -310,7 +310,10 @@ def with_confirmation(
 
 
 def allow_slow_launches(plan: SearchPlan) -> SearchPlan:
-    """Return the plan for a host on which some launches are slow: of more launches in each stage, as many count."""
+    """Return the plan for a host on which some launches are slow: of more launches in each stage, as many count.
+
+    Where slow launches are a part of the objective, as in a mean, launches differ more, and more of them help as well.
+    """
     factor = LAUNCHES_AT_TWO_SPEEDS / plan.fewest_launches
     return msgspec.structs.replace(
         plan,
