@@ -51,6 +51,42 @@ def test_a_phase_in_which_several_threads_are_slow_does_not_decide(
     assert record.config.settings == extended
 
 
+def search_beside_slow_phase(folder: Path, *, phase_s: tuple[float, float], seed: int, factor: float = 0.8) -> Record:
+    """In the phase, one level gains twice as much as before it."""
+    extended: dict[str, int | str] = {"graph_optimization_level": "ORT_ENABLE_EXTENDED"}
+    effects = (
+        Effect(cpus=1.8, phase_factor=2.7, phase_s=phase_s),
+        Effect(settings=ONE_THREAD, factor=1.3, cpus=1.0, phase_factor=1 / 2.7, phase_s=phase_s),
+        Effect(settings=extended, factor=factor, phase_factor=0.5, phase_s=phase_s),
+    )
+    return search(folder, Scenario(effects=effects, seed=seed), seed=seed)
+
+
+@pytest.mark.parametrize("seed", [0, 1, *long_params(2, 3, 4, 5)])
+def test_a_gain_in_a_slow_phase_is_not_taken_for_that_before(seed: int, tmp_path: Path) -> None:
+    speedup = search_beside_slow_phase(tmp_path, phase_s=(20.0, 1e9), seed=seed).evidence.speedup
+    assert speedup
+    assert speedup.low < 1 / 0.8 < speedup.high
+    assert speedup.slowdown == pytest.approx(2.7, rel=0.2)
+
+
+@pytest.mark.parametrize("seed", [0, 1, *long_params(2, 3, 4, 5)])
+def test_a_confirmation_waits_for_the_end_of_a_slow_phase(seed: int, tmp_path: Path) -> None:
+    record = search_beside_slow_phase(tmp_path, phase_s=(24.0, 48.0), seed=seed)
+    speedup = record.evidence.speedup
+    assert record.evidence.verdict == "faster"
+    assert speedup
+    assert speedup.low < 1 / 0.8 < speedup.high < 1.5
+    assert speedup.slowdown is None
+    assert speedup.n_slow_baselines
+
+
+def test_a_gain_that_only_a_slow_phase_has_is_not_proven(tmp_path: Path) -> None:
+    record = search_beside_slow_phase(tmp_path, phase_s=(20.0, 1e9), seed=0, factor=0.95)
+    assert record.evidence.verdict == "inconclusive"
+    assert "the baseline took 2.6 times as long as in earlier launches of this search" in record.evidence.reason
+
+
 def bench(scenario: Scenario) -> ortune.BenchResult:
     with simulate(scenario):
         return ortune.bench(TINY_CNN, set="intra_op_num_threads=1", budget="60s")

@@ -61,7 +61,7 @@ ONE_THREAD_ONLY = ("intra_op_num_threads",)
 
 def prepare(*how: str, command: tuple[str, ...] = (), **options: Any) -> PreparedProgram:
     command = command or (sys.executable, str(PROGRAM), str(TINY_CNN), *how)
-    values = {"only": ONE_THREAD_ONLY, "budget": scale_budget(15), **options}
+    values = {"only": ONE_THREAD_ONLY, "budget": scale_budget(40), **options}
     return prepare_program(make_request(ProgramSearchRequest, {"command": command, **values}, "python"))
 
 

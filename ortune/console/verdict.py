@@ -27,6 +27,7 @@ from ortune.console.warnings import (
     warn_other_nodes,
     warn_pinned,
     warn_requirements,
+    warn_slow_phase,
     warn_tf32,
     warn_unstable_outputs,
 )
@@ -334,7 +335,9 @@ def find_warnings(record: Record) -> list[str]:
     elif evidence.output_check.compared == "nothing" and record.workload.program:
         warnings.append(warn_not_compared())
     drift = evidence.noise.drift
-    if drift is not None and not 1 / NOTABLE_DRIFT < drift < NOTABLE_DRIFT:
+    if evidence.speedup and evidence.speedup.slowdown is not None:
+        warnings.append(warn_slow_phase(evidence.speedup))
+    elif drift is not None and not 1 / NOTABLE_DRIFT < drift < NOTABLE_DRIFT:
         warnings.append(warn_disagreement(drift))
     if failed := record.search.failed:
         trials = record.search.trials.file if record.search.trials else ""

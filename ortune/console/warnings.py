@@ -10,7 +10,7 @@ from ortune.knobs import Config
 from ortune.knobs.config import CUDA
 from ortune.knobs.environment import portable_variables
 from ortune.knobs.providers import multiplies_in_tf32
-from ortune.measure.comparison import DifferentFrequencies, LateCalls, Noise, Summary, TwoSpeeds
+from ortune.measure.comparison import DifferentFrequencies, LateCalls, Noise, Speedup, Summary, TwoSpeeds
 from ortune.measure.interval import Interval
 from ortune.numbers import format_ratio
 from ortune.record.trials import Trial
@@ -300,6 +300,14 @@ def warn_disagreement(drift: float) -> str:
     return (
         f"The speedup measured in racing was {drift:.1f} times the speedup measured in confirmation. Conditions on "
         "this host change over time; the result describes the time of the confirmation only."
+    )
+
+
+def warn_slow_phase(speedup: Speedup) -> str:
+    """Warn that the host became slow before the confirmation."""
+    return (
+        f"In the confirmation, {speedup.slow_phase}. Settings gain more or less while a host is slow: the interval "
+        "includes what they gained before. Search again when the host is as fast as before."
     )
 
 

@@ -104,6 +104,8 @@ class Speedup(Interval, frozen=True, kw_only=True, forbid_unknown_fields=True):
         n_slow_launches: Launches in which the side was slow compared with the baseline.
         n_slow_of_both: Those of them that do not count in a median, as the baseline is slow as often.
         n_slow_baselines: Launches that do not count in a median, as the baseline was slow compared with the side.
+        slowdown: How many times as long as in earlier launches of the search the baseline took in these, if that is
+            1.5 times or more, and a median is compared. The interval then includes the gain in earlier ones. Else None.
         span_s: Time between the first and the last of the pairs, in seconds; None in plans. The interval covers
             how much the host varies within this time, and how much a gain usually differs between occasions within
             hours, but not how much it varies from day to day.
@@ -114,6 +116,7 @@ class Speedup(Interval, frozen=True, kw_only=True, forbid_unknown_fields=True):
     n_slow_launches: Count = 0
     n_slow_of_both: Count = 0
     n_slow_baselines: Count = 0
+    slowdown: float | None = None
     span_s: float | None = None
 
     @property
@@ -123,6 +126,11 @@ class Speedup(Interval, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if not self.n_slow_baselines:
             return of_side
         return f"{of_side}; launches left out, as the baseline was slow: {self.n_slow_baselines}"
+
+    @property
+    def slow_phase(self) -> str:
+        """That the host became slow, as a clause."""
+        return f"the baseline took {self.slowdown or 1:.1f} times as long as in earlier launches of this search"
 
     @property
     def n_shown(self) -> int:

@@ -154,7 +154,8 @@ def compute_speedup(
     Means, throughput and CPU time are ratios of the totals of a launch, because a mean of rounds without the extreme
     ones would not contain rare slow calls. In a median, slow launches that both sides have do not count.
 
-    The interval covers how much launches differ, and how much times usually differ between occasions within hours.
+    The interval covers how much launches differ, and how much times usually differ between occasions within hours. If
+    the host has become slow since earlier launches, so that median times are those of a phase, it includes those, too.
     """
     launches = run.rounds_of(position, base)
     if len(launches) < FEWEST_LAUNCHES:
@@ -167,8 +168,13 @@ def compute_speedup(
     ratios = [trimmed_mean(cluster, trim) for cluster in clusters]
     is_slow = find_slow_launches(own, [-ratio for ratio in ratios])
     n_slow_baselines = n_slow_of_both = 0
+    slowdown = None
     if is_typical:
+        phase = run.before.find_slow_phase(default)
+        slowdown = phase.slowdown
         is_slow_baseline = find_slow_launches(default, ratios)
+        if slowdown is None:
+            is_slow_baseline = [either or other for either, other in zip(is_slow_baseline, phase.is_slow, strict=True)]
         counted = limit_slow_launches(clusters, is_slow, is_slow_baseline, run.before)
         if len(counted) >= FEWEST_LAUNCHES:
             n_slow_baselines = sum(is_slow_baseline)
@@ -185,6 +191,8 @@ def compute_speedup(
     if FIGURES[name].unit != "bytes":  # memory does not depend on how busy the host is
         by_speed = (own, default) if interval.estimate < 0 else (default, own)
         interval = widen_for_occasions(interval, find_varying_share(*by_speed))
+    if slowdown is not None:
+        interval = run.before.include(interval, ratios)
     interval = interval.exp()
     return Speedup(
         estimate=interval.estimate,
@@ -196,6 +204,7 @@ def compute_speedup(
         n_slow_launches=sum(is_slow),
         n_slow_of_both=n_slow_of_both,
         n_slow_baselines=n_slow_baselines,
+        slowdown=None if slowdown is None else math.exp(slowdown),
         span_s=launches[-1][-1].at_s - launches[0][0].at_s,
     )
 

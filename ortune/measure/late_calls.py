@@ -6,6 +6,7 @@ All launches of a comparison are short. The first one is followed for longer, in
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 
 import msgspec
@@ -28,7 +29,8 @@ def find_late_calls(run: PairedRun, position: int, name: Objective, speedup: Spe
 
     The ratio changes within the launch, from its early rounds to the late ones. The same change applies to the speedup,
     which is that of all launches: the followed one may be slow as a whole. As a precaution, the interval has the
-    variance between launches. It must not overlap with that of the speedup.
+    variance between launches. It must not overlap with that of the speedup. Nothing is known if the host became slow
+    between early and late rounds, which the next launch shows.
 
     Args:
         run: The rounds of one regime.
@@ -44,6 +46,8 @@ def find_late_calls(run: PairedRun, position: int, name: Objective, speedup: Spe
         or len(launches) < FEWEST_LAUNCHES
         or not is_of_calls(name)
     ):
+        return None
+    if all(run.before.is_slow(compute_level(rounds, name)) for rounds in (run.late, launches[1])):
         return None
     clusters = [compute_round_ratios(rounds, position, name) for rounds in launches]
     means = [trimmed_mean(cluster, TYPICAL_TRIM) for cluster in clusters]
@@ -73,6 +77,12 @@ def compute_round_ratios(rounds: Sequence[Round], position: int, name: Objective
         if all(side in measured.blocks for side in sides)
     ]
     return [math.log(base / own) for base, own in costs]
+
+
+def compute_level(rounds: Sequence[Round], name: Objective) -> float:
+    """Return the logarithm of the baseline's cost in some rounds."""
+    known = [measured for measured in rounds if BASELINE_POSITION in measured.blocks]
+    return math.log(statistics.median(to_cost(name, measured.figure(name, BASELINE_POSITION)) for measured in known))
 
 
 def pool_deviations(clusters: Sequence[Sequence[float]]) -> float:

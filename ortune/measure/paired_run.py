@@ -18,7 +18,7 @@ from ortune.knobs import Config
 from ortune.measure.block_plan import RunPlan
 from ortune.measure.block_runner import BlockRunner, Round, SteadyCandidate, make_round, raise_failure, select_regime
 from ortune.measure.memory import is_memory_unknown
-from ortune.measure.slow_launches import NO_SLOW_ONES
+from ortune.measure.slow_launches import NO_EARLIER_ONES
 from ortune.worker import Block, BlockPlan, Executor, Failure, LiveCandidate, SessionInfo
 from ortune.worker.cpu import QUIET_SHARE
 from ortune.workload import Load
@@ -92,7 +92,7 @@ class PairedRun:
         failures: Why a side failed, by position.
         contended: Whether other processes used the CPUs during the rounds. Known once a regime is selected.
         whole: The run that the rounds were selected from, or this one.
-        before: How often the baseline was slow in launches before these.
+        before: What launches before these show.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class PairedRun:
         self.failures: dict[int, Failure] = {}
         self.contended = False
         self.whole = self
-        self.before = NO_SLOW_ONES
+        self.before = NO_EARLIER_ONES
         self._executors = executors
         self._turns: list[int] = []
         self._gaps_ns: list[float | None] = []

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ortune.measure.comparison import SLOW_LAUNCH
+from ortune.measure.interval import Interval
+from ortune.measure.judge import FEWEST_COUNTED
 from ortune.measure.stats import Clusters
 
 SLOWEST_LAUNCH = 2.0
@@ -21,16 +23,20 @@ USUAL_CONFIDENCE = 0.95
 """Probability with which no more launches are slow than is usual."""
 
 
-class SlowCount(NamedTuple):
-    """How many of the default's launches were slow.
+class EarlierLaunches(NamedTuple):
+    """What launches before a comparison show of the default, and of the side that it is compared with.
 
     Attributes:
-        n_slow: Number of slow ones.
-        n_launches: Number of all.
+        n_slow: Launches in which the default was slow.
+        n_launches: All launches.
+        usual: Logarithm of the default's cost in a usual one; None if it is not known.
+        gains: How many times better the side was in each launch in which the default was not slow, as log-ratios.
     """
 
     n_slow: int = 0
     n_launches: int = 0
+    usual: float | None = None
+    gains: tuple[float, ...] = ()
 
     def bound(self, n_launches: int) -> int:
         """Return how many of some further launches may be slow if these are slow as often."""
@@ -41,8 +47,63 @@ class SlowCount(NamedTuple):
         share = self.n_slow / self.n_launches
         return next(n for n in range(n_launches + 1) if bdtr(n, n_launches, share) >= USUAL_CONFIDENCE)
 
+    def is_slow(self, log_cost: float) -> bool:
+        """Return whether the default is slow, of which the logarithm of the cost is given, compared with these."""
+        return self.usual is not None and log_cost >= self.usual + math.log(SLOW_LAUNCH)
 
-NO_SLOW_ONES = SlowCount()
+    def find_slow_phase(self, default: Sequence[float]) -> SlowPhase:
+        """Return in which launches the default was slow compared with these.
+
+        Args:
+            default: The logarithm of the default's cost in each launch.
+        """
+        is_slow = [self.is_slow(cost) for cost in default]
+        n_usual = is_slow.count(False)
+        if self.usual is None or n_usual >= FEWEST_COUNTED or 2 * n_usual >= len(default):
+            return SlowPhase(is_slow)
+        return SlowPhase(is_slow, statistics.median(default) - self.usual)
+
+    def include(self, interval: Interval, log_ratios: Sequence[float]) -> Interval:
+        """Return an interval that includes these launches as well, and has its estimate in the middle between both.
+
+        They are few, so that launches are taken to differ as much as later ones do. If nothing is known of the side, no
+        gain is included.
+
+        Args:
+            interval: The interval of the logarithm of the speedup in later launches.
+            log_ratios: The log-ratio of each of them.
+        """
+        from scipy.special import stdtrit
+
+        gain, half = 0.0, 0.0
+        if self.gains:
+            gain = statistics.fmean(self.gains)
+            error = statistics.stdev(log_ratios) / math.sqrt(len(self.gains))
+            half = float(stdtrit(len(log_ratios) - 1, (1 + interval.confidence) / 2)) * error
+        return Interval(
+            estimate=(interval.estimate + gain) / 2,
+            low=min(interval.low, gain - half),
+            high=max(interval.high, gain + half),
+            confidence=interval.confidence,
+        )
+
+
+class SlowPhase(NamedTuple):
+    """Whether the host is in a phase in which the default is slow compared with earlier launches.
+
+    Such phases last from seconds to minutes. As another guest uses a physical CPU, threads wait for each other. What
+    settings gain differs then, most of all between one thread and several.
+
+    Attributes:
+        is_slow: For each launch, whether the default was slow.
+        slowdown: The logarithm of how many times as long it took as usual, if too few of the launches are usual ones.
+    """
+
+    is_slow: Sequence[bool]
+    slowdown: float | None = None
+
+
+NO_EARLIER_ONES = EarlierLaunches()
 
 
 def find_usual(log_costs: Sequence[float]) -> float:
@@ -63,7 +124,7 @@ def find_slow_launches(log_costs: Sequence[float], log_ratios: Sequence[float]) 
 
 
 def limit_slow_launches(
-    clusters: Clusters, own: Sequence[bool], default: Sequence[bool], before: SlowCount = NO_SLOW_ONES
+    clusters: Clusters, own: Sequence[bool], default: Sequence[bool], before: EarlierLaunches = NO_EARLIER_ONES
 ) -> list[list[float]]:
     """Return the log-ratios of the launches that count for a figure of usual calls.
 
@@ -75,12 +136,12 @@ def limit_slow_launches(
         clusters: The log-ratios of each launch, above 0 if the side is better.
         own: Whether the side was slow in it.
         default: Whether the default was.
-        before: How often the default was slow before these launches.
+        before: Launches before these.
     """
     means = [statistics.fmean(cluster) for cluster in clusters]
     slow = sorted((place for place, is_slow in enumerate(own) if is_slow), key=lambda place: means[place])
     n_of_default = sum(default)
-    known = SlowCount(before.n_slow + n_of_default, before.n_launches + len(means))
+    known = EarlierLaunches(before.n_slow + n_of_default, before.n_launches + len(means))
     n_of_both = max(n_of_default, known.bound(len(means)) if before.n_slow else 0)
     left_out = {*slow[:n_of_both], *(place for place, is_slow in enumerate(default) if is_slow)}
     counted = [mean for place, mean in enumerate(means) if place not in left_out]

@@ -44,7 +44,8 @@ FUTILE = 0.1
 
 SECOND_CHANCE_CONFIDENCE = 0.98
 MOST_LAUNCHES_WITH_SLOW_ONES = 48
-"""Confidence of a speedup after further launches because of slow ones, and how many launches there are at most then."""
+"""Confidence of a speedup after further launches because of slow ones, and how many launches there are at most then,
+or because the host is slow."""
 
 
 def confirm(board: Board, confirmation: Confirmation) -> Comparison:
@@ -88,7 +89,7 @@ class Confirmation:
             run = start_run(board, self.finalists)
         else:
             finalist.enter("confirmation")
-        run.before = board.results.count_slow_baselines()
+        run.before = board.results.describe_earlier(finalist)
         self._board = board
         self._run = run
         self._speedup_confidence = speedup_confidence
@@ -115,6 +116,7 @@ class Confirmation:
             yield from self._list_counted(rest, launch_s)
         if not board.goal.limits:
             yield from self._list_after_slow_ones(rest, launch_s)
+            yield from self._list_beyond_slow_phase(rest, launch_s)
             end_s = min(start_s + board.longest_confirmation_s, board.end_s) - launch_s
             is_open = board.is_unpromising and not is_answered(run.in_one_regime(), board.goal, 0)
             if is_open and board.now_s() < end_s:
@@ -175,7 +177,7 @@ class Confirmation:
             launch_s: Time of a launch with its rounds.
         """
         board, run = self._board, self._run
-        speedup = compute_speedup(run.in_one_regime(), FINALIST_POSITION, board.goal.objective)
+        speedup = self._compute_speedup()
         is_doubtful = (
             speedup is not None
             and speedup.n_slow_launches > 0
@@ -188,11 +190,29 @@ class Confirmation:
             self._reports.end_s = end_s + launch_s
             yield from self._list(msgspec.structs.replace(plan, launches=n_more), end_s)
 
+    def _list_beyond_slow_phase(self, plan: RunPlan, launch_s: float) -> Iterator[Launch]:
+        """Yield more launches while there is time, and too few count, as the host is slow compared with earlier ones.
+
+        Args:
+            plan: Size of a launch.
+            launch_s: Time of a launch with its rounds.
+        """
+        board, end_s = self._board, self._board.end_s - launch_s
+        (finalist,) = self.finalists
+        while (speedup := self._compute_speedup()) and not finalist.failure and not self._is_answered:
+            is_enough = speedup.slowdown is None and speedup.n_launches >= MIN_LAUNCHES
+            if is_enough or len(self._run.launches) >= MOST_LAUNCHES_WITH_SLOW_ONES or board.now_s() >= end_s:
+                break
+            self._reports.end_s = end_s + launch_s
+            yield from self._list(msgspec.structs.replace(plan, launches=1), end_s)
+
+    def _compute_speedup(self) -> Speedup | None:
+        return compute_speedup(self._run.in_one_regime(), FINALIST_POSITION, self._board.goal.objective)
+
     def _count_launches(self) -> int:
         """Return how many launches count."""
-        selected = self._run.in_one_regime()
-        speedup = compute_speedup(selected, FINALIST_POSITION, self._board.goal.objective)
-        return speedup.n_launches if speedup else len(selected.launches)
+        speedup = self._compute_speedup()
+        return speedup.n_launches if speedup else len(self._run.in_one_regime().launches)
 
     def _finish_launch(self, run: PairedRun) -> bool:
         """Report what the launches so far show. Return whether more are not likely to prove a gain."""

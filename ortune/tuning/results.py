@@ -23,7 +23,7 @@ from ortune.measure.figures import (
     to_cost,
 )
 from ortune.measure.paired_run import BASELINE_POSITION
-from ortune.measure.slow_launches import SlowCount, find_usual
+from ortune.measure.slow_launches import EarlierLaunches, find_usual
 from ortune.record.trials import Trial, TrialRound
 from ortune.tuning.pareto import rank_ties, rank_vectors
 from ortune.worker import Block, Failure
@@ -40,8 +40,8 @@ FEWEST_LEVELS = 3
 """Launches of the baseline from which it is known how much these differ."""
 
 HALFWAY = 0.5
-"""A candidate beside a slow launch of the baseline was not slow as well if it gained more than this share of the excess
-more than otherwise: the middle between both cases."""
+"""A candidate beside a slow launch of the baseline was not slow as well if it gained more than this share of the
+slowdown more than otherwise: the middle between both cases."""
 
 MEMORY_TIE = 0.02
 """Log-ratio up to which two candidates count as equal if only memory is optimized: it differs between launches. Of
@@ -410,7 +410,7 @@ class Results:
         (1941).
         """
         found = self._list_levels()
-        slow = self._find_excesses(found.keys())
+        slow = self._find_slowdowns(found.keys())
         levels = [level for launch, level in found.items() if launch not in slow]
         if len(levels) < FEWEST_LEVELS:
             return 0.0
@@ -453,22 +453,22 @@ class Results:
         if not self._is_of_usual_calls():
             return []
         gains = self._list_gains()
-        excesses = self._find_excesses({launch for of_candidate in gains.values() for launch in of_candidate})
+        slowdowns = self._find_slowdowns({launch for of_candidate in gains.values() for launch in of_candidate})
         usual = {
-            number: [gain for launch, gain in of_candidate.items() if launch not in excesses]
+            number: [gain for launch, gain in of_candidate.items() if launch not in slowdowns]
             for number, of_candidate in gains.items()
         }
         of_all = statistics.median([statistics.median(found) for found in usual.values() if found] or [0.0])
-        surprises: dict[int, dict[int, float]] = {launch: {} for launch in excesses}
+        surprises: dict[int, dict[int, float]] = {launch: {} for launch in slowdowns}
         for result in self:
             if found := gains.get(result.number):
                 known = usual[result.number] or [-expected.get(result.candidate.config.key, -of_all)]
-                for launch in found.keys() & excesses.keys():
+                for launch in found.keys() & slowdowns.keys():
                     surprises[launch][result.number] = found[launch] - statistics.median(known)
         corrections: dict[int, dict[int, float]] = {number: {} for number in gains}
-        for launch, excess in excesses.items():
-            for number in self._find_unaffected(surprises[launch], excess):
-                corrections[number][launch] = excess
+        for launch, slowdown in slowdowns.items():
+            for number in self._find_unaffected(surprises[launch], slowdown):
+                corrections[number][launch] = slowdown
         return [result for result in self if result.correct_launches(corrections.get(result.number, {}))]
 
     def _list_gains(self) -> dict[int, dict[int, float]]:
@@ -482,10 +482,15 @@ class Results:
                 }
         return gains
 
-    def count_slow_baselines(self) -> SlowCount:
-        """Return in how many launches before the confirmation the baseline was slow."""
+    def describe_earlier(self, result: CandidateResult | None = None) -> EarlierLaunches:
+        """Return what launches before the confirmation show of the baseline, and of a candidate."""
         levels = self._list_levels(quiet=True)
-        return SlowCount(len(self._find_excesses(levels.keys())), len(levels))
+        slow = self._find_slowdowns(levels.keys())
+        if result is None or len(levels) < FEWEST_LEVELS:
+            return EarlierLaunches(len(slow), len(levels))
+        own = self._list_levels(result.number, quiet=True)
+        gains = (levels[launch] - level for launch, level in own.items() if launch in levels and launch not in slow)
+        return EarlierLaunches(len(slow), len(levels), find_usual(list(levels.values())), tuple(gains))
 
     def find_slow_by_chance(self, result: CandidateResult) -> set[int]:
         """Return the launches of a candidate on this node, before the confirmation, in which it was slow by chance.
@@ -497,14 +502,14 @@ class Results:
         levels = self._list_levels(result.number)
         slowest = find_usual(list(levels.values()) or [0.0]) + math.log(SLOW_LAUNCH)
         slow = {launch for launch, level in levels.items() if level >= slowest}
-        return slow if len(slow) <= self.count_slow_baselines().bound(len(levels)) else set()
+        return slow if len(slow) <= self.describe_earlier().bound(len(levels)) else set()
 
     def _is_of_usual_calls(self) -> bool:
         """Return whether the objective is that of usual calls or a total, of which launches can be slow."""
         name = self.goal.objective
         return len(self.goal.objectives) == 1 and is_of_calls(name) and not is_pooled(name)
 
-    def _find_excesses(self, launches: Set[int]) -> dict[int, float]:
+    def _find_slowdowns(self, launches: Set[int]) -> dict[int, float]:
         """Return by how much the baseline was slower than usual in its slow launches, as log-ratios.
 
         Args:
@@ -517,15 +522,15 @@ class Results:
         usual = statistics.median(level for level in levels.values() if level < slowest)
         return {launch: level - usual for launch, level in levels.items() if level >= slowest}
 
-    def _find_unaffected(self, surprises: Mapping[int, float], excess: float) -> list[int]:
+    def _find_unaffected(self, surprises: Mapping[int, float], slowdown: float) -> list[int]:
         """Return the numbers of the candidates that were not slow in a launch in which the baseline was.
 
         Args:
             surprises: How much more than otherwise each of them gained in it, as a log-ratio: nothing if it was slow as
-                well, and else the excess.
-            excess: How much slower than usual the baseline was.
+                well, and else the slowdown.
+            slowdown: How much slower than usual the baseline was.
         """
-        least = HALFWAY * excess
+        least = HALFWAY * slowdown
         if statistics.median_low(surprises.values()) > least:
             # The baseline was slow alone. A candidate that seems to be slow as well is slow for reasons of its own.
             return list(surprises)

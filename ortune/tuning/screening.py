@@ -446,7 +446,7 @@ class Screening:
     def replan(self) -> None:
         """Leave only as much time for racing and confirmation as the best candidate so far needs."""
         board = self.board
-        if board.results.count_slow_baselines().n_slow:
+        if board.results.describe_earlier().n_slow:
             board.plan = allow_slow_launches(board.plan)
         if not self.expected or len(board.goal.objectives) > 1:
             return

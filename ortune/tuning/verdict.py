@@ -414,6 +414,8 @@ def advise_gain(speedup: Speedup, spent: TimeSpent | None, *, contended: bool) -
         spent: Time of the search; None if unknown.
         contended: Whether other processes used the CPUs.
     """
+    if speedup.slowdown is not None:
+        return f"{speedup.slow_phase}: search again when it is as fast as before"
     cause = "other programs used the CPUs" if contended else "the host is noisy for this budget"
     ends, estimate = speedup.log(), math.log(speedup.estimate)
     proof, bound = estimate, math.log1p(LARGEST_BOUND) - estimate
