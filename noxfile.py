@@ -24,7 +24,7 @@ ROOMS = {
     "servers": (
         "ortune/fleet/",
         "ortune/storage/",
-        "ortune/tuning/shared.py",
+        "ortune/tuning/shared_exchange.py",
         "ortune/tuning/shared_job.py",
         "ortune/tuning/shared_race.py",
     ),

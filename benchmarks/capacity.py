@@ -61,8 +61,8 @@ from ortune.queueing.rate_model import RateMeasurement, choose_near
 from ortune.requests import PlanRequest
 from ortune.worker.group import merge_services
 from ortune.workload import Limit, parse_limit
+from ortune.workload.figures import FIGURES
 from ortune.workload.load import HIGHEST_RATE_PER_S
-from ortune.workload.objectives import FIGURES
 
 MODELS = ("squeezenet", "minilm_l6_int8", "ppocrv4_rec", "inception_v2", "resnet50")
 LIMIT_FACTOR = 4.0

@@ -29,8 +29,8 @@ from benchmarks.host import write_header
 from ortune.knobs import DEFAULT
 from ortune.measure.block_runner import Round
 from ortune.measure.comparison import Comparison, Noise
+from ortune.measure.compute_figures import required_calls
 from ortune.measure.evaluate import evaluate_side
-from ortune.measure.figures import required_calls
 from ortune.measure.interval import DEFAULT_CONFIDENCE
 from ortune.measure.paired_run import PairedRun, Side
 from ortune.tuning.verdict import judge_confirmation

@@ -27,7 +27,7 @@ from scipy.special import stdtrit
 
 from benchmarks.host import write_header
 from ortune.gates.decision import CHECKS, GATE_CONFIDENCE, judge_objective
-from ortune.measure.figures import is_total
+from ortune.measure.compute_figures import is_total
 from ortune.workload import Objective
 
 ALLOWED = 1.03

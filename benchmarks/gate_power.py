@@ -48,7 +48,7 @@ from ortune.gates.run import run_gate
 from ortune.gates.sequential_test import SequentialTest, count_pairs, run_test
 from ortune.knobs import DEFAULT, Config
 from ortune.measure.block_plan import RunPlan, plan_block
-from ortune.measure.figures import compute_block_figure, to_cost
+from ortune.measure.compute_figures import compute_block_figure, to_cost
 from ortune.worker import Block, BlockPlan, Executor, Failure, LiveCandidate
 from ortune.workload import Goal, InputOptions
 

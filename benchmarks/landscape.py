@@ -20,7 +20,7 @@ import numpy as np
 from ortune.host import HostClass
 from ortune.knobs import KNOBS, SearchSpace
 from ortune.knobs.twins import list_graph_variants, merge_twins
-from ortune.measure.figures import is_total
+from ortune.measure.compute_figures import is_total
 from ortune.model import Traits
 from ortune.worker.failure import Failure
 from ortune.worker.session_info import Runtime

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.host import write_header
-from ortune.measure.figures import required_calls
+from ortune.measure.compute_figures import required_calls
 from ortune.planning.capacity import make_rate_model, predict_capacity
 from ortune.planning.deployment import Deployment
 from ortune.planning.measured_capacity import HIGHEST_RATE_SHARE, LEAST_S, LOWEST_RATE_SHARE, MOST_RATE_MEASUREMENTS
@@ -35,7 +35,7 @@ from ortune.planning.measuring import BLOCKS_PER_RATE
 from ortune.queueing.live_capacity import MEASUREMENT_RELAXATIONS, find_live_capacity
 from ortune.queueing.rate_model import RateMeasurement, find_factors
 from ortune.workload import parse_limit
-from ortune.workload.objectives import FIGURES
+from ortune.workload.figures import FIGURES
 
 N_CALLERS = 2
 CALL_NS = 12e6

@@ -27,7 +27,7 @@ from models.build import build
 from ortune.host import read_host
 from ortune.knobs import DEFAULT
 from ortune.measure.block_plan import Pace, plan_block
-from ortune.measure.figures import compute_figure, percentiles
+from ortune.measure.compute_figures import compute_figure, percentiles
 from ortune.measure.stats import clustered_interval
 from ortune.model import read_model
 from ortune.requests import SearchRequest

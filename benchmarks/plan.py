@@ -28,8 +28,8 @@ from benchmarks.inputs import shapes_of
 from models.build import build
 from ortune.host import Host, place_processes
 from ortune.knobs import Config
+from ortune.measure.compute_figures import compute_percentile
 from ortune.measure.evaluate import compute_speedup
-from ortune.measure.figures import compute_percentile
 from ortune.measure.open import open_comparison
 from ortune.options import make_request
 from ortune.planning.capacity import predict_capacity

@@ -48,7 +48,7 @@ from benchmarks.plan import find_median_ns
 from models.build import build
 from ortune.export import export
 from ortune.host import read_host
-from ortune.measure.figures import required_calls
+from ortune.measure.compute_figures import required_calls
 from ortune.measure.interval import DEFAULT_CONFIDENCE, Interval
 from ortune.measure.open import open_comparison
 from ortune.options import make_request

@@ -27,7 +27,7 @@ from benchmarks.host import describe_run, write_header
 from benchmarks.inputs import shapes_of
 from models.build import build
 from ortune.errors import MeasureError
-from ortune.measure.figures import compute_percentile
+from ortune.measure.compute_figures import compute_percentile
 from ortune.measure.open import open_comparison
 from ortune.options import make_request
 from ortune.planning.colocation import measuring

@@ -27,7 +27,7 @@ from benchmarks.lengths import find_model
 from ortune.host import Host, read_host
 from ortune.knobs import DEFAULT, Config
 from ortune.measure.block_runner import BlockRunner
-from ortune.measure.figures import compute_figure, compute_worst_percentile
+from ortune.measure.compute_figures import compute_figure, compute_worst_percentile
 from ortune.measure.open import find_cpus
 from ortune.measure.stats import clustered_interval
 from ortune.model import read_model

@@ -30,7 +30,7 @@ from models.build import build
 from ortune.host import HostClass, read_host
 from ortune.knobs import Candidate
 from ortune.measure.block_plan import plan_block
-from ortune.measure.figures import compute_block_figure, to_cost
+from ortune.measure.compute_figures import compute_block_figure, to_cost
 from ortune.measure.open import open_comparison
 from ortune.model import compute_digest
 from ortune.program_options import parse_rate_per_s

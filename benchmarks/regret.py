@@ -54,7 +54,7 @@ from benchmarks.synthetic import all_landscapes
 from benchmarks.tpe import ChoiceTpe
 from benchmarks.varied import all_varied
 from ortune.measure.block_plan import Pace, plan_block
-from ortune.measure.figures import compute_block_figure, to_cost
+from ortune.measure.compute_figures import compute_block_figure, to_cost
 from ortune.requests import StrategyName
 from ortune.tuning.job import SearchSettings, run_search
 from ortune.tuning.screening import STALE_ASKS

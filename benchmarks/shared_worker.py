@@ -31,7 +31,7 @@ from ortune.storage import SharedRace, SharedResult, SharedStudy, StorageError, 
 from ortune.tuning.job import SearchSettings
 from ortune.tuning.outcome import Progress
 from ortune.tuning.share_outcome import share_outcome
-from ortune.tuning.shared import SharedExchange
+from ortune.tuning.shared_exchange import SharedExchange
 from ortune.tuning.shared_job import run_shared_search
 from ortune.worker.failure import Failure
 

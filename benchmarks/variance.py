@@ -27,7 +27,7 @@ from benchmarks.inputs import shapes_of
 from models.build import build
 from ortune.knobs import DEFAULT
 from ortune.measure.block_plan import PAIRED_LEAD_IN_SHARE, Pace, plan_block
-from ortune.measure.figures import compute_block_figure, to_cost
+from ortune.measure.compute_figures import compute_block_figure, to_cost
 from ortune.measure.open import open_comparison, prepare_comparison
 from ortune.worker import BlockPlan, Failure
 from ortune.workload import Goal, InputOptions, Load

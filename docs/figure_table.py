@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ortune.workload.objectives import list_figures_of_models
+from ortune.workload.figures import list_figures_of_models
 
 
 def render() -> str:

@@ -51,7 +51,7 @@ _HOMES = {
     "ortune.tuning.outcome": ("Progress",),
     "ortune.workload.goal": ("Goal", "Limit"),
     "ortune.workload.load": ("Load",),
-    "ortune.workload.objectives": ("Objective",),
+    "ortune.workload.figures": ("Objective",),
     "ortune.workload.workload": ("Tolerance", "Workload"),
 }
 """Modules of the public names, which are imported on first use."""

@@ -37,10 +37,10 @@ from ortune.record.files import read_record as read_record
 from ortune.record.schema import Evidence as Evidence
 from ortune.record.schema import Record as Record
 from ortune.tuning.outcome import Progress as Progress
+from ortune.workload.figures import Objective as Objective
 from ortune.workload.goal import Goal as Goal
 from ortune.workload.goal import Limit as Limit
 from ortune.workload.load import Load as Load
-from ortune.workload.objectives import Objective as Objective
 from ortune.workload.workload import Tolerance as Tolerance
 from ortune.workload.workload import Workload as Workload
 

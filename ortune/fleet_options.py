@@ -33,7 +33,7 @@ RUNS = ("search", "verify")
 def list_metrics() -> list[str]:
     """Return what of the processes of a fleet can be compared; see `ortune.workload`."""
     from ortune.workload import list_figures
-    from ortune.workload.objectives import list_names
+    from ortune.workload.figures import list_names
 
     return list_names(list_figures("fleet", ()))
 

@@ -93,7 +93,7 @@ def parse_objective_name(value: Any) -> Objective:
 
 def list_objectives() -> list[str]:
     """Return what an objective can be; see `ortune.workload`."""
-    from ortune.workload.objectives import list_figures_of_models, list_names
+    from ortune.workload.figures import list_figures_of_models, list_names
 
     return list_names(list_figures_of_models())
 

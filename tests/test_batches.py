@@ -23,7 +23,7 @@ from ortune.gates.prepare import make_gate
 from ortune.host import HostClass
 from ortune.knobs import DEFAULT, SpaceOptions, build_space, describe
 from ortune.measure.block_plan import estimate_growth, measure_pace
-from ortune.measure.figures import compute_figure
+from ortune.measure.compute_figures import compute_figure
 from ortune.measure.open import start_comparison
 from ortune.measure.paired_run import Side
 from ortune.model import InputInfo, ModelInfo, OutputInfo, read_model

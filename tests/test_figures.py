@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ortune import Objective, Summary
-from ortune.measure.figures import (
+from ortune.measure.compute_figures import (
     bound_percentile,
     compute_block_figure,
     compute_figure,

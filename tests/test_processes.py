@@ -22,7 +22,7 @@ from benchmarks.simulated_clock import SimulatedClock
 from ortune import Config, Goal, Load, Record, Tolerance, UsageError, read_record
 from ortune.errors import spell_as_flag
 from ortune.measure.block_runner import BlockRunner
-from ortune.measure.figures import compute_figure, compute_worst_percentile
+from ortune.measure.compute_figures import compute_figure, compute_worst_percentile
 from ortune.measure.open import check_processes, open_comparison, prepare_comparison
 from ortune.model import read_model
 from ortune.record.files import encode_record

@@ -56,14 +56,14 @@ MODULES = (
     "report/trials",
     "tuning/agreement",
     "tuning/conclude",
-    "tuning/fitting",
+    "tuning/fitting_pool",
     "tuning/front",
     "tuning/plan",
     "tuning/screening",
     "tuning/job",
     "tuning/verdict",
     "workload/goal",
-    "workload/objectives",
+    "workload/figures",
 )
 """Modules that say something about a result."""
 

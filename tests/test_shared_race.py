@@ -16,7 +16,7 @@ from ortune.storage import Measurement, SharedRace, SharedResult, SharedRound
 from ortune.tuning.job import SearchSettings
 from ortune.tuning.outcome import Outcome
 from ortune.tuning.results import CandidateResult, Score
-from ortune.tuning.shared import MOST_RACING, SharedExchange
+from ortune.tuning.shared_exchange import MOST_RACING, SharedExchange
 from ortune.tuning.shared_job import run_shared_search
 from ortune.tuning.shared_race import RaceElsewhere
 from ortune.workload import make_load, parse_limit

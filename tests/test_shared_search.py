@@ -43,7 +43,7 @@ from ortune.tuning.job import SearchSettings
 from ortune.tuning.outcome import Outcome
 from ortune.tuning.screening import ALL_PAIRS_TRIED, Screening
 from ortune.tuning.share_outcome import share_outcome
-from ortune.tuning.shared import SharedExchange
+from ortune.tuning.shared_exchange import SharedExchange
 from ortune.tuning.shared_job import run_shared_search
 from ortune.worker import Failure
 from tests.conftest import TINY_CNN, run_ortune

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ortune.measure.figures import percentiles
+from ortune.measure.compute_figures import percentiles
 from ortune.measure.interval import Interval, share_error
 from ortune.measure.quantiles import bound_share, percentile_interval, quantile_interval
 from ortune.measure.stats import (

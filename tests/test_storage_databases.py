@@ -26,7 +26,7 @@ from ortune.storage import (
     parse_location,
 )
 from ortune.storage.schema import MOST_TEXT_BYTES, NodeState
-from ortune.tuning.shared import SharedExchange
+from ortune.tuning.shared_exchange import SharedExchange
 from ortune.worker import Failure
 from tests.conftest import TINY_CNN, run_ortune
 from tests.servers import (

@@ -37,7 +37,7 @@ from ortune import Config, Goal, Objective, Progress, UsageError
 from ortune.host import HostClass, read_host
 from ortune.knobs import DEFAULT, Candidate, SearchSpace, SpaceOptions, build_space
 from ortune.knobs.thread_dimensions import counts_between, thread_counts
-from ortune.measure.figures import compute_block_figure
+from ortune.measure.compute_figures import compute_block_figure
 from ortune.model import read_model
 from ortune.options import make_request
 from ortune.record.trials import TrialRound

@@ -225,7 +225,7 @@ def judge_comparison(record: Record, comparison: Comparison, recorded: Speedup |
     kept = kept_all(row.limits)
     if kept == "no":
         return "does_not_hold", f"the config exceeds {name_limits(row.limits, 'no')}"
-    answer, reason = judge_gain(row, comparison, recorded)
+    answer, reason = judge_recorded_gain(row, comparison, recorded)
     if row.speedup is None or not row.speedup.has_enough_launches:
         return answer, reason
     if kept == "unsure":
@@ -238,7 +238,7 @@ def judge_comparison(record: Record, comparison: Comparison, recorded: Speedup |
     return answer, reason
 
 
-def judge_gain(row: Row, comparison: Comparison, recorded: Speedup | None) -> tuple[Answer, str]:
+def judge_recorded_gain(row: Row, comparison: Comparison, recorded: Speedup | None) -> tuple[Answer, str]:
     """Return whether the gain holds, apart from limits."""
     sides = [side.summary for side in comparison.rows if side.summary]
     if any(map(may_be_overloaded, sides)):

@@ -30,7 +30,6 @@ from ortune.cli.host import host
 from ortune.cli.inspect import inspect
 from ortune.cli.knobs import knobs
 from ortune.cli.merge import merge
-from ortune.cli.mistakes import check_words
 from ortune.cli.plan import plan
 from ortune.cli.plan_several import NAME as PLAN_SEVERAL
 from ortune.cli.plan_several import plan_several, route_several
@@ -41,6 +40,7 @@ from ortune.cli.search import search
 from ortune.cli.search_program import search_program
 from ortune.cli.space import space
 from ortune.cli.suggest import suggest
+from ortune.cli.unknown_words import check_words
 from ortune.cli.verify_program import verify_program
 from ortune.errors import ExitCode, OrtuneError, UsageError, explain_lack, print_record_warnings, spell_as_flag
 from ortune.interrupts import is_interrupt, raise_interrupts

@@ -169,7 +169,7 @@ def _list_targets() -> Completions:
 
 
 def _list_figures() -> Completions:
-    from ortune.workload.objectives import list_figures_of_models
+    from ortune.workload.figures import list_figures_of_models
 
     return [(figure.name, figure.title) for figure in list_figures_of_models()]
 

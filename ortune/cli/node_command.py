@@ -11,8 +11,8 @@ from typer.main import get_command
 from ortune.cli.after_dashes import names_program
 from ortune.cli.apply import apply
 from ortune.cli.explain_model import check_arguments
-from ortune.cli.mistakes import check_words
 from ortune.cli.search import search
+from ortune.cli.unknown_words import check_words
 from ortune.errors import UsageError
 from ortune.fleet_options import NO_CREDENTIALS, has_password
 from ortune.options import make_request, options_of

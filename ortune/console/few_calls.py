@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ortune.measure.figures import is_pooled, required_calls
+from ortune.measure.compute_figures import is_pooled, required_calls
 from ortune.record.schema import Record
 from ortune.workload import Objective
 

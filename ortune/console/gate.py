@@ -33,7 +33,7 @@ from ortune.gates.reporters.messages import describe_allowed, describe_cost, des
 from ortune.gates.results import N_COPIES, Finding, Gate, GateError, GateResult, InterimResult, Observe
 from ortune.knobs import describe
 from ortune.measure.comparison import describe_slow_launches, one_in_unseen
-from ortune.measure.figures import is_pooled, is_total
+from ortune.measure.compute_figures import is_pooled, is_total
 from ortune.measure.interval import Interval
 from ortune.program.tuned import TunedProgram
 from ortune.steps import end_steps

@@ -19,7 +19,7 @@ from ortune.model import ModelInfo
 from ortune.record.schema import Record
 from ortune.requests import GateRequest
 from ortune.workload import Goal, Limit, Load, Tolerance, make_goal
-from ortune.workload.objectives import OF_PROGRAMS
+from ortune.workload.figures import OF_PROGRAMS
 
 
 def choose_goal(request: GateRequest, record: Record | None, base: Config) -> Goal:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from ortune.gates.results import Finding
-from ortune.measure.figures import is_total
+from ortune.measure.compute_figures import is_total
 from ortune.measure.interval import Interval
 from ortune.measure.judge import DECISIONS, Decision, compare, find_deciding
 from ortune.measure.quantiles import include_all_calls

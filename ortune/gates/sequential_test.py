@@ -24,6 +24,7 @@ from ortune.knobs import Config
 from ortune.measure.block_plan import RunPlan, fewest_rounds
 from ortune.measure.block_runner import BlockRunner
 from ortune.measure.comparison import LimitCheck
+from ortune.measure.compute_figures import is_pooled, is_total, required_calls, to_cost
 from ortune.measure.evaluate import (
     check_limit,
     compare_percentiles,
@@ -31,7 +32,6 @@ from ortune.measure.evaluate import (
     compute_utilization,
     has_enough_calls,
 )
-from ortune.measure.figures import is_pooled, is_total, required_calls, to_cost
 from ortune.measure.judge import Decision, Kept, judge_utilization
 from ortune.measure.limits import kept_all, name_limits
 from ortune.measure.paired_run import PairedRun, Side, alternate

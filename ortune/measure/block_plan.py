@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 import msgspec
 import numpy as np
 
-from ortune.measure.figures import is_of_calls, is_pooled, required_calls
-from ortune.measure.judge import MIN_LAUNCHES
+from ortune.measure.compute_figures import is_of_calls, is_pooled, required_calls
+from ortune.measure.judge import LAUNCHES_OF_A_PROOF
 from ortune.worker import Block, BlockPlan
 from ortune.worker.open_loop import plan_warm_up
 from ortune.workload import FIGURES, Goal, Limit, Load
@@ -337,7 +337,7 @@ def plan_paired_run(time_s: float, goal: Goal, pace: Pace, launch_s: float, n_si
     for shortest_ns in (PERCENTILE_BLOCK_NS, SHORTEST_BLOCK_NS) if has_percentile else (SHORTEST_BLOCK_NS,):
         block = plan_block(pace, shortest_ns, longest_ns, largest_lead_in_share=PAIRED_LEAD_IN_SHARE)
         round_s = n_sides * block_wall_s(block, pace)
-        for launches in range(MOST_USUAL_LAUNCHES, MIN_LAUNCHES - 1, -1):
+        for launches in range(MOST_USUAL_LAUNCHES, LAUNCHES_OF_A_PROOF - 1, -1):
             rounds = int((time_s / launches - launch_sides_s(launch_s, n_sides)) / round_s + ROUNDING) // 2 * 2
             # Further launches leave less time for calls, of which a percentile needs enough.
             has_calls = launches <= ENOUGH_LAUNCHES or rounds * launches >= required_rounds(goal, pace, block)
@@ -347,7 +347,7 @@ def plan_paired_run(time_s: float, goal: Goal, pace: Pace, launch_s: float, n_si
                 return RunPlan(block=block, launches=launches, rounds=min(rounds, most), call_pace=pace.call_pace)
     block = plan_block(pace, SHORTEST_BLOCK_NS, longest_ns)
     found = fit_launches(time_s, block, pace, launch_s, n_sides)
-    if (found.launches or 0) >= MIN_LAUNCHES:
+    if (found.launches or 0) >= LAUNCHES_OF_A_PROOF:
         return found
     return fit_launches(
         time_s, plan_block(pace, SHORTEST_BLOCK_NS, longest_ns, SHORT_BLOCK_NS), pace, launch_s, n_sides
@@ -360,7 +360,7 @@ def plan_sustained_launch(goal: Goal, pace: Pace) -> RunPlan:
     A block is as long as the calls require that the fewest launches must have together.
     """
     usual = plan_block(pace)
-    calls_ns = required_rounds(goal, pace, usual) * usual.duration_ns / MIN_LAUNCHES
+    calls_ns = required_rounds(goal, pace, usual) * usual.duration_ns / LAUNCHES_OF_A_PROOF
     duration_ns = int(max(SUSTAINED_BLOCK_NS, calls_ns))
     block = msgspec.structs.replace(
         usual,
@@ -378,7 +378,7 @@ def plan_launches(
     *,
     launch_sigma: float,
     round_sigma: float,
-    fewest: int = MIN_LAUNCHES,
+    fewest: int = LAUNCHES_OF_A_PROOF,
 ) -> RunPlan:
     """Return the size of a paired run of two sides whose interval is expected to be the narrowest.
 
@@ -439,7 +439,7 @@ def fit_launches(time_s: float, block: BlockPlan, pace: Pace, launch_s: float, n
     return RunPlan(block=block, launches=0, rounds=0)
 
 
-def shortest_run_s(pace: Pace, launch_s: float, launches: int = MIN_LAUNCHES) -> float:
+def shortest_run_s(pace: Pace, launch_s: float, launches: int = LAUNCHES_OF_A_PROOF) -> float:
     """Return the time of the shortest paired run of two sides that can prove anything, with so many launches."""
     block = plan_block(pace, longest_ns=SHORT_BLOCK_NS)
     return paired_run_s(RunPlan(block=block, launches=launches, rounds=fewest_rounds(block)), pace, launch_s, 2)
@@ -488,8 +488,8 @@ def plan_late_rounds(
     sizes = [plan]
     if not any(map(is_pooled, goal.figures)):
         shorter = plan_run(time_s - FEWEST_LATE_ROUNDS * round_s)
-        sizes += [shorter] if (shorter.launches or 0) >= min(plan.launches, MIN_LAUNCHES) else []
-        sizes += [msgspec.structs.replace(plan, launches=n) for n in range(MIN_LAUNCHES, plan.launches)]
+        sizes += [shorter] if (shorter.launches or 0) >= min(plan.launches, LAUNCHES_OF_A_PROOF) else []
+        sizes += [msgspec.structs.replace(plan, launches=n) for n in range(LAUNCHES_OF_A_PROOF, plan.launches)]
     n_calls = max(map(required_calls, goal.figures))
     sizes = [size for size in sizes if size is plan or expected_calls(size.n_rounds, size.block, pace) >= n_calls]
     for size in sorted(sizes, key=lambda size: size.n_rounds, reverse=True):
@@ -509,12 +509,12 @@ def fewest_rounds(block: BlockPlan) -> int:
 def required_run_s(goal: Goal, pace: Pace, launch_s: float, n_sides: int) -> float:
     """Return the time of a paired run that has the rounds and the calls it needs."""
     if goal.sustained:
-        return MIN_LAUNCHES * paired_run_s(plan_sustained_launch(goal, pace), pace, launch_s, n_sides)
+        return LAUNCHES_OF_A_PROOF * paired_run_s(plan_sustained_launch(goal, pace), pace, launch_s, n_sides)
     block = plan_block(pace)
     # A block under a quota is long, because it holds several periods.
-    least = MIN_LAUNCHES * fewest_rounds(block) if is_long(pace) or pace.quota else MIN_ROUNDS
+    least = LAUNCHES_OF_A_PROOF * fewest_rounds(block) if is_long(pace) or pace.quota else MIN_ROUNDS
     n_rounds = max(least, math.ceil(required_rounds(goal, pace, block)))
-    n_launches = MIN_LAUNCHES if n_rounds < 2 * ENOUGH_LAUNCHES else ENOUGH_LAUNCHES
+    n_launches = LAUNCHES_OF_A_PROOF if n_rounds < 2 * ENOUGH_LAUNCHES else ENOUGH_LAUNCHES
     # Each launch has an even number of rounds, or any number of the long ones under a quota.
     step = fewest_rounds(block) if pace.quota else 2
     rounds = math.ceil(n_rounds / (step * n_launches)) * step

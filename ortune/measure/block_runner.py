@@ -16,7 +16,7 @@ import numpy as np
 from ortune.errors import ClockError, HostError, MeasureError
 from ortune.knobs import Config
 from ortune.measure.comparison import Noise
-from ortune.measure.figures import compute_block_figure
+from ortune.measure.compute_figures import compute_block_figure
 from ortune.steps import enter_measuring, enter_step
 from ortune.worker import Block, BlockPlan, Executor, Failure, LiveCandidate, SessionInfo
 from ortune.worker.attempts import Attempts

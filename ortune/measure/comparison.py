@@ -9,7 +9,7 @@ import msgspec
 
 from ortune.knobs.config import DEFAULT, Config
 from ortune.measure.interval import DEFAULT_CONFIDENCE, Interval, format_speedup
-from ortune.measure.judge import FEWEST_COUNTED, MIN_LAUNCHES, Kept, compare
+from ortune.measure.judge import COUNTED_LAUNCHES_OF_A_PROOF, LAUNCHES_OF_A_PROOF, Kept, compare
 from ortune.numbers import FEW, Count, format_ratio
 from ortune.worker import CpuPlace, Failure, SessionInfo
 from ortune.workload import FIGURES, Objective
@@ -140,7 +140,7 @@ class Speedup(Interval, frozen=True, kw_only=True, forbid_unknown_fields=True):
     @property
     def has_enough_launches(self) -> bool:
         """Whether a claim may rest on it."""
-        return self.n_launches >= FEWEST_COUNTED and self.n_shown >= MIN_LAUNCHES
+        return self.n_launches >= COUNTED_LAUNCHES_OF_A_PROOF and self.n_shown >= LAUNCHES_OF_A_PROOF
 
 
 class LimitCheck(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -23,7 +23,7 @@ from ortune.measure.comparison import (
     TwoSpeeds,
     one_in_unseen,
 )
-from ortune.measure.figures import (
+from ortune.measure.compute_figures import (
     bound_percentile,
     compute_figure,
     compute_percentile,
@@ -40,7 +40,7 @@ from ortune.measure.frequencies import find_different_frequencies
 from ortune.measure.interval import DEFAULT_CONFIDENCE, Interval, share_error
 from ortune.measure.late_calls import find_late_calls, include_late_calls
 from ortune.measure.limits import judge_limit
-from ortune.measure.paired_run import BASELINE_POSITION, FEWEST_LAUNCHES, PairedRun
+from ortune.measure.paired_run import BASELINE_POSITION, LAUNCHES_OF_AN_INTERVAL, PairedRun
 from ortune.measure.quantiles import include_all_calls, percentile_interval, percentile_ratio_interval
 from ortune.measure.slow_launches import find_slow_launches, limit_slow_launches
 from ortune.measure.stats import (
@@ -158,7 +158,7 @@ def compute_speedup(
     the host has become slow since earlier launches, so that median times are those of a phase, it includes those, too.
     """
     launches = run.rounds_of(position, base)
-    if len(launches) < FEWEST_LAUNCHES:
+    if len(launches) < LAUNCHES_OF_AN_INTERVAL:
         return None
     costs = compute_log_costs(run, position, name, base)
     clusters = find_log_ratios(*costs)
@@ -176,7 +176,7 @@ def compute_speedup(
         if slowdown is None:
             is_slow_baseline = [either or other for either, other in zip(is_slow_baseline, phase.is_slow, strict=True)]
         counted = limit_slow_launches(clusters, is_slow, is_slow_baseline, run.before)
-        if len(counted) >= FEWEST_LAUNCHES:
+        if len(counted) >= LAUNCHES_OF_AN_INTERVAL:
             n_slow_baselines = sum(is_slow_baseline)
             n_slow_of_both = len(clusters) - n_slow_baselines - len(counted)
             clusters = counted

@@ -69,12 +69,11 @@ if requests arrive faster than they are served. Without a target, the interval o
 TARGET_VERDICTS: dict[Kept, TargetVerdict] = {"no": "broken", "unsure": "unclear", "yes": "kept"}
 """The words of plans, for what is said of limits elsewhere. The first that occurs decides for several targets."""
 
-MIN_LAUNCHES = 5
-"""Launches of each side that a claim rests on, without rounds that were left out. All but `FEWEST_COUNTED` of them may
-be launches that do not count in a median, because one side was slow."""
+LAUNCHES_OF_A_PROOF = 5
+"""Launches of each side that a claim rests on, without rounds that were left out."""
 
-FEWEST_COUNTED = 3
-"""Launches that count, of those that a claim rests on."""
+COUNTED_LAUNCHES_OF_A_PROOF = 3
+"""How many of them must count in a median. In the others, one side may have been slow."""
 
 LAUNCHES_AT_TWO_SPEEDS = 8
 """Launches that are planned where launches of the baseline were slow before: of fewer, most may be slow by chance."""
@@ -107,7 +106,7 @@ def compare(found: Ends, bound: float) -> Place:
 def describe_few_launches(n_launches: int) -> str:
     """Return that too few launches count for a claim, as a clause."""
     counted = "one launch of each config counts" if n_launches == 1 else f"{n_launches} launches of each config count"
-    return f"only {counted}, where a proof needs {MIN_LAUNCHES}"
+    return f"only {counted}, where a proof needs {LAUNCHES_OF_A_PROOF}"
 
 
 def is_negligible(speedup: Ends) -> bool:

@@ -15,8 +15,8 @@ import numpy as np
 from ortune.measure.block_plan import FEWEST_LATE_ROUNDS
 from ortune.measure.block_runner import Round
 from ortune.measure.comparison import LateCalls, Speedup
-from ortune.measure.figures import is_of_calls, to_cost
-from ortune.measure.paired_run import BASELINE_POSITION, FEWEST_LAUNCHES, PairedRun
+from ortune.measure.compute_figures import is_of_calls, to_cost
+from ortune.measure.paired_run import BASELINE_POSITION, LAUNCHES_OF_AN_INTERVAL, PairedRun
 from ortune.measure.stats import TYPICAL_TRIM, student_interval, trimmed_mean
 from ortune.workload import Objective
 
@@ -43,7 +43,7 @@ def find_late_calls(run: PairedRun, position: int, name: Objective, speedup: Spe
     if (
         len(early) < FEWEST_EARLY_ROUNDS
         or len(late) < FEWEST_LATE_ROUNDS
-        or len(launches) < FEWEST_LAUNCHES
+        or len(launches) < LAUNCHES_OF_AN_INTERVAL
         or not is_of_calls(name)
     ):
         return None

@@ -26,7 +26,7 @@ from ortune.workload import Load
 BASELINE_POSITION = 0
 """Position of the baseline in every round."""
 
-FEWEST_LAUNCHES = 2
+LAUNCHES_OF_AN_INTERVAL = 2
 """Launches that an interval needs at least."""
 
 ENOUGH_QUIET = 0.5
@@ -192,7 +192,7 @@ class PairedRun:
             n_left = len(self.sides) - len(self.failures)
             if self._is_alone(n_left) or runner.now_s() >= last_start_s:
                 break
-            if len(self.launches) >= FEWEST_LAUNCHES and 2 * runner.now_s() - start_s > latest_s:
+            if len(self.launches) >= LAUNCHES_OF_AN_INTERVAL and 2 * runner.now_s() - start_s > latest_s:
                 break
 
     @contextlib.contextmanager

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ortune.measure.clumps import Clumps
-from ortune.measure.figures import percentiles, split_by_case
+from ortune.measure.compute_figures import percentiles, split_by_case
 from ortune.measure.interval import DEFAULT_CONFIDENCE, Interval
 from ortune.measure.stats import N_RESAMPLES, expanded_tail
 from ortune.worker import Block

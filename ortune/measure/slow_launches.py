@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from ortune.measure.comparison import SLOW_LAUNCH
 from ortune.measure.interval import Interval
-from ortune.measure.judge import FEWEST_COUNTED
+from ortune.measure.judge import COUNTED_LAUNCHES_OF_A_PROOF
 from ortune.measure.stats import Clusters
 
 SLOWEST_LAUNCH = 2.0
@@ -59,7 +59,7 @@ class EarlierLaunches(NamedTuple):
         """
         is_slow = [self.is_slow(cost) for cost in default]
         n_usual = is_slow.count(False)
-        if self.usual is None or n_usual >= FEWEST_COUNTED or 2 * n_usual >= len(default):
+        if self.usual is None or n_usual >= COUNTED_LAUNCHES_OF_A_PROOF or 2 * n_usual >= len(default):
             return SlowPhase(is_slow)
         return SlowPhase(is_slow, statistics.median(default) - self.usual)
 

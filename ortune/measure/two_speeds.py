@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ortune.measure.comparison import TwoSpeeds
-from ortune.measure.figures import compute_percentile
+from ortune.measure.compute_figures import compute_percentile
 from ortune.worker import Block
 
 FEWEST_BLOCKS = 20

@@ -28,7 +28,7 @@ from ortune.queueing.simulation import HIGHEST_SIMULATED_UTILIZATION, simulate
 from ortune.queueing.tails import simulate_tail
 from ortune.queueing.theory import erlang_c
 from ortune.workload import Limit, Objective
-from ortune.workload.objectives import FIGURES
+from ortune.workload.figures import FIGURES
 
 DISPATCH: Dispatch = "random"
 

@@ -27,7 +27,7 @@ from ortune.queueing.rate_model import RateModel
 from ortune.queueing.simulation import HIGHEST_SIMULATED_UTILIZATION
 from ortune.queueing.tails import simulate_batched_tail
 from ortune.workload import Limit, Objective
-from ortune.workload.objectives import FIGURES
+from ortune.workload.figures import FIGURES
 
 MOST_BATCHED_REQUESTS = 32
 """Requests in a batch, at most."""

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ortune.measure.block_plan import Pace, RunPlan, block_wall_s, plan_block
-from ortune.measure.figures import compute_figure, required_calls
+from ortune.measure.compute_figures import compute_figure, required_calls
 from ortune.measure.interval import Interval
 from ortune.measure.memory import MEMORY_SHARE, count_on_gpu
 from ortune.measure.open import OpenComparison

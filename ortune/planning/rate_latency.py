@@ -20,7 +20,7 @@ from ortune.queueing.replications import quantile_of_normal
 from ortune.worker import Block
 from ortune.worker.group import merge_services
 from ortune.workload import Load, Objective
-from ortune.workload.objectives import FIGURES
+from ortune.workload.figures import FIGURES
 
 BATCH_RELAXATIONS = 2.0
 """Duration of a batch of blocks as a multiple of the relaxation time. Batches are then nearly independent."""

@@ -11,7 +11,7 @@ from ortune.console.widgets import format_pairs
 from ortune.knobs import describe
 from ortune.measure.bench import BenchResult
 from ortune.measure.comparison import Row
-from ortune.measure.figures import is_pooled, is_total
+from ortune.measure.compute_figures import is_pooled, is_total
 from ortune.measure.interval import format_speedup
 from ortune.measure.judge import compare
 from ortune.report.blocks import Block, Cell, Chart, Code, Facts, Page, Section, Table, Text, Tone

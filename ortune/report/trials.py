@@ -12,7 +12,7 @@ from ortune.console.verdict import (
 from ortune.console.widgets import format_count
 from ortune.knobs import describe
 from ortune.measure.comparison import PROOF, Latencies
-from ortune.measure.figures import is_pooled
+from ortune.measure.compute_figures import is_pooled
 from ortune.measure.host_speedup import HostsEvidence
 from ortune.measure.paired_run import keep_one_regime
 from ortune.numbers import format_ratio

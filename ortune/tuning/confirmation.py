@@ -11,12 +11,12 @@ import msgspec
 from ortune.measure.block_plan import MOST_LAUNCHES_BY_NOISE, RunPlan, block_wall_s, paired_run_s
 from ortune.measure.block_runner import BASELINE_NAME
 from ortune.measure.comparison import Comparison, Speedup, Stage
+from ortune.measure.compute_figures import is_pooled
 from ortune.measure.evaluate import compute_speedup, evaluate
-from ortune.measure.figures import is_pooled
 from ortune.measure.interval import DEFAULT_CONFIDENCE
-from ortune.measure.judge import MIN_LAUNCHES, NEGLIGIBLE_GAIN, compare, is_negligible
+from ortune.measure.judge import LAUNCHES_OF_A_PROOF, NEGLIGIBLE_GAIN, compare, is_negligible
 from ortune.measure.limits import kept_all
-from ortune.measure.paired_run import FEWEST_LAUNCHES, Launch, PairedRun, Side, measure_launch
+from ortune.measure.paired_run import LAUNCHES_OF_AN_INTERVAL, Launch, PairedRun, Side, measure_launch
 from ortune.measure.stats import student_error
 from ortune.tuning.board import Board
 from ortune.tuning.results import CandidateResult
@@ -160,7 +160,7 @@ class Confirmation:
         """
         board, run = self._board, self._run
         (finalist,) = self.finalists
-        while (n_missing := MIN_LAUNCHES - self._count_launches()) > 0 and not finalist.failure:
+        while (n_missing := LAUNCHES_OF_A_PROOF - self._count_launches()) > 0 and not finalist.failure:
             n_fitting = int((find_latest_s(board, run) - board.now_s()) / launch_s)
             if n_fitting < 1 or len(run.launches) >= MOST_LAUNCHES_BY_NOISE:
                 break
@@ -200,7 +200,7 @@ class Confirmation:
         board, end_s = self._board, self._board.end_s - launch_s
         (finalist,) = self.finalists
         while (speedup := self._compute_speedup()) and not finalist.failure and not self._is_answered:
-            is_enough = speedup.slowdown is None and speedup.n_launches >= MIN_LAUNCHES
+            is_enough = speedup.slowdown is None and speedup.n_launches >= LAUNCHES_OF_A_PROOF
             if is_enough or len(self._run.launches) >= MOST_LAUNCHES_WITH_SLOW_ONES or board.now_s() >= end_s:
                 break
             self._reports.end_s = end_s + launch_s
@@ -296,7 +296,7 @@ class RoundReports:
             total_s = (1 - weight) * self._planned_s + (weight * self._done_s / share if n_done else 0.0)
         if self._launch_s > 0:
             n_fitting = int((find_latest_s(board, self._run) - board.stage_start_s) / self._launch_s)
-            total_s = min(total_s, max(n_fitting, FEWEST_LAUNCHES) * self._launch_s)
+            total_s = min(total_s, max(n_fitting, LAUNCHES_OF_AN_INTERVAL) * self._launch_s)
         end_s = now_s + max(total_s - spent_s, 0.0) if self.end_s is None else self.end_s
         is_doubtful = self.speedup.estimate < 1 + NEGLIGIBLE_GAIN if self.speedup else board.is_unpromising
         board.report(
@@ -381,7 +381,7 @@ def find_latest_s(board: Board, run: PairedRun) -> float:
 
     A run that has enough launches for a proof does not exceed the budget.
     """
-    has_proof = len(run.launches) >= MIN_LAUNCHES
+    has_proof = len(run.launches) >= LAUNCHES_OF_A_PROOF
     return board.end_s if has_proof else board.end_s + LONGEST_OVERRUN * board.plan.left_s
 
 

@@ -9,7 +9,7 @@ import statistics
 import msgspec
 
 from ortune.measure.block_runner import BASELINE_NAME, raise_failure
-from ortune.measure.figures import to_cost
+from ortune.measure.compute_figures import to_cost
 from ortune.measure.stats import robust_sigma
 from ortune.storage import SharedRound
 from ortune.storage.schema import MOST_ROUNDS, limit_log_ratio

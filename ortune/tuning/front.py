@@ -9,10 +9,10 @@ import msgspec
 
 from ortune.measure.block_plan import RunPlan, fewest_rounds, paired_run_s
 from ortune.measure.comparison import Comparison, LimitCheck, Speedup, describe_lack
+from ortune.measure.compute_figures import count_calls, is_pooled, required_calls
 from ortune.measure.evaluate import compute_speedup, evaluate, find_few_calls
-from ortune.measure.figures import count_calls, is_pooled, required_calls
 from ortune.measure.interval import share_error
-from ortune.measure.judge import MIN_LAUNCHES, Verdict, compare, describe_few_launches, is_negligible
+from ortune.measure.judge import LAUNCHES_OF_A_PROOF, Verdict, compare, describe_few_launches, is_negligible
 from ortune.measure.limits import is_overloaded, keeps_and_serves_all, kept_all, name_limits
 from ortune.measure.paired_run import BASELINE_POSITION, PairedRun
 from ortune.record.schema import FrontPoint
@@ -144,7 +144,7 @@ def judge_front(
     rows = comparison.rows
     if len(run.failures) == len(rows) - 1:
         return "inconclusive", "all candidates failed in confirmation", ()
-    if len(run.launches) < MIN_LAUNCHES:
+    if len(run.launches) < LAUNCHES_OF_A_PROOF:
         return "inconclusive", f"{describe_few_launches(len(run.launches))}: use a larger budget or a quieter host", ()
     positions = [position for position in range(len(rows)) if position not in run.failures]
     summaries = {position: summary for position in positions if (summary := rows[position].summary)}

@@ -1,6 +1,6 @@
 """A search, from calibration to verdict: the list of its steps.
 
-The steps are in files of their own: `fitting`, `screening`, `racing`, `confirmation` and `conclude`. Searches that
+The steps are in files of their own: `fitting_pool`, `screening`, `racing`, `confirmation` and `conclude`. Searches that
 several hosts share have a list of their own over the same steps; see `ortune.tuning.shared_job`.
 """
 
@@ -20,7 +20,7 @@ from ortune.errors import MeasureError, OrtuneError, UsageError, explain_lacks
 from ortune.knobs import Config, SearchSpace
 from ortune.knobs.providers import find_provider
 from ortune.measure.comparison import Row
-from ortune.measure.figures import is_pooled
+from ortune.measure.compute_figures import is_pooled
 from ortune.measure.interval import DEFAULT_CONFIDENCE
 from ortune.measure.judge import NEGLIGIBLE_GAIN, is_negligible
 from ortune.measure.limits import is_overloaded, kept_all
@@ -30,7 +30,7 @@ from ortune.requests import StrategyName
 from ortune.tuning.board import Board
 from ortune.tuning.conclude import Confirmed, conclude, find_compared
 from ortune.tuning.confirmation import Confirmation, confirm
-from ortune.tuning.fitting import (
+from ortune.tuning.fitting_pool import (
     compare_fitting,
     find_better_fitting,
     find_fitting,

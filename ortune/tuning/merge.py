@@ -12,7 +12,7 @@ from ortune.knobs import Candidate, SearchSpace
 from ortune.storage import Measurement, SharedRound
 from ortune.storage.schema import MOST_ROUNDS, limit_log_ratio
 from ortune.tuning.results import FIRST_SHARED, CandidateResult, Results, Score
-from ortune.tuning.shared import SharedExchange
+from ortune.tuning.shared_exchange import SharedExchange
 from ortune.worker import Failure
 from ortune.workload import Goal
 

@@ -31,8 +31,8 @@ from ortune.measure.block_plan import (
     shortest_run_s,
 )
 from ortune.measure.calibrate import Calibration
-from ortune.measure.figures import is_pooled, required_calls
-from ortune.measure.judge import LAUNCHES_AT_TWO_SPEEDS, MIN_LAUNCHES
+from ortune.measure.compute_figures import is_pooled, required_calls
+from ortune.measure.judge import LAUNCHES_AT_TWO_SPEEDS, LAUNCHES_OF_A_PROOF
 from ortune.measure.memory import count_fitting
 from ortune.worker import BlockPlan
 from ortune.workload import FIGURES, Goal
@@ -122,12 +122,12 @@ class SearchPlan(msgspec.Struct, frozen=True, kw_only=True):
     launch_s: float
     one_at_a_time: bool = False
     proof_s: float = 0.0
-    fewest_launches: int = MIN_LAUNCHES
+    fewest_launches: int = LAUNCHES_OF_A_PROOF
 
     @property
     def can_prove(self) -> bool:
         """Whether the budget allows the smallest confirmation that can prove anything."""
-        return (self.confirmation.launches or 0) >= MIN_LAUNCHES
+        return (self.confirmation.launches or 0) >= LAUNCHES_OF_A_PROOF
 
 
 def split_budget(

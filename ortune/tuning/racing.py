@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ortune.knobs import KNOBS, ids
 from ortune.measure.block_plan import SHORTEST_WARM_UP_NS, block_wall_s, expect_warm_up_ns
-from ortune.measure.figures import is_pooled
+from ortune.measure.compute_figures import is_pooled
 from ortune.measure.judge import NEGLIGIBLE_GAIN
 from ortune.tuning.board import Board, LiveRound
 from ortune.tuning.outliers import limit_rounds

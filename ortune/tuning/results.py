@@ -12,7 +12,7 @@ import msgspec
 from ortune.knobs import Candidate
 from ortune.measure.block_runner import BASELINE_NAME, Round, raise_failure, select_regime
 from ortune.measure.comparison import SLOW_LAUNCH, Stage
-from ortune.measure.figures import (
+from ortune.measure.compute_figures import (
     compute_cpu,
     compute_supported_percentile,
     is_of_calls,

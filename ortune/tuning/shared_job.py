@@ -28,7 +28,7 @@ from ortune.tuning.racing import race
 from ortune.tuning.results import CandidateResult
 from ortune.tuning.sampler import CONFIG, CandidateSampler
 from ortune.tuning.screening import Duplicates, Proposed, Screening, ScreeningBatch, screen
-from ortune.tuning.shared import SharedExchange
+from ortune.tuning.shared_exchange import SharedExchange
 from ortune.tuning.shared_race import RaceOfSeveral
 from ortune.workload import Goal
 

@@ -15,7 +15,7 @@ from ortune.tuning.board import Board, LiveRound
 from ortune.tuning.merge import fits, make_scores
 from ortune.tuning.racing import Race
 from ortune.tuning.results import FIRST_SHARED, CandidateResult
-from ortune.tuning.shared import SharedExchange
+from ortune.tuning.shared_exchange import SharedExchange
 from ortune.workload import Goal
 
 

@@ -9,7 +9,7 @@ import msgspec
 from ortune.measure.comparison import Comparison, Row, Speedup, Summary, describe_lack
 from ortune.measure.interval import DEFAULT_CONFIDENCE
 from ortune.measure.judge import (
-    MIN_LAUNCHES,
+    LAUNCHES_OF_A_PROOF,
     NEGLIGIBLE_GAIN,
     Verdict,
     compare,
@@ -291,7 +291,7 @@ def explain_few_launches(n_launches: int, spent: TimeSpent | None) -> str:
     """
     advice = "use a larger budget"
     if spent is not None:
-        advice = f"use a budget of {spent.extend(MIN_LAUNCHES / n_launches)} s"
+        advice = f"use a budget of {spent.extend(LAUNCHES_OF_A_PROOF / n_launches)} s"
     return f"{describe_few_launches(n_launches)}: {advice}, or a quieter host"
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from ortune.workload.figures import FIGURES, Figure, Objective, is_figure, list_figures, parse_objective
 from ortune.workload.goal import Goal, Limit, make_goal, parse_limit
 from ortune.workload.load import Load, make_load, parse_rate
-from ortune.workload.objectives import FIGURES, Figure, Objective, is_figure, list_figures, parse_objective
 from ortune.workload.workload import (
     APPROXIMATE_TOLERANCE,
     QUANTIZED_TOLERANCE,

@@ -10,8 +10,8 @@ from typing import Annotated
 import msgspec
 
 from ortune.errors import UsageError
+from ortune.workload.figures import FIGURES, Objective, Unit, parse_objective
 from ortune.workload.load import Load
-from ortune.workload.objectives import FIGURES, Objective, Unit, parse_objective
 
 
 class Limit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

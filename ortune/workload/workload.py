@@ -14,9 +14,9 @@ from ortune.bounds import MOST_ITEMS, MOST_TOLERANCE
 from ortune.errors import UsageError
 from ortune.numbers import FEW, MANY, Count
 from ortune.sanitize import printable
+from ortune.workload.figures import Objective
 from ortune.workload.goal import Limit, all_calls_count
 from ortune.workload.load import Load
-from ortune.workload.objectives import Objective
 from ortune.workload.program import ProgramRun
 
 Share = Annotated[float, msgspec.Meta(ge=0, le=MOST_TOLERANCE)]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ortune.errors import MeasureError
-from ortune.measure.figures import required_calls
+from ortune.measure.compute_figures import required_calls
 from ortune.planning.colocation import measuring
 from ortune.planning.colocation.measuring import SharedHost, Together
 from ortune.planning.colocation.sharing import Demand, Sharing

@@ -10,7 +10,7 @@ from typing import Protocol
 import msgspec
 
 from ortune.measure.block_runner import BlockRunner
-from ortune.measure.figures import required_calls
+from ortune.measure.compute_figures import required_calls
 from ortune.measure.interval import Interval, share_error
 from ortune.measure.open import OpenComparison
 from ortune.measure.paired_run import ENOUGH_QUIET

@@ -14,7 +14,7 @@ from ortune.planning.deployment import Deployment
 from ortune.queueing.services import resample
 from ortune.queueing.shared_cores import SharedLatencies, SharedService, simulate_shared_cores
 from ortune.queueing.simulation import HIGHEST_SIMULATED_UTILIZATION
-from ortune.workload.objectives import FIGURES
+from ortune.workload.figures import FIGURES
 
 SCALE_PRECISION = 0.02
 """How closely a scale is enclosed, as a share of it."""

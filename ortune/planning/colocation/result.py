@@ -15,7 +15,7 @@ from ortune.planning.deployment import Deployment
 from ortune.planning.result import Estimate, check_figures, check_headroom, check_origin, check_replicas
 from ortune.worker import Runtime
 from ortune.workload import Workload
-from ortune.workload.objectives import Objective
+from ortune.workload.figures import Objective
 
 HOST_PLAN_SCHEMA = 1
 """Version of the document."""

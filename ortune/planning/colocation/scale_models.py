@@ -19,7 +19,7 @@ from ortune.queueing.rate_model import RateModel
 from ortune.queueing.shared_cores import SharedLatencies
 from ortune.queueing.simulation import HIGHEST_SIMULATED_UTILIZATION
 from ortune.queueing.tails import ABOVE, Tail, simulate_tail
-from ortune.workload.objectives import FIGURES
+from ortune.workload.figures import FIGURES
 
 TAIL_REQUESTS, FEWEST_OF_MODEL, MOST_TAIL_REQUESTS = 100_000, 500, 400_000
 """Simulated requests at one scale: of all models together, of each model if possible, and of all together at most."""

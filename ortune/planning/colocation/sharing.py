@@ -10,7 +10,7 @@ import msgspec
 
 from ortune.planning.deployment import Deployment
 from ortune.workload import Limit, Load
-from ortune.workload.objectives import Objective
+from ortune.workload.figures import Objective
 
 Kind = Literal["default", "unpinned", "divided"]
 """How cores are shared. "default": each model has one process with ONNX Runtime's defaults. "unpinned": processes with

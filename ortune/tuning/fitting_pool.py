@@ -15,7 +15,7 @@ from ortune.measure.block_plan import plan_late_rounds, shortest_run_s
 from ortune.measure.comparison import Comparison, Speedup
 from ortune.measure.evaluate import compute_speedup, evaluate
 from ortune.measure.interval import format_speedup
-from ortune.measure.judge import MIN_LAUNCHES, NEGLIGIBLE_GAIN
+from ortune.measure.judge import LAUNCHES_OF_A_PROOF, NEGLIGIBLE_GAIN
 from ortune.measure.paired_run import PairedRun
 from ortune.measure.stats import SMALLEST_ERROR
 from ortune.tuning.board import Board
@@ -162,7 +162,7 @@ def find_better_fitting(
         confirmed: The confirmation of another candidate, or None.
     """
     counted = run.in_one_regime()
-    if result.failure or len(counted.launches) < MIN_LAUNCHES or not board.check_finalist(result):
+    if result.failure or len(counted.launches) < LAUNCHES_OF_A_PROOF or not board.check_finalist(result):
         return None
     comparison = evaluate(counted, board.goal, board.runner, confidence=SECOND_CONFIDENCE)
     own, other = (find_proven_speedup(board.goal, evaluation) for evaluation in (comparison, confirmed))

@@ -2,7 +2,7 @@
 
 `FIGURES` has a row for each. Whatever lists figures reads the rows: options and their help, completion, records, tables
 on the screen and in reports, sentences about gains, the documentation. How a figure that is no percentile is computed
-from blocks is in `ortune.measure.figures`.
+from blocks is in `ortune.measure.compute_figures`.
 """
 
 from __future__ import annotations
