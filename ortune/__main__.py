@@ -40,7 +40,7 @@ def check_memory_limits() -> None:
         limit_bytes = resource.getrlimit(kind)[0]
         if limit_bytes != resource.RLIM_INFINITY and limit_bytes < LEAST_MEMORY_BYTES:
             sys.stderr.write(
-                f"error: ulimit {flag} {limit_bytes >> 10}: {limit_bytes >> 20} MiB of memory are too few to start "
+                f"error: ulimit {flag} {limit_bytes >> 10}: {limit_bytes >> 20} MiB of memory is too little to start "
                 f"ortune.\nRaise the limit to {LEAST_MEMORY_BYTES >> 20} MiB or more.\n"
             )
             sys.exit(2)

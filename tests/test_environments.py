@@ -697,7 +697,7 @@ LIMITS = "Memory, processes and large models"
     LIMITS,
     "`ulimit -v 200000`: less memory than libraries take",
     2,
-    "ulimit -v 200000: 195 MiB of memory are too few to start ortune.",
+    "ulimit -v 200000: 195 MiB of memory is too little to start ortune.",
 )
 def memory_limit(folder: Path) -> Done:
     return run_process(folder, "suggest", TINY_CNN, limit=(resource.RLIMIT_AS, 200000 << 10))
