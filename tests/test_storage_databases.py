@@ -45,6 +45,8 @@ from tests.test_storage import IDENTITY, make_measurement
 
 pytestmark = pytest.mark.servers
 
+N_HOSTS = 6
+
 of_tables = pytest.mark.parametrize("kind", ["postgres", "mariadb"], indirect=True)
 """For tests of what ortune does in the tables of a database itself, which needs a connection to it."""
 
@@ -76,6 +78,19 @@ def url(kind: str, database: Database) -> Iterator[str]:
         yield proxy.url
     finally:
         proxy.close()
+
+
+@of_tables
+def test_hosts_that_begin_at_the_same_time_create_the_tables_once(kind: str, database: Database) -> None:
+    begin = threading.Barrier(N_HOSTS)
+
+    def open_at_once(_: int) -> list[str]:
+        location = parse_location(database.url, "ORTUNE_STORAGE")
+        begin.wait()
+        return [study.name for study in list_studies(location)]
+
+    with ThreadPoolExecutor(N_HOSTS) as pool:
+        assert list(pool.map(open_at_once, range(N_HOSTS))) == [[]] * N_HOSTS
 
 
 @pytest.fixture

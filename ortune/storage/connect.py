@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import random
 import socket
@@ -15,7 +16,7 @@ from typing import Any
 
 import optuna
 import sqlalchemy.event
-from sqlalchemy.exc import NoSuchModuleError
+from sqlalchemy.exc import DatabaseError, NoSuchModuleError
 from sqlalchemy.pool import PoolProxiedConnection, QueuePool
 from sqlalchemy.util import queue
 
@@ -72,6 +73,12 @@ MOST_WAIT_S = 10.0
 """Longest time until the next try to get a connection. Each try costs the database milliseconds: if hundreds of hosts
 try several times per second, it has no time left for those that are connected."""
 
+
+CREATED = ("already exists", "duplicate")
+CREATION_TRIES = 5
+CREATION_S = 1.0
+"""Parts of the messages of databases in which another host creates the same tables at this moment, the number of times
+that they are then opened, and the longest wait between two, in seconds."""
 
 REASONS = (
     (("does not exist", "unknown database", "to database"), "it has no database {database!r} that {user!r} may use."),
@@ -203,10 +210,8 @@ def _open_database(location: Location) -> optuna.storages.BaseStorage:
         "hide_parameters": True,
         "connect_args": {**ARGUMENTS.get(driver, {}), **make_arguments(driver, dict(location.options))},
     }
-    # Optuna formats the URL as a template.
-    template = location.url.replace("{", "{{").replace("}", "}}")
     try:
-        storage = optuna.storages.RDBStorage(template, engine_kwargs=options, skip_compatibility_check=True)
+        storage = _open_tables(location.url, options)
     except (ImportError, NoSuchModuleError):
         raise _lack_package(url.drivername) from None
     # Optuna's own check holds a connection while it opens another one. Many hosts that do so would wait for each other.
@@ -217,6 +222,23 @@ def _open_database(location: Location) -> optuna.storages.BaseStorage:
             f"{optuna.__version__} needs {head!r}. Update Optuna here, or the tables with 'optuna storage upgrade'."
         )
     return storage
+
+
+def _open_tables(url: str, options: dict[str, Any]) -> optuna.storages.RDBStorage:
+    """Return the storage, whose tables Optuna creates if there are none. Several hosts may do so at the same time."""
+    # Optuna formats the URL as a template.
+    template = url.replace("{", "{{").replace("}", "}}")
+    open_tables = functools.partial(
+        optuna.storages.RDBStorage, template, engine_kwargs=options, skip_compatibility_check=True
+    )
+    for _ in range(CREATION_TRIES - 1):
+        try:
+            return open_tables()
+        except DatabaseError as error:
+            if not any(part in str(error).lower() for part in CREATED):
+                raise
+        time.sleep(random.uniform(0, CREATION_S))  # noqa: S311  # nosec B311
+    return open_tables()
 
 
 def _lack_package(scheme: str) -> UsageError:
