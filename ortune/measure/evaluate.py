@@ -170,11 +170,12 @@ def compute_speedup(
     n_slow_baselines = n_slow_of_both = 0
     slowdown = None
     if is_typical:
-        phase = run.before.find_slow_phase(default)
-        slowdown = phase.slowdown
+        slowdown = run.before.find_slowdown(default)
         is_slow_baseline = find_slow_launches(default, ratios)
         if slowdown is None:
-            is_slow_baseline = [either or other for either, other in zip(is_slow_baseline, phase.is_slow, strict=True)]
+            is_slow_baseline = [
+                is_alone or run.before.is_slow(level) for is_alone, level in zip(is_slow_baseline, default, strict=True)
+            ]
         counted = limit_slow_launches(clusters, is_slow, is_slow_baseline, run.before)
         if len(counted) >= LAUNCHES_OF_AN_INTERVAL:
             n_slow_baselines = sum(is_slow_baseline)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from ortune.measure.comparison import SLOW_LAUNCH
 from ortune.measure.interval import Interval
 from ortune.measure.judge import COUNTED_LAUNCHES_OF_A_PROOF
-from ortune.measure.stats import Clusters
+from ortune.measure.stats import Clusters, student_interval
 
 SLOWEST_LAUNCH = 2.0
 """How many times as slow as usual a launch counts at most in a median, and one may be that is too rare to occur."""
@@ -51,17 +51,19 @@ class EarlierLaunches(NamedTuple):
         """Return whether the default is slow, of which the logarithm of the cost is given, compared with these."""
         return self.usual is not None and log_cost >= self.usual + math.log(SLOW_LAUNCH)
 
-    def find_slow_phase(self, default: Sequence[float]) -> SlowPhase:
-        """Return in which launches the default was slow compared with these.
+    def find_slowdown(self, default: Sequence[float]) -> float | None:
+        """Return by how much slower than in these the default is, as a log-ratio; None if enough launches are usual.
+
+        The host is in a phase then that lasts from seconds to minutes. As another guest uses a physical CPU, threads
+        wait for each other. What settings gain differs, most of all between one thread and several.
 
         Args:
             default: The logarithm of the default's cost in each launch.
         """
-        is_slow = [self.is_slow(cost) for cost in default]
-        n_usual = is_slow.count(False)
+        n_usual = sum(not self.is_slow(cost) for cost in default)
         if self.usual is None or n_usual >= COUNTED_LAUNCHES_OF_A_PROOF or 2 * n_usual >= len(default):
-            return SlowPhase(is_slow)
-        return SlowPhase(is_slow, statistics.median(default) - self.usual)
+            return None
+        return statistics.median(default) - self.usual
 
     def include(self, interval: Interval, log_ratios: Sequence[float]) -> Interval:
         """Return an interval that includes these launches as well, and has its estimate in the middle between both.
@@ -73,34 +75,16 @@ class EarlierLaunches(NamedTuple):
             interval: The interval of the logarithm of the speedup in later launches.
             log_ratios: The log-ratio of each of them.
         """
-        from scipy.special import stdtrit
-
-        gain, half = 0.0, 0.0
+        gain, error = 0.0, 0.0
         if self.gains:
-            gain = statistics.fmean(self.gains)
-            error = statistics.stdev(log_ratios) / math.sqrt(len(self.gains))
-            half = float(stdtrit(len(log_ratios) - 1, (1 + interval.confidence) / 2)) * error
+            gain, error = statistics.fmean(self.gains), statistics.stdev(log_ratios) / math.sqrt(len(self.gains))
+        earlier = student_interval(gain, error, len(log_ratios) - 1, interval.confidence)
         return Interval(
             estimate=(interval.estimate + gain) / 2,
-            low=min(interval.low, gain - half),
-            high=max(interval.high, gain + half),
+            low=min(interval.low, earlier.low),
+            high=max(interval.high, earlier.high),
             confidence=interval.confidence,
         )
-
-
-class SlowPhase(NamedTuple):
-    """Whether the host is in a phase in which the default is slow compared with earlier launches.
-
-    Such phases last from seconds to minutes. As another guest uses a physical CPU, threads wait for each other. What
-    settings gain differs then, most of all between one thread and several.
-
-    Attributes:
-        is_slow: For each launch, whether the default was slow.
-        slowdown: The logarithm of how many times as long it took as usual, if too few of the launches are usual ones.
-    """
-
-    is_slow: Sequence[bool]
-    slowdown: float | None = None
 
 
 NO_EARLIER_ONES = EarlierLaunches()
