@@ -26,7 +26,7 @@ from ortune.errors import spell_as_flag, spell_options
 from ortune.file_values import REFUSED
 from ortune.knobs import legal
 from ortune.knobs.catalogue import KNOBS
-from ortune.options import DeclaredOption, options_of
+from ortune.options import DeclaredOption, accepted_options
 from ortune.record.json_schema import json_schema
 from ortune.requests import COMMANDS
 
@@ -110,7 +110,7 @@ def describe_options() -> str:
     """Return the reference of all options, a table for each command."""
     parts = [OPTIONS_HEAD]
     for command, requests in COMMANDS.items():
-        declared = [option for request in requests for option in options_of(request).values()]
+        declared = [option for request in requests for option in accepted_options(request).values()]
         parts.append(f"\n## ortune {command}\n")
         parts.append("| command line | ortune.toml | Python | meaning | default |")
         parts.append("|---|---|---|---|---|")

@@ -10,7 +10,7 @@ from typer.main import get_command
 from ortune import __version__
 from ortune.cli import app
 from ortune.errors import ExitCode, spell_as_flag, spell_options
-from ortune.options import DeclaredOption, options_of
+from ortune.options import DeclaredOption, accepted_options
 from ortune.requests import COMMANDS
 
 EXIT_CODES = {
@@ -63,7 +63,7 @@ def render() -> str:
         command = group.get_command(context, name)  # type: ignore[attr-defined]
         lines += [f".SS ortune {escape(name)}", *paragraphs(command.help)]
         for request in requests:
-            for declaration in options_of(request).values():
+            for declaration in accepted_options(request).values():
                 lines += [".TP", describe_flags(declaration), escape(describe_meaning(declaration))]
     lines += [".SH EXIT STATUS"]
     for code, meaning in EXIT_CODES.items():
@@ -81,7 +81,7 @@ def synopsis(name: str) -> list[str]:
     """Return the line of the synopsis for a command."""
     arguments = []
     for request in COMMANDS[name]:
-        for declaration in options_of(request).values():
+        for declaration in accepted_options(request).values():
             if declaration.option.positional:
                 text = declaration.option.metavar
                 is_complete = "[" in text or text.startswith("--")

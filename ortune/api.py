@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ortune.errors import spell_in_python, spell_options
-from ortune.options import Request, make_request, options_of
+from ortune.options import Request, accepted_options, make_request
 from ortune.requests import (
     BenchRequest,
     GateRequest,
@@ -51,7 +51,9 @@ def takes_options_of(request: type[Request]) -> Callable[[Function], Function]:
     def decorate(function: Function) -> Function:
         own = dict(inspect.signature(function).parameters)
         options = {
-            name: declared for name, declared in options_of(request).items() if "python" in declared.option.interfaces
+            name: declared
+            for name, declared in accepted_options(request).items()
+            if "python" in declared.option.interfaces
         }
         defaults = {name: getattr(request, name, None) for name in options}
         parameters = [

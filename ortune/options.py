@@ -137,6 +137,8 @@ class DeclaredOption(NamedTuple):
 class Request:
     """Base class of requests. Annotated class attributes are fields, as in a frozen, keyword-only dataclass."""
 
+    refused = frozenset[str]()  # options of bases that a request has only to say why it does not take them
+
     def __init__(self, **values: Any) -> None:
         names = field_names(type(self))
         for name in values:
@@ -193,6 +195,11 @@ def options_of(request_type: type[Request]) -> dict[str, DeclaredOption]:
     if known is None:
         known = _options_by_type[request_type] = _find_options(request_type)
     return dict(known)
+
+
+def accepted_options(request_type: type[Request]) -> dict[str, DeclaredOption]:
+    """Return the options of a request by name, without those that it refuses."""
+    return {name: option for name, option in options_of(request_type).items() if name not in request_type.refused}
 
 
 _options_by_type: dict[type[Request], Mapping[str, DeclaredOption]] = {}

@@ -401,6 +401,16 @@ Trials = Annotated[
         panel=MEASURING,
     ),
 ]
+Until = Annotated[
+    float | None,
+    Option(
+        help="End the search as soon as no candidate is likely to gain this much more, such as 5%.",
+        metavar="SHARE",
+        parse=parse_share,
+        accepts="str | float | None",
+        panel=MEASURING,
+    ),
+]
 Arrivals = Annotated[
     str | None,
     Option(
@@ -933,6 +943,7 @@ class SearchRequest(WorkloadOptions, KnobOptions, InputsOptions, ToleranceOption
     budget: SearchBudget = None
     sustained: Sustained = False
     trials: Trials = None
+    until: Until = None
     build_timeout: Annotated[
         float,
         Option(
@@ -1000,6 +1011,12 @@ class SearchRequest(WorkloadOptions, KnobOptions, InputsOptions, ToleranceOption
         _ = self.goal
         check_dims(self.batch, self.dim)
         check_resume(self)
+        if self.until is not None and (self.pareto or self.strategy != "adaptive"):
+            raise UsageError(
+                "what is left to gain is known with one objective and the adaptive strategy only.",
+                "Leave out {until}.",
+                option="until",
+            )
         if self.storage and (self.resume or self.restart):
             raise UsageError(
                 "a search on several hosts always goes on with what the storage has.",
@@ -1138,6 +1155,8 @@ class ProgramOptions(LoadOptions, ProgramRunOptions):
 class ProgramSearchRequest(ProgramOptions, KnobOptions):
     """Options of `ortune search ... -- COMMAND`."""
 
+    refused = frozenset(NOT_FOR_PROGRAMS)
+
     command: Command
     arrivals: Arrivals = None
     objective: ObjectiveName = None
@@ -1145,6 +1164,7 @@ class ProgramSearchRequest(ProgramOptions, KnobOptions):
     beside: Beside = None
     budget: SearchBudget = None
     trials: Trials = None
+    until: Until = None
     output: Annotated[
         Path | None,
         Option(

@@ -617,12 +617,11 @@ def test_an_interrupt_with_fixed_settings_keeps_a_proven_record(tmp_path: Path) 
     command = ("search", TINY_CNN, "-o", "tuned.json", "--budget", "60s", "--fix", "intra_op_num_threads=1")
     done = run_ortune(*command, cwd=tmp_path, simulate=Scenario(is_here=True, interrupt_at=100))
     assert done.returncode == 130, done.stdout + done.stderr
-    assert "Interrupted" in done.stdout
+    assert "The search was interrupted" in " ".join(done.stdout.split())
     assert "Traceback" not in done.stderr
     record = read_record(tmp_path / "tuned.json")
     assert record.config == record.base == Config(session_options={"intra_op_num_threads": 1})
     assert record.search.interrupted
-    assert record.evidence.best_so_far is not None
     assert not record.is_proven
     assert read_record(tmp_path / "tuned.before.json") == proven
 

@@ -673,6 +673,18 @@ class TestProgress:
             f"confirmation 16 of 16 rounds, 12 s left, 1.10x [1.08, 1.12]  {label}",
         ]
 
+    @pytest.mark.parametrize(("share", "left"), [(0.0612, "at most 6.2% left to gain"), (0.7, None), (None, None)])
+    @pytest.mark.parametrize("width", [45, 200])
+    def test_what_is_left_to_gain(self, width: int, share: float | None, left: str | None) -> None:
+        report = self.report("screening", 8, gain_left=share)
+        log = io.StringIO()
+        with SearchProgress(SafeConsole(file=log, width=width)) as progress:
+            progress(report)
+        drawn = "\n".join(self.draw(width, report))
+        for shown in (" ".join(text.split()) for text in (drawn, log.getvalue())):
+            assert ("left to gain" in shown) == (left is not None)
+            assert left is None or f"{Candidate(config=self.LONG).label}; {left}" in shown
+
     def test_totals_are_of_the_space(self) -> None:
         (line, *_) = self.draw(100, self.report("screening", 4))
         assert "4 of 340" in line

@@ -21,8 +21,8 @@ from ortune.errors import PLACEHOLDERS, spell_as_flag, spell_in_python, spell_in
 from ortune.gates.file import read_gates
 from ortune.options import (
     DeclaredOption,
+    accepted_options,
     make_request,
-    options_of,
     parse_dims,
     parse_duration_s,
     parse_shapes,
@@ -35,7 +35,7 @@ PYTHON = {"search": SearchRequest, "bench": BenchRequest, "verify": VerifyReques
 
 
 def declared_of(command: str) -> dict[str, DeclaredOption]:
-    return {name: declared for request in COMMANDS[command] for name, declared in options_of(request).items()}
+    return {name: declared for request in COMMANDS[command] for name, declared in accepted_options(request).items()}
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -44,6 +44,7 @@ def test_the_command_line_offers_what_is_declared(command: str) -> None:
     parameters = {
         param.name: set(param.opts + param.secondary_opts)
         for param in get_command(app).get_command(context, command).params  # type: ignore[attr-defined]
+        if not getattr(param, "hidden", False)
     }
     expected = {}
     for name, declared in declared_of(command).items():
@@ -78,7 +79,7 @@ def test_only_the_command_that_runs_is_built(name: str) -> None:
 def test_python_offers_what_is_declared(name: str) -> None:
     parameters = set(inspect.signature(getattr(ortune, name)).parameters) - {"progress"}
     offered = {
-        declared.name for declared in options_of(PYTHON[name]).values() if "python" in declared.option.interfaces
+        declared.name for declared in accepted_options(PYTHON[name]).values() if "python" in declared.option.interfaces
     }
     assert parameters == offered
     document = inspect.getdoc(getattr(ortune, name)) or ""
@@ -87,7 +88,7 @@ def test_python_offers_what_is_declared(name: str) -> None:
 
 def test_the_file_offers_what_is_declared(tmp_path: Path) -> None:
     path = tmp_path / "ortune.toml"
-    for declared in options_of(GateRequest).values():
+    for declared in accepted_options(GateRequest).values():
         if "toml" not in declared.option.interfaces:
             path.write_text(f"[gate.a]\nbase = 'b'\n{declared.key} = true\n")
             with pytest.raises(UsageError, match=f"{declared.key} cannot be in a file"):
@@ -258,7 +259,7 @@ class TestPrecedence:
 def test_defaults_of_fields_are_valid_values() -> None:
     for requests in COMMANDS.values():
         for request in requests:
-            for name, declared in options_of(request).items():
+            for name, declared in accepted_options(request).items():
                 default = getattr(request, name, None)
                 if not declared.option.is_switch and isinstance(default, (int, float, str)):
                     assert declared.option.parse(default) == default

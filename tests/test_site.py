@@ -18,7 +18,7 @@ from docs.site.check import check
 from docs.tutorial import PAGE, Step, find_commands, follow, replace_output
 from ortune.errors import ExitCode
 from ortune.knobs.catalogue import KNOBS
-from ortune.options import options_of
+from ortune.options import accepted_options
 from ortune.requests import COMMANDS
 from tests.conftest import ROOT
 
@@ -107,7 +107,7 @@ class TestGeneratedPages:
         for command, requests in COMMANDS.items():
             section = page.split(f".SS ortune {command}\n")[1].split("\n.S")[0]
             for request in requests:
-                for declaration in options_of(request).values():
+                for declaration in accepted_options(request).values():
                     assert (
                         declaration.option.metavar in section
                         if declaration.option.positional

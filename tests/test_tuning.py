@@ -495,7 +495,7 @@ def test_lack_of_memory_is_sudden_only_if_a_candidate_has_worked() -> None:
     assert attempts.may_launch_again(lacking)
 
 
-@pytest.mark.parametrize("block", [30, 150, 250])
+@pytest.mark.parametrize("block", [30, 150, 180])
 def test_an_interrupt_keeps_the_best_so_far_and_marks_it(block: int) -> None:
     outcome = search(SimulatedExecutor(one_thread_wins, interrupt_at=block))
     assert outcome.interrupted

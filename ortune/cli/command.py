@@ -65,7 +65,11 @@ def command(
         # Typer reads the parameters from the signature.
         wrapper.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
             [
-                make_parameter(declaration, required=declaration.required and name not in optional)
+                make_parameter(
+                    declaration,
+                    required=declaration.required and name not in optional,
+                    hidden=name in request.refused,
+                )
                 for name, declaration in declared.items()
             ]
         )
@@ -87,7 +91,7 @@ def find_defaults(table: str, request: type[Request], given: Values, *, quiet: b
     return defaults
 
 
-def make_parameter(declared: DeclaredOption, *, required: bool) -> inspect.Parameter:
+def make_parameter(declared: DeclaredOption, *, required: bool, hidden: bool = False) -> inspect.Parameter:
     """Return an option as the parameter of a Typer command. None stands for an option that was not given."""
     option = declared.option
     kind: Any = str
@@ -107,6 +111,7 @@ def make_parameter(declared: DeclaredOption, *, required: bool) -> inspect.Param
             f"{declared.flag}/--no-{declared.key}" if option.negatable else declared.flag,
             metavar=option.metavar,
             help=escape(text),
+            hidden=hidden,
             show_default=False,
             rich_help_panel=option.panel,
             autocompletion=offer,

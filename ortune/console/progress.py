@@ -26,6 +26,7 @@ from ortune.numbers import format_interval, format_ratio, is_unbounded
 from ortune.steps import end_steps
 from ortune.times import read_clock_s
 from ortune.tuning.outcome import Progress as SearchReport
+from ortune.tuning.verdict import LARGE_GAIN, format_bound
 
 PLAIN_INTERVAL_S = 5.0
 """Time between two lines where there is no terminal."""
@@ -173,7 +174,8 @@ class SearchProgress:
         stages = [draw_stage(report, self._console.width, is_current=report is current) for report in reports]
         indent = STAGE_WIDTH + 2 if self._console.width >= WIDE_STAGES else NARROW_INDENT
         if current and current.best and current.speedup:
-            stages.append(Padding(Text(current.best.label, "dim"), (0, 0, 0, indent)))
+            known = filter(None, (current.best.label, format_gain_left(current)))
+            stages.append(Padding(Text("; ".join(known), "dim"), (0, 0, 0, indent)))
         if current:
             step = self._steps.text
             explained = Text(step, "dim") if step else Text(STAGES[current.stage], "dim italic")
@@ -225,8 +227,17 @@ def format_report(report: SearchReport) -> str:
     label = "" if report.stage == "confirmation" else "best so far: "
     best = format_best_speedup(report)
     best = f"{best}  {report.best.label}" if best and report.best else "no result yet"
+    if left := format_gain_left(report):
+        best = f"{best}; {left}"
     nodes = f" on {format_count(report.n_nodes, 'node')}" if report.n_nodes > 1 else ""
     return f"{report.stage}{nodes} {format_steps(report)}, {format_left(report)}, {label}{best}"
+
+
+def format_gain_left(report: SearchReport) -> str:
+    """Return by how much any candidate is better than the best so far, at most; empty if little is known of that."""
+    if report.gain_left is None or report.gain_left > LARGE_GAIN:
+        return ""
+    return f"at most {format_bound(report.gain_left)} left to gain"
 
 
 def format_best_speedup(report: SearchReport) -> str:

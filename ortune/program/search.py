@@ -88,7 +88,7 @@ def search_program(prepared: PreparedProgram, observe: Observe = lambda progress
         # It imports Optuna, which gates and verifications of programs do not need.
         from ortune.tuning.job import SearchSettings, run_search
 
-        settings = SearchSettings(budget_s=request.budget, n_trials=request.trials)
+        settings = SearchSettings(budget_s=request.budget, n_trials=request.trials, until=request.until)
         outcome = run_search(prepared.space, running.opened, settings, observe)
         records = make_records(prepared, outcome, running.begin.started, n_resumes=running.n_resumes)
         document = records[0] if len(records) == 1 else Bundle(schema=RECORD_SCHEMA, records=records)

@@ -249,20 +249,26 @@ class AdditiveModel:
         counts[is_slow | self._choices[:, slow_choices].any(axis=1)] = 0
         return np.asarray(counts)
 
-    def draw(self, n: int) -> Array:
-        """Return `n` draws of the log-ratios of all candidates, of shape (candidates, n)."""
+    def draw(self, n: int, rng: np.random.Generator | None = None) -> Array:
+        """Return `n` draws of the log-ratios of all candidates, of shape (candidates, n).
+
+        Args:
+            n: Number of draws.
+            rng: Source of randomness; that of the model by default.
+        """
+        rng = rng or self._rng
         main, pair_share, own = self._scales
-        weights_main = self._rng.standard_normal((self._main.shape[1], n)) * (main * self._shares)[:, None]
-        weights_pair = self._rng.standard_normal((self._pairs.shape[1], n)) * (main * pair_share)
-        draws = self._main @ weights_main + self._pairs @ weights_pair + own * self._rng.standard_normal((self.n, n))
+        weights_main = rng.standard_normal((self._main.shape[1], n)) * (main * self._shares)[:, None]
+        weights_pair = rng.standard_normal((self._pairs.shape[1], n)) * (main * pair_share)
+        draws = self._main @ weights_main + self._pairs @ weights_pair + own * rng.standard_normal((self.n, n))
         if len(self._seen):
             own_variances = self._variances - self._shared_sigmas**2 + self.luck**2 * self._own_inflations
             sigmas = np.sqrt(own_variances)[:, None]
-            noise = sigmas * self._rng.standard_normal((len(self._seen), n))
+            noise = sigmas * rng.standard_normal((len(self._seen), n))
             _, places = np.unique(self._batches, return_inverse=True)
-            of_batches = self._rng.standard_normal((int(places.max()) + 1, n))[places]
+            of_batches = rng.standard_normal((int(places.max()) + 1, n))[places]
             noise += self.baseline_luck * np.sqrt(self._inflations)[:, None] * of_batches
-            noise += self._shared_sigmas[:, None] * self._rng.standard_normal((int(places.max()) + 1, n))[places]
+            noise += self._shared_sigmas[:, None] * rng.standard_normal((int(places.max()) + 1, n))[places]
             draws += self._gain(self._y[:, None] - draws[self._seen] - noise)
         draws[BASELINE_NUMBER] = 0.0
         return draws

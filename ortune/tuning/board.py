@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -82,6 +83,7 @@ class Board:
         pace: How fast the baseline's calls follow each other.
         end_s: When the budget ends, on the runner's clock.
         n_trials: Candidates to screen at most, or None.
+        until: Share that may be left to gain when screening ends, or None.
         strategy: The order in which candidates are screened.
         hints: Configs to screen early: the best of earlier searches, and the suggestion.
         results: Results of all candidates tried.
@@ -89,6 +91,8 @@ class Board:
         longest_confirmation_s: The planned time of confirmation.
         screened: What screening found.
         is_unpromising: Whether nothing is expected to gain enough to matter.
+        gain_left: By how much any candidate is better than the best one that was screened, at most, as a log-ratio. It
+            is a bound that holds with a probability of 95 %; None if unknown.
         noise: Noise of the rounds.
         stages: Time of each stage that is complete.
         stage_start_s: When the current stage began, on the runner's clock.
@@ -106,6 +110,7 @@ class Board:
         end_s: float,
         observe: Observe,
         n_trials: int | None = None,
+        until: float | None = None,
         strategy: StrategyName = "adaptive",
         hints: Sequence[Config] = (),
     ) -> None:
@@ -118,12 +123,14 @@ class Board:
         self.end_s = end_s
         self.planned_s = end_s - opened.runner.now_s()
         self.n_trials = n_trials
+        self.until = until
         self.strategy = strategy
         self.hints = hints
         self.results = Results(opened.goal, opened.start_s)
         self.baseline = self.results.get_or_add(Candidate(config=space.base))
         self.screened = ScreeningResult()
         self.is_unpromising = False
+        self.gain_left: float | None = None
         self.noise = RoundNoise()
         self.stages: list[StageTime] = []
         self.starved: list[CandidateResult] = []
@@ -147,6 +154,13 @@ class Board:
     def candidates(self) -> tuple[Candidate, ...]:
         """All candidates of the space, the baseline first."""
         return self.space.candidates
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether so little is left to gain that the user does not want more candidates to be tried."""
+        if self.until is None or self.gain_left is None:
+            return False
+        return math.expm1(self.gain_left) <= self.until
 
     def replan(self, plan: SearchPlan) -> None:
         """Split the time that is left in another way."""
@@ -230,6 +244,7 @@ class Board:
                 may_end_early=may_end_early,
                 best=best.candidate if best else None,
                 speedup=speedup or (estimate_speedup(best.round_log_ratios) if best and best.scores else None),
+                gain_left=math.expm1(self.gain_left) if stage == "screening" and self.gain_left is not None else None,
                 notes=tuple(self._notes),
             )
         )

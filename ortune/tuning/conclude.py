@@ -25,16 +25,21 @@ from ortune.tuning.tried import bound_tried_gain
 from ortune.tuning.verdict import (
     CONFIRMED_ONE,
     LARGE_GAIN,
+    LARGEST_BOUND,
     LAST_CONFIRMED_ONE,
     LEAST_BOUND,
     NOT_BETTER,
     ONLY_ONE,
     TOO_FEW_LAUNCHES,
     TimeSpent,
+    format_bound,
     judge_confirmation,
     judge_untried,
 )
 from ortune.workload import Goal
+
+INTERRUPTED = "the search was interrupted before anything was proven"
+"""Why a search that the user ended decides nothing."""
 
 CONFIRMED_NOISE = ("two_speeds", "frequencies", "one_at_a_time", "n_left_out")
 """What of the noise is that of the confirmation, and not of the whole search."""
@@ -127,10 +132,12 @@ def conclude(board: Board, confirmed: Confirmed, interrupted: str, *, budget_s: 
         ended_early=board.screened.ended_early,
         unseen_gain=board.screened.unseen_gain,
     )
-    if interrupted or comparison is None:
+    if (interrupted and interrupted != INTERRUPTED) or (comparison is None and not interrupted):
         return outcome
     tried_gain = bound_tried_gain(board.results, board.noise, board.screened.luck, board.is_doubtful)
     outcome = msgspec.structs.replace(outcome, tried_gain=tried_gain)
+    if comparison is None:
+        return conclude_interrupted(outcome, board.goal)
     # Where the baseline may exceed a limit, a slower config that stays within all of them is an answer, too.
     must_gain = kept_all(comparison.baseline.limits) == "yes"
     others_left = any(
@@ -151,7 +158,34 @@ def conclude(board: Board, confirmed: Confirmed, interrupted: str, *, budget_s: 
             outcome, evidence=msgspec.structs.replace(evidence, verdict="inconclusive", reason=TOO_FEW_LAUNCHES)
         )
     concluded = conclude_winner(outcome, board.goal, comparison, others_left=others_left)
+    if interrupted and concluded.evidence.verdict == "inconclusive":
+        return outcome
+    concluded = msgspec.structs.replace(
+        concluded, evidence=msgspec.structs.replace(concluded.evidence, best_so_far=None)
+    )
     return add_contributions(concluded, confirmed.pruned)
+
+
+def conclude_interrupted(outcome: Outcome, goal: Goal) -> Outcome:
+    """Return the outcome of a search that the user ended before a confirmation: a bound of all gains if it is small.
+
+    Both those that were tried and the others are bounded, each with a nominal probability of 95 %.
+    """
+    n_tried, _ = count_tried(outcome.trials)
+    if not n_tried or goal.limits or len(goal.objectives) > 1 or outcome.unseen_gain is None:
+        return outcome
+    gain = max(math.expm1(max(outcome.tried_gain, outcome.unseen_gain)), LEAST_BOUND)
+    if gain > LARGEST_BOUND:
+        return outcome
+    tried = f"{n_tried} of {outcome.n_candidates - 1} candidates were tried"
+    evidence = msgspec.structs.replace(
+        outcome.evidence,
+        verdict="nothing_found",
+        reason=f"the search was interrupted: {tried}, and none is likely to gain more than {format_bound(gain)}",
+        best_so_far=None,
+        most_gain=math.ceil(1e4 * gain) / 1e4,
+    )
+    return msgspec.structs.replace(outcome, evidence=evidence)
 
 
 def find_other_regime(is_chosen_contended: bool | None, *, contended: bool) -> Literal["quiet", "contended"] | None:

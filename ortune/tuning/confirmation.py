@@ -39,6 +39,12 @@ extension. The error probabilities add up to the usual 5 %.
 Source: J. L. Haybittle, "Repeated assessment of results in clinical trials of cancer treatment", British Journal of
 Radiology 44 (1971): strict interim analyses hardly weaken the final one."""
 
+ANYTIME_CONFIDENCE = 0.999
+"""Confidence of a claim that is made because the user ended the confirmation, which shows its interval after each
+launch. With 48 launches, the probability that any of these intervals misses the true value is at most 4.8 %.
+
+Source: Haybittle (1971), as above, for the level; the bound is Bonferroni's."""
+
 FUTILE = 0.1
 """A confirmation ends if it proves a gain with a lower probability, in the launches that are left."""
 
@@ -147,6 +153,13 @@ class Confirmation:
             confidence=max(self._speedup_confidence, least),
             limit_confidence=self._limit_confidence,
         )
+
+    def judge_interrupted(self) -> Comparison | None:
+        """Return what the launches so far show if the user ends the confirmation; None if a proof needs more."""
+        if self._count_launches() < LAUNCHES_OF_A_PROOF:
+            return None
+        self._decided, self._speedup_confidence, self._limit_confidence = None, ANYTIME_CONFIDENCE, ANYTIME_CONFIDENCE
+        return self.judge()
 
     def _list(self, plan: RunPlan, end_s: float | None = None) -> Iterator[Launch]:
         return list_launches(self._board, self._run, self.finalists, plan, self._finish_launch, end_s=end_s)

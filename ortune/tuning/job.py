@@ -28,7 +28,7 @@ from ortune.measure.open import OpenComparison
 from ortune.measure.providers import allow_for_providers
 from ortune.requests import StrategyName
 from ortune.tuning.board import Board
-from ortune.tuning.conclude import Confirmed, conclude, find_compared
+from ortune.tuning.conclude import INTERRUPTED, Confirmed, conclude, find_compared
 from ortune.tuning.confirmation import Confirmation, confirm
 from ortune.tuning.fitting_pool import (
     compare_fitting,
@@ -89,6 +89,7 @@ class SearchSettings(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         budget_s: Wall time from start to verdict; None for what the model and the objective need.
         n_trials: Candidates to screen at most, or None.
+        until: Share that may be left to gain when screening ends, or None.
         strategy: The order in which candidates are screened.
         hints: Configs to screen early: the best of earlier searches, and the suggestion.
         study_path: File for Optuna's study, or None to keep it in memory.
@@ -98,6 +99,7 @@ class SearchSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     budget_s: float | None = None
     n_trials: int | None = None
+    until: float | None = None
     strategy: StrategyName = "adaptive"
     hints: tuple[Config, ...] = ()
     study_path: Path | None = None
@@ -176,6 +178,7 @@ class SearchJob:
         self._settings = settings
         self._split = split
         self._opened = opened = allow_for_providers(opened, space.base, space.providers)
+        self._confirmation: Confirmation | None = None
         self._interrupted = ""
         self._fault: OrtuneError | None = None
         goal, calibration = opened.goal, opened.calibration
@@ -204,6 +207,7 @@ class SearchJob:
             end_s=end_s,
             observe=observe,
             n_trials=settings.n_trials,
+            until=settings.until,
             strategy=settings.strategy,
             hints=settings.hints,
         )
@@ -236,7 +240,8 @@ class SearchJob:
                 yield
                 check_failures(self.board)
         except KeyboardInterrupt:
-            self._interrupted = "the search was interrupted before anything was proven"
+            self._interrupted = INTERRUPTED
+            self.take_proven()
         except optuna.exceptions.StorageInternalError as error:
             path = self._settings.study_path
             self._fault = UsageError(f"{path}: cannot be written: {error}.", option="study")
@@ -270,7 +275,8 @@ class SearchJob:
 
     def may_race(self) -> bool:
         """Return whether there are candidates that are worth a race."""
-        return len(self.board.results.rank()) > 1 and not self.board.is_unpromising
+        board = self.board
+        return len(board.results.rank()) > 1 and not board.is_unpromising and not board.is_enough
 
     def must_race_again(self) -> bool:
         """Return whether the race was decided while the host was busy, although it was mostly quiet before."""
@@ -347,7 +353,9 @@ class SearchJob:
             confirmed.is_chosen_contended = finalist.is_contended if finalist.scores else None
             racing_log_ratio = finalist.log_ratio if finalist.stage in {"racing", "pruning"} else None
             measured = confirmed.fitting[0] if confirmed.fitting and confirmed.fitting[1] is finalist else None
-            yield Confirmation(board, finalist, measured, speedup_confidence=confidence)
+            self._confirmation = Confirmation(board, finalist, measured, speedup_confidence=confidence)
+            yield self._confirmation
+            self._confirmation = None
             confirmed.finalists.append(finalist)
             comparison = confirmed.comparison
             assert comparison
@@ -367,6 +375,15 @@ class SearchJob:
             if is_second or not is_worthless(board.goal, row) or not is_promising(board, ranked[place + 1 : place + 2]):
                 break
             confidence = SECOND_CONFIDENCE
+
+    def take_proven(self) -> None:
+        """Let what is proven already be the answer, after an interrupt. Nothing is launched for that."""
+        confirmed, confirmation = self.confirmed, self._confirmation
+        if confirmation and (comparison := confirmation.judge_interrupted()):
+            confirmed.comparison = comparison
+            confirmed.finalists += confirmation.finalists
+        elif confirmed.comparison is None and self._opened.check_finalist is None:
+            self.choose_fitting()
 
     def conclude(self) -> Outcome:
         """Return the outcome."""

@@ -65,6 +65,8 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
             show a gain so far.
         best: The best candidate so far, or None.
         speedup: Its speedup; None if it is not known yet.
+        gain_left: By how much any candidate is better than the best one so far, at most, as a share, with a probability
+            of 95 %. It is known in screening only; else None.
         n_nodes: Nodes that take part in the search.
         n_shared: Candidates that only others of them measured.
         notes: Events since the last report, such as a candidate that failed.
@@ -78,6 +80,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     may_end_early: bool = False
     best: Candidate | None = None
     speedup: Interval | None = None
+    gain_left: float | None = None
     n_nodes: int = 1
     n_shared: int = 0
     notes: tuple[str, ...] = ()

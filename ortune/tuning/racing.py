@@ -472,6 +472,10 @@ def rank_finalists(board: Board) -> list[CandidateResult]:
     rest = [result for result in ranked if result.stage == "screening"]
     if len(board.goal.objectives) > 1:
         return raced or rest
+    if not raced and board.is_enough:
+        # The race is left out because the candidate that the model expects to be best is good enough.
+        expected = board.screened.expected
+        return sorted(rest, key=lambda result: (result.excess, expected[result.candidate.config.key]))
     if not raced:
         return rest
     # Candidates that clearly stay within the limits come first: a confirmation near a limit may prove nothing. Those

@@ -206,6 +206,7 @@ def describe_decisions(request: Resumable, host: HostClass, space: SearchSpace) 
         "base": space.base.key,
         "budget": request.budget,
         "trials": request.trials,
+        "until": request.until,
         "seed": request.seed,
         "ortune": __version__,
         "Python": platform.python_version(),

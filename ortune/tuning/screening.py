@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterable, Iterator
 
@@ -26,6 +27,7 @@ from ortune.tuning.plan import (
 )
 from ortune.tuning.results import CandidateResult
 from ortune.tuning.sampler import CONFIG, Observed, ThompsonSampler
+from ortune.tuning.verdict import format_bound
 
 ROUNDS_BEFORE_DROPPING = 2
 HOPELESS = 0.2
@@ -93,7 +95,7 @@ def screen(board: Board, screening: Screening) -> ScreeningResult:
         board: The search.
         screening: What proposes candidates, and learns from results.
     """
-    with board.time_stage("screening"):
+    with board.time_stage("screening"), screening.keep_if_interrupted():
         screening.begin()
         while batch := screening.next_batch():
             for group in screening.list_groups(batch):
@@ -310,9 +312,10 @@ class Screening:
 
     def conclude(self) -> ScreeningResult:
         """Return what the model expects of candidates."""
+        board = self.board
         found = ScreeningResult(
             ended_early=self.ended_early,
-            is_unpromising=self.ended_early == ALL_PAIRS_TRIED,
+            is_unpromising=self.ended_early == ALL_PAIRS_TRIED or (board.is_enough and self.is_unpromising),
             racing_s=self.racing_s,
             confirmation_s=self.confirmation_s,
         )
@@ -329,6 +332,15 @@ class Screening:
             luck=self.sampler.luck,
             sigmas=(self.sampler.pair_luck, math.sqrt(self.noise.variance)),
         )
+
+    @contextlib.contextmanager
+    def keep_if_interrupted(self) -> Iterator[None]:
+        """Keep what was found until an interrupt."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            self.board.screened = self.conclude()
+            raise
 
     def learn(self, results: list[CandidateResult]) -> None:
         """Let the sampler know what candidates showed."""
@@ -390,6 +402,7 @@ class Screening:
             if result is not board.baseline
         }
         self.expected_best = -float(expected.min())
+        board.gain_left = self.bound_gain_left(expected)
         is_beyond_noise = self.expected_best >= max(PROMISING, PROMISING_ERRORS * self.usual_error)
         self.sampler.is_promising = is_beyond_noise or len(board.goal.objectives) > 1
         leaders = [result for result in board.results.rank() if not result.excess]
@@ -401,6 +414,24 @@ class Screening:
             if not self.has_paired:
                 self.has_paired = True
                 self.pair_choices(expected)
+
+    def bound_gain_left(self, expected: NDArray[np.float64]) -> float | None:
+        """Return by how much any candidate is better than the best one so far, at most, as a log-ratio.
+
+        Args:
+            expected: The log-ratio to the baseline that each candidate is expected to have.
+
+        Returns:
+            A bound that holds with a probability of 95 %; None with several objectives, and while no candidate is known
+            to stay within the limits.
+        """
+        board = self.board
+        measured = [result for result in board.results if result is board.baseline or result.log_ratios is not None]
+        numbers = [self.space.numbers[result.candidate.config.key] for result in measured if not result.excess]
+        if len(board.goal.objectives) > 1 or not numbers:
+            return None
+        assert self.sampler
+        return self.sampler.bound_gain_left(min(numbers, key=lambda number: float(expected[number])))
 
     def refine(self, expected: NDArray[np.float64]) -> None:
         """Add candidates that the space does not list: with values between those of its choices.
@@ -475,7 +506,11 @@ class Screening:
     def explain_end(self) -> str:
         """Return why no further gain is expected, or "" if one may be."""
         board = self.board
-        if not self.sampler or self.n_screened < self.first.n:
+        if not self.sampler:
+            return ""
+        if board.is_enough:
+            return f"no candidate is likely to gain {format_bound(board.until or 0.0)} more than the best one so far"
+        if self.n_screened < self.first.n:
             return ""
         if self.tried_all_pairs():
             return ALL_PAIRS_TRIED

@@ -96,6 +96,7 @@ def search(prepared: PreparedSearch, observe: Observe = lambda progress: None) -
         settings = SearchSettings(
             budget_s=request.budget,
             n_trials=request.trials,
+            until=request.until,
             strategy=request.strategy,
             hints=(*prepared.hints, *prepared.suggested),
             study_path=request.study,

@@ -20,7 +20,7 @@ from ortune.tuning.outcome import Outcome
 from ortune.tuning.prepare import PreparedSearch
 from ortune.tuning.shared_exchange import SharedExchange
 
-OF_ONE_HOST = frozenset({"budget", "trials", "seed", "worker", "ortune", "Python", "numpy", "optuna", "scipy"})
+OF_ONE_HOST = frozenset({"budget", "trials", "until", "seed", "worker", "ortune", "Python", "numpy", "optuna", "scipy"})
 """What hosts need not have in common: it does not change what a measurement means."""
 
 
