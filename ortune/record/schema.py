@@ -68,7 +68,7 @@ class Closest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class BestSoFar(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The best candidate of a search that was interrupted. Nothing about it is proven.
+    """The best candidate of a search that was interrupted before anything was proven.
 
     Attributes:
         config: Its settings.
@@ -138,7 +138,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         baseline_limits: Whether the baseline stays within each limit.
         closest: The config that comes closest to staying within all limits, if none stays within them.
         front: The Pareto front, where several objectives were given.
-        best_so_far: The best candidate of an interrupted search.
+        best_so_far: The best candidate of a search that was interrupted before anything was proven.
         output_check: How outputs were compared.
         noise: How quiet the host was.
         occasions: Verifications that were added to the record.
