@@ -1013,8 +1013,8 @@ class SearchRequest(WorkloadOptions, KnobOptions, InputsOptions, ToleranceOption
         check_resume(self)
         if self.until is not None and (self.pareto or self.strategy != "adaptive"):
             raise UsageError(
-                "what is left to gain is known with one objective and the adaptive strategy only.",
-                "Leave out {until}.",
+                "needs a single objective and the adaptive strategy, which knows what is left to gain.",
+                "Leave it out.",
                 option="until",
             )
         if self.storage and (self.resume or self.restart):

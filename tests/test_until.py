@@ -64,8 +64,8 @@ class TestUntil:
         ("options", "message"),
         [
             ({"until": "5"}, "must be a share from 0 to 1"),
-            ({"until": "5%", "pareto": "p50,cpu"}, "known with one objective and the adaptive strategy only"),
-            ({"until": "5%", "strategy": "tpe"}, "known with one objective and the adaptive strategy only"),
+            ({"until": "5%", "pareto": "p50,cpu"}, "needs a single objective and the adaptive strategy"),
+            ({"until": "5%", "strategy": "tpe"}, "needs a single objective and the adaptive strategy"),
         ],
     )
     def test_what_is_refused(self, options: dict[str, str], message: str) -> None:

@@ -73,6 +73,7 @@ class Board:
 
     Steps add results, notes and times. What they find for the next step, they return, and the job writes it here:
     `screened`, `is_unpromising`, `end_s`, and `plan`, of which only `max_live` changes while candidates are measured.
+    Screening writes `gain_left` after each batch, as an interrupt may end it.
 
     Attributes:
         runner: Measures blocks.
