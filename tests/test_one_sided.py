@@ -51,6 +51,23 @@ def test_a_phase_in_which_several_threads_are_slow_does_not_decide(
     assert record.config.settings == extended
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_cheaper_calls_do_not_keep_a_setting_that_makes_them_slower(seed: int, tmp_path: Path) -> None:
+    """One thread wins the race in a phase in which several threads are slow, which ends before pruning."""
+    extended: dict[str, int | str] = {"graph_optimization_level": "ORT_ENABLE_EXTENDED"}
+    phase_s = (0.0, 14.5)
+    effects = (
+        Effect(cpus=1.8, phase_factor=2.7, phase_s=phase_s),
+        Effect(settings=ONE_THREAD, factor=1.2, cpus=1.0, phase_factor=1 / 2.7, phase_s=phase_s),
+        Effect(settings=extended, factor=0.8),
+    )
+    record = search(tmp_path, Scenario(effects=effects, seed=seed, n_cores=4), seed=seed)
+    assert "racing" in {stage.stage for stage in record.search.stages}
+    assert record.evidence.verdict == "faster"
+    assert record.config.settings == extended
+    assert record.evidence.dropped["intra_op_num_threads"].high < 1
+
+
 def search_beside_slow_phase(folder: Path, *, phase_s: tuple[float, float], seed: int, factor: float = 0.8) -> Record:
     """In the phase, one level gains twice as much as before it."""
     extended: dict[str, int | str] = {"graph_optimization_level": "ORT_ENABLE_EXTENDED"}

@@ -126,7 +126,14 @@ class Contribution(msgspec.Struct, frozen=True, kw_only=True):
         # Nobody trusts a setting that seems to do harm. A rough measurement alone does not drop what probably helps.
         seems_useless = self.error <= MOST_ERROR and self.log_ratio < MIN_CONTRIBUTION
         contributes = self.expect(idle_share) >= MIN_CONTRIBUTION and not seems_useless
-        return contributes or self.cpu >= CPU_STEP or self.is_faster
+        # Cheaper calls are no reason for worse ones.
+        is_cheaper = self.cpu >= CPU_STEP and not self.does_harm
+        return contributes or is_cheaper or self.is_faster
+
+    @property
+    def does_harm(self) -> bool:
+        """Whether the objective is certain to be worse with the setting."""
+        return self.log_ratio + CERTAIN_ERRORS * self.error < -MIN_CONTRIBUTION
 
     @property
     def is_known(self) -> bool:
