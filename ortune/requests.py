@@ -404,7 +404,7 @@ Trials = Annotated[
 Until = Annotated[
     float | None,
     Option(
-        help="End the search as soon as no candidate is likely to gain this much more, such as 5%.",
+        help="End screening as soon as no candidate is likely to gain this much more, such as 5%.",
         metavar="SHARE",
         parse=parse_share,
         accepts="str | float | None",
