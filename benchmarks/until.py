@@ -78,7 +78,7 @@ def replay(job: tuple[str, Landscape, float, float | None, int]) -> Row:
 def describe(title: str, rows: list[Row]) -> str:
     """Return a line of the table."""
     until = rows[0]["until"]
-    ended = [row for row in rows if "left" in row and until is not None and "more than the best one" in row["ended"]]
+    ended = [row for row in rows if until is not None and "more than the best one" in row["ended"]]
     within = sum(row["left"] <= until + TOLERANCE for row in ended)
     answers = sum(row["verdict"] != "inconclusive" for row in rows)
     shown, right = (sum(row[name] for row in rows) for name in ("n_bounds", "n_right"))

@@ -622,6 +622,7 @@ def test_an_interrupt_with_fixed_settings_keeps_a_proven_record(tmp_path: Path) 
     record = read_record(tmp_path / "tuned.json")
     assert record.config == record.base == Config(session_options={"intra_op_num_threads": 1})
     assert record.search.interrupted
+    assert record.evidence.verdict == "nothing_found"
     assert not record.is_proven
     assert read_record(tmp_path / "tuned.before.json") == proven
 

@@ -41,10 +41,11 @@ def declared_of(command: str) -> dict[str, DeclaredOption]:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_command_line_offers_what_is_declared(command: str) -> None:
     context = typer.Context(get_command(app))
+    all_of_them = get_command(app).get_command(context, command).params  # type: ignore[attr-defined]
+    hidden = {param.name for param in all_of_them if getattr(param, "hidden", False)}
+    assert hidden == {name for request in COMMANDS[command] for name in request.refused}
     parameters = {
-        param.name: set(param.opts + param.secondary_opts)
-        for param in get_command(app).get_command(context, command).params  # type: ignore[attr-defined]
-        if not getattr(param, "hidden", False)
+        param.name: set(param.opts + param.secondary_opts) for param in all_of_them if param.name not in hidden
     }
     expected = {}
     for name, declared in declared_of(command).items():

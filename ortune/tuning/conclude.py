@@ -174,7 +174,7 @@ def conclude_interrupted(outcome: Outcome, goal: Goal) -> Outcome:
     n_tried, _ = count_tried(outcome.trials)
     if not n_tried or goal.limits or len(goal.objectives) > 1 or outcome.unseen_gain is None:
         return outcome
-    gain = max(math.expm1(max(outcome.tried_gain, outcome.unseen_gain)), LEAST_BOUND)
+    gain = find_largest([outcome.tried_gain, outcome.unseen_gain])
     if gain > LARGEST_BOUND:
         return outcome
     tried = f"{n_tried} of {outcome.n_candidates - 1} candidates were tried"
@@ -183,7 +183,7 @@ def conclude_interrupted(outcome: Outcome, goal: Goal) -> Outcome:
         verdict="nothing_found",
         reason=f"the search was interrupted: {tried}, and none is likely to gain more than {format_bound(gain)}",
         best_so_far=None,
-        most_gain=math.ceil(1e4 * gain) / 1e4,
+        most_gain=gain,
     )
     return msgspec.structs.replace(outcome, evidence=evidence)
 
@@ -237,8 +237,13 @@ def find_most_gain(outcome: Outcome, verdict: Verdict, speedup: Speedup | None) 
     bounds = [math.log(max(speedup.high, 1.0)), outcome.tried_gain]
     if verdict == "default_is_best":
         bounds.append(outcome.unseen_gain or 0.0)
-    gain = max(math.expm1(max(bounds)), LEAST_BOUND)
-    return math.ceil(1e4 * gain) / 1e4 if gain <= LARGE_GAIN else None
+    gain = find_largest(bounds)
+    return gain if gain <= LARGE_GAIN else None
+
+
+def find_largest(bounds: Sequence[float]) -> float:
+    """Return the largest of some bounds of gains, which are log-ratios, as a share that is not below it."""
+    return math.ceil(1e4 * max(math.expm1(max(bounds)), LEAST_BOUND)) / 1e4
 
 
 def add_contributions(outcome: Outcome, pruned: PruningResult) -> Outcome:

@@ -472,12 +472,12 @@ def rank_finalists(board: Board) -> list[CandidateResult]:
     rest = [result for result in ranked if result.stage == "screening"]
     if len(board.goal.objectives) > 1:
         return raced or rest
-    if not raced and board.is_enough:
-        # The race is left out because the candidate that the model expects to be best is good enough.
+    if not raced:
+        if not board.is_enough:
+            return rest
+        # There was no race because the candidate that the model expects to be best is good enough.
         expected = board.screened.expected
         return sorted(rest, key=lambda result: (result.excess, expected[result.candidate.config.key]))
-    if not raced:
-        return rest
     # Candidates that clearly stay within the limits come first: a confirmation near a limit may prove nothing. Those
     # that racing dropped come last: what they showed cannot be compared with what others showed in more launches.
     n_launches = max(result.n_launches for result in raced)
