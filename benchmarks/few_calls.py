@@ -3,7 +3,8 @@
     python -m benchmarks.few_calls [--runs 1000] [--seed 0]
 
 The default is throttled, as under a CPU quota: 15 % of its calls take 60 ms, all others 5 ms. The candidate takes 8 ms.
-Of one side, a share of all calls takes 200 ms. Each run has ten launches. Calls vary by 5 %, launches by 2 %.
+Of one side, a share of all calls takes 200 ms. The last scenario is like minilm_l6_int8 under a quota of half a CPU,
+with one thread as the candidate. Each run has ten launches. Calls vary by 5 %, launches by 2 %.
 
 - claimed: runs with the verdict "faster".
 - wrong: runs with this verdict, although the candidate's p99 is not better.
@@ -39,7 +40,7 @@ from ortune.workload import Goal, Load
 
 N_LAUNCHES = 10
 CALL_SIGMA, LAUNCH_SIGMA = 0.05, 0.02
-N_CALLS = (100, 200, 344, 700, 1522)
+N_CALLS = (34, 100, 200, 344, 700, 1522)
 MANY_CALLS = 2_000_000
 
 
@@ -81,6 +82,11 @@ SCENARIOS = (
     *(
         Scenario(name=f"default slow in {share:.1%}, else equal", default=steady(share), candidate=steady(0))
         for share in (0.005, 0.02)
+    ),
+    Scenario(
+        name="both are throttled",
+        default=Latencies(ms=(60, 102, 178), shares=(0.2, 0.6, 0.2)),
+        candidate=Latencies(ms=(60, 92, 154), shares=(0.25, 0.71, 0.04)),
     ),
 )
 

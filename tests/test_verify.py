@@ -245,12 +245,13 @@ class TestVerdict:
         assert not record.claims_limits
         assert self.judge(record, kept="yes", speedup_here=speedup(0.85, 0.9, 0.95))[0] == "does_not_hold"
 
-    def test_too_few_calls_are_inconclusive_unless_a_lower_figure_agrees(self) -> None:
+    def test_too_few_calls_are_inconclusive_unless_their_interval_excludes_no_gain(self) -> None:
         few = FewCalls(n_calls=49, supported="mean", speedup=SLIGHTLY_FASTER, slowest_ns=1e6, one_in=16)
         shown = f"p50 needs 50 calls of each side, and there were 49: {few}"
         assert self.judge(here(), few_calls=few) == ("holds", f"at least half of the recorded gain is left; {shown}")
-        unsure = msgspec.structs.replace(few, speedup=speedup(0.9, 1.0, 1.1))
-        answer, reason = self.judge(here(), few_calls=unsure)
+        unsure = speedup(0.9, 1.0, 1.1)
+        few = msgspec.structs.replace(few, speedup=unsure)
+        answer, reason = self.judge(here(), few_calls=few, speedup_here=unsure)
         assert answer == "inconclusive"
         assert reason.startswith("p50 needs 50 calls of each side, and there were 49: mean gains 1.000x [0.90, 1.10];")
 

@@ -252,7 +252,7 @@ def judge_recorded_gain(row: Row, comparison: Comparison, recorded: Speedup | No
     if (few := row.few_calls) is None:
         return answer, reason
     needed = describe_lack(comparison.objective, comparison.calls_needed, few.n_calls)
-    if not few.agrees(row.speedup):
+    if compare(row.speedup, 1) == "unclear":
         return "inconclusive", f"{needed}: {few}: use a larger budget"
     return answer, f"{reason}; {needed}: {few}"
 

@@ -21,7 +21,6 @@ from ortune.gates.results import Finding
 from ortune.measure.compute_figures import is_total
 from ortune.measure.interval import Interval
 from ortune.measure.judge import DECISIONS, Decision, compare, find_deciding
-from ortune.measure.quantiles import include_all_calls
 from ortune.measure.slow_launches import SLOWEST_LAUNCH
 from ortune.measure.stats import TRIM, Clusters, bound_mean, t_interval, t_p_value, trimmed_mean
 from ortune.workload import Objective
@@ -102,9 +101,9 @@ def judge_objective(
     p_value = t_p_value(means, limit, trim=launch_trim(objective))
     if over_all:
         of_calls = over_all(1 - 2 * alpha)
-        usual = include_all_calls(usual, of_calls)
+        usual = usual.include(of_calls, of_calls.estimate)
         of_calls = of_calls if n_claims == 1 else over_all(1 - 2 * alpha / n_claims)
-        strict = include_all_calls(strict, of_calls)
+        strict = strict.include(of_calls, of_calls.estimate)
         p_value = max(p_value, p_value_of(of_calls, limit))
     bound = None
     decision: Decision = "inconclusive"

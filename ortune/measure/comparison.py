@@ -9,7 +9,7 @@ import msgspec
 
 from ortune.knobs.config import DEFAULT, Config
 from ortune.measure.interval import DEFAULT_CONFIDENCE, Interval, format_speedup
-from ortune.measure.judge import COUNTED_LAUNCHES_OF_A_PROOF, LAUNCHES_OF_A_PROOF, Kept, compare
+from ortune.measure.judge import COUNTED_LAUNCHES_OF_A_PROOF, LAUNCHES_OF_A_PROOF, Kept
 from ortune.numbers import FEW, Count, format_ratio
 from ortune.worker import CpuPlace, Failure, SessionInfo
 from ortune.workload import FIGURES, Objective
@@ -288,13 +288,6 @@ class FewCalls(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     speedup: Speedup | None = None
     slowest_ns: float
     one_in: Count
-
-    def agrees(self, speedup: Speedup) -> bool:
-        """Return whether the supported figure is better, or worse, like the objective, each beyond its interval."""
-        if self.speedup is None:
-            return False
-        place = compare(speedup, 1)
-        return place != "unclear" and compare(self.speedup, 1) == place
 
     def __str__(self) -> str:
         known = f"{self.supported} gains {format_speedup(self.speedup)}; " if self.speedup else ""

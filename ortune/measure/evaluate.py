@@ -38,10 +38,10 @@ from ortune.measure.compute_figures import (
 )
 from ortune.measure.frequencies import find_different_frequencies
 from ortune.measure.interval import DEFAULT_CONFIDENCE, Interval, share_error
-from ortune.measure.late_calls import find_late_calls, include_late_calls
+from ortune.measure.late_calls import find_late_calls
 from ortune.measure.limits import judge_limit
 from ortune.measure.paired_run import BASELINE_POSITION, LAUNCHES_OF_AN_INTERVAL, PairedRun
-from ortune.measure.quantiles import include_all_calls, percentile_interval, percentile_ratio_interval
+from ortune.measure.quantiles import percentile_interval, percentile_ratio_interval
 from ortune.measure.slow_launches import find_slow_launches, limit_slow_launches
 from ortune.measure.stats import (
     TRIM,
@@ -112,7 +112,7 @@ def evaluate_side(run: PairedRun, position: int, goal: Goal, confidence: float, 
         name=side.name,
         config=side.config,
         summary=summarize(run, position, goal.figures),
-        speedup=include_late_calls(speedup, late) if speedup and late else speedup,
+        speedup=speedup.include(late, late.estimate) if speedup and late else speedup,
         limits=tuple(check_limit(run, position, limit, limit_confidence) for limit in goal.limits),
         few_calls=None if is_baseline else find_few_calls(run, position, goal.objective, confidence),
         late_calls=late,
@@ -156,6 +156,7 @@ def compute_speedup(
 
     The interval covers how much launches differ, and how much times usually differ between occasions within hours. If
     the host has become slow since earlier launches, so that median times are those of a phase, it includes those, too.
+    If a percentile rests on fewer calls than it needs, it includes the interval of a figure that has enough.
     """
     launches = run.rounds_of(position, base)
     if len(launches) < LAUNCHES_OF_AN_INTERVAL:
@@ -183,8 +184,9 @@ def compute_speedup(
             clusters = counted
     interval = clustered_interval(clusters, confidence=confidence, trim=trim, seed=run.seed)
     if is_pooled(name):
-        # A cost of base is divided by that of the side.
-        interval = include_all_calls(interval, compare_percentiles(run, (base,), (position,), name, confidence))
+        # A launch has too few calls: its slowest ones decide. A cost of base is divided by that of the side.
+        of_all_calls = compare_percentiles(run, (base,), (position,), name, confidence)
+        interval = interval.include(of_all_calls, of_all_calls.estimate)
         point = FIGURES[name].percentile
         assert point is not None
         if not has_enough_calls(run, position, name):
@@ -192,6 +194,11 @@ def compute_speedup(
     if FIGURES[name].unit != "bytes":  # memory does not depend on how busy the host is
         by_speed = (own, default) if interval.estimate < 0 else (default, own)
         interval = widen_for_occasions(interval, find_varying_share(*by_speed))
+    if not has_enough_calls(run, position, name):
+        figure = find_supported_figure(run, position)
+        supported = compute_speedup(run, position, figure, confidence=confidence, base=base)
+        assert supported
+        interval = interval.include(supported.log())
     if slowdown is not None:
         interval = run.before.include(interval, ratios)
     interval = interval.exp()
@@ -278,8 +285,22 @@ def compute_utilization(run: PairedRun, position: int, confidence: float = DEFAU
 
 def has_enough_calls(run: PairedRun, position: int, name: Objective) -> bool:
     """Return whether this side and the baseline have the calls that a percentile must rest on; true for others."""
-    sides = (BASELINE_POSITION, position)
-    return not is_pooled(name) or all(count_calls(run.blocks(side)) >= required_calls(name) for side in sides)
+    return not is_pooled(name) or count_calls_of_both(run, position) >= required_calls(name)
+
+
+def count_calls_of_both(run: PairedRun, position: int) -> int:
+    """Return how many calls a percentile rests on: those of this side or of the baseline, whichever has fewer."""
+    return min(count_calls(run.blocks(side)) for side in (BASELINE_POSITION, position))
+
+
+def find_supported_figure(run: PairedRun, position: int) -> Objective:
+    """Return the highest percentile that a side and the baseline have enough calls for, or else the mean.
+
+    The median says little of a tail, so that the mean is next.
+    """
+    n_calls = count_calls_of_both(run, position)
+    enough = [name for name in FIGURES if is_pooled(name) and required_calls(name) <= n_calls]
+    return max(enough, key=required_calls, default="mean")
 
 
 def find_few_calls(
@@ -295,13 +316,10 @@ def find_few_calls(
     """
     if has_enough_calls(run, position, name):
         return None
-    n_calls = min(count_calls(run.blocks(side)) for side in (BASELINE_POSITION, position))
-    # The median says little of a tail, so that the mean is next.
-    enough = [name for name in FIGURES if is_pooled(name) and required_calls(name) <= n_calls]
-    supported = max(enough, key=required_calls, default="mean")
     samples = np.concatenate([block.samples_ns for block in run.blocks(position)])
+    supported = find_supported_figure(run, position)
     return FewCalls(
-        n_calls=n_calls,
+        n_calls=count_calls_of_both(run, position),
         supported=supported,
         speedup=compute_speedup(run, position, supported, confidence=confidence),
         slowest_ns=float(samples.max()),
@@ -377,9 +395,11 @@ def widen_for_calls(interval: Interval, launches: Sequence[Sequence[Round]], pos
     if n_calls < fewest_calls(limit.figure, interval.confidence):
         return msgspec.structs.replace(interval, high=math.inf, low=-math.inf if limit.relative else interval.low)
     if limit.relative:
-        return include_all_calls(interval, percentile_ratio_interval(blocks[0], blocks[1], point, interval.confidence))
-    # It may have an infinite end: launches that differ much are worth fewer calls than were counted above.
-    return include_all_calls(interval, percentile_interval(blocks[0], point, interval.confidence))
+        of_all_calls = percentile_ratio_interval(blocks[0], blocks[1], point, interval.confidence)
+    else:
+        # It may have an infinite end: launches that differ much are worth fewer calls than were counted above.
+        of_all_calls = percentile_interval(blocks[0], point, interval.confidence)
+    return interval.include(of_all_calls, of_all_calls.estimate)
 
 
 def summarize(run: PairedRun, position: int, named: Sequence[Objective] = ()) -> Summary:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Self
 
 import msgspec
 
@@ -36,6 +36,15 @@ class Interval(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def exp(self) -> Interval:
         """Turn an interval of logarithms into one of ratios. Ends too far away for a number are at the largest one."""
         return self._map(lambda x: math.exp(x if math.isinf(x) else min(max(x, -LARGEST_LOG), LARGEST_LOG)))
+
+    def include(self, other: Interval, estimate: float | None = None) -> Self:
+        """Return the interval widened so that it includes another one. A given estimate replaces its own."""
+        return msgspec.structs.replace(
+            self,
+            estimate=self.estimate if estimate is None else estimate,
+            low=min(self.low, other.low),
+            high=max(self.high, other.high),
+        )
 
     def _map(self, function: Callable[[float], float]) -> Interval:
         """Return the interval of an increasing function of the values."""

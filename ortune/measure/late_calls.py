@@ -9,7 +9,6 @@ import math
 import statistics
 from collections.abc import Sequence
 
-import msgspec
 import numpy as np
 
 from ortune.measure.block_plan import FEWEST_LATE_ROUNDS
@@ -90,10 +89,3 @@ def pool_deviations(clusters: Sequence[Sequence[float]]) -> float:
     n_free = sum(len(cluster) - 1 for cluster in clusters)
     squares = sum(float(np.var(cluster)) * len(cluster) for cluster in clusters)
     return math.sqrt(squares / n_free) if n_free else 0.0
-
-
-def include_late_calls(speedup: Speedup, late: LateCalls) -> Speedup:
-    """Return the speedup of late calls, with an interval that includes that of the early ones."""
-    return msgspec.structs.replace(
-        speedup, estimate=late.estimate, low=min(speedup.low, late.low), high=max(speedup.high, late.high)
-    )

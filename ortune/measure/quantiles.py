@@ -135,24 +135,6 @@ def resample_percentile(
     return found / len(numbers)
 
 
-def include_all_calls(interval: Interval, over_all: Interval) -> Interval:
-    """Return the interval of a percentile over launches, widened so that it includes that over all calls together.
-
-    A launch has too few calls for a percentile beyond the median: its slowest calls decide, so that the percentile of a
-    launch is too high or too low if slow calls are rare. The estimate is that of all calls.
-
-    Args:
-        interval: Interval over the launches, of logarithms.
-        over_all: Interval over all calls. It has an infinite end if there are too few.
-    """
-    return Interval(
-        estimate=over_all.estimate,
-        low=min(interval.low, over_all.low),
-        high=max(interval.high, over_all.high),
-        confidence=interval.confidence,
-    )
-
-
 def quantile_interval(
     launches: Sequence[NDArray[np.int64]], share: float, confidence: float, clumps: Clumps | None = None
 ) -> Interval:

@@ -79,12 +79,7 @@ class EarlierLaunches(NamedTuple):
         if self.gains:
             gain, error = statistics.fmean(self.gains), statistics.stdev(log_ratios) / math.sqrt(len(self.gains))
         earlier = student_interval(gain, error, len(log_ratios) - 1, interval.confidence)
-        return Interval(
-            estimate=(interval.estimate + gain) / 2,
-            low=min(interval.low, earlier.low),
-            high=max(interval.high, earlier.high),
-            confidence=interval.confidence,
-        )
+        return interval.include(earlier, (interval.estimate + gain) / 2)
 
 
 NO_EARLIER_ONES = EarlierLaunches()

@@ -62,15 +62,13 @@ def conclude(result: BenchResult) -> tuple[str, Tone]:
     if not known:
         return f"No config could be compared with the {result.rows[0].name}", "unsure"
     title = FIGURES[result.objective].title
-    # With few calls, slow ones may be missing: a figure that has enough of them must agree.
-    sure = [(row, speedup) for row, speedup in known if row.few_calls is None or row.few_calls.agrees(speedup)]
-    better = [(row, speedup) for row, speedup in sure if compare(speedup, 1) == "above"]
+    better = [(row, speedup) for row, speedup in known if compare(speedup, 1) == "above"]
     if better:
         row, best = max(better, key=lambda pair: pair[1].estimate)
         n_calls = row.few_calls.n_calls if row.few_calls else 0
         gain = format_gain(result.objective, best.estimate, "item" if result.workload.batches else "call", n_calls)
         return f"{row.name}: {gain} the {result.rows[0].name}", "good"
-    if len(sure) == len(known) and all(compare(speedup, 1) == "below" for _, speedup in known):
+    if all(compare(speedup, 1) == "below" for _, speedup in known):
         return f"The {result.rows[0].name} is the best in {title}", "good"
     return f"No config is clearly better than the {result.rows[0].name} in {title}", "unsure"
 

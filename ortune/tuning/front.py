@@ -10,7 +10,7 @@ import msgspec
 from ortune.measure.block_plan import RunPlan, fewest_rounds, paired_run_s
 from ortune.measure.comparison import Comparison, LimitCheck, Speedup, describe_lack
 from ortune.measure.compute_figures import count_calls, is_pooled, required_calls
-from ortune.measure.evaluate import compute_speedup, evaluate, find_few_calls
+from ortune.measure.evaluate import compute_speedup, evaluate, has_enough_calls
 from ortune.measure.interval import share_error
 from ortune.measure.judge import LAUNCHES_OF_A_PROOF, Verdict, compare, describe_few_launches, is_negligible
 from ortune.measure.limits import is_overloaded, keeps_and_serves_all, kept_all, name_limits
@@ -264,9 +264,10 @@ def find_possible_gains(goal: Goal, run: PairedRun, positions: Sequence[int]) ->
 
 def rests_on_enough_calls(run: PairedRun, position: int, name: Objective) -> bool:
     """Return whether there are enough calls for a percentile, or the sides differ so much that fewer suffice."""
-    few = find_few_calls(run, position, name)
-    speedup = compute_speedup(run, position, name) if few else None
-    return few is None or (speedup is not None and few.agrees(speedup))
+    if has_enough_calls(run, position, name):
+        return True
+    speedup = compute_speedup(run, position, name)
+    return speedup is not None and compare(speedup, 1) != "unclear"
 
 
 def make_front(

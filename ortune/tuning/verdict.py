@@ -162,7 +162,7 @@ def add_few_calls(
         return verdict, reason
     assert candidate.speedup
     needed = describe_lack(goal.objective, comparison.calls_needed, few.n_calls)
-    if not few.agrees(candidate.speedup):
+    if compare(candidate.speedup, 1) == "unclear":
         return "inconclusive", f"{needed}: {few}: {advise_calls(comparison.calls_needed / few.n_calls, spent)}"
     if verdict == "faster":
         return verdict, f"{needed}: {few}"
