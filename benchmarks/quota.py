@@ -10,7 +10,8 @@ or throughput (several).
 With --objective p99, searches have --objective p99 and a budget of 60 s. Each is followed by a bench of the default and
 the candidate that was confirmed, for ten minutes. It shows whether the interval of the search contains the ratio.
 
-Cases that FILE has are not measured again. With --json alone, the table is printed.
+Cases that FILE has are not measured again. With --again, they are searched again, and keep their benches. With --json
+alone, the table is printed.
 """
 
 from __future__ import annotations
@@ -65,8 +66,19 @@ def list_settings(config: Row) -> str:
     return ",".join(f"{name}={value}" for name, value in settings.items())
 
 
-def measure(model: str, quota: float, clients: int, objective: str | None, truth_s: float) -> Row:
-    """Search a model under a quota, and measure what is true. Return one row of the table."""
+def measure(
+    model: str, quota: float, clients: int, objective: str | None, truth_s: float, known: Row | None = None
+) -> Row:
+    """Search a model under a quota, and measure what is true. Return one row of the table.
+
+    Args:
+        model: Its name in the manifest.
+        quota: CPUs.
+        clients: Concurrent callers.
+        objective: Objective of the search; None for the one that it chooses.
+        truth_s: Seconds of the bench.
+        known: An earlier row of the same case, whose bench is kept if it has the answer; or None.
+    """
     load = ["--clients", str(clients)] if clients > 1 else []
     common = [str(build(model)), *find_search_options(model)]
     chosen = ["--objective", objective, "--budget", "60s"] if objective else []
@@ -79,8 +91,8 @@ def measure(model: str, quota: float, clients: int, objective: str | None, truth
         confirmed = list_settings(evidence["winner"]["config"]) if evidence.get("winner") else ""
         sides = [confirmed] if objective else list(dict.fromkeys([answer, *USUAL]))
         measured = objective or ("mean" if clients == 1 else "throughput")
-        truth: Row = {}
-        if any(sides):
+        truth: Row = known or {}
+        if any(sides) and not all(find_row(truth, side) for side in sides if side):
             sets = [word for side in sides if side for word in ("--set", side)]
             # A bench may take twice its budget on a busy host.
             words = [*common, *load, "--objective", measured, "--budget", f"{truth_s:g}s", *sets]
@@ -107,7 +119,7 @@ def measure(model: str, quota: float, clients: int, objective: str | None, truth
 
 def find_row(row: Row, settings: str) -> Row | None:
     """Return what the bench shows of a config; None for the default."""
-    return next((bench_row for bench_row in row["rows"] if bench_row["name"] == settings), None)
+    return next((bench_row for bench_row in row.get("rows", ()) if bench_row["name"] == settings), None)
 
 
 def describe(row: Row) -> str:
@@ -179,17 +191,20 @@ def main() -> None:
     parser.add_argument("--quotas", type=float, nargs="*", default=QUOTAS, help="CPU quotas, in CPUs")
     parser.add_argument("--clients", type=int, nargs="*", help="concurrent callers; 1 and 4 by default, 1 for p99")
     parser.add_argument("--truth", type=float, help="seconds of each bench; 45 by default, 600 for p99")
+    parser.add_argument("--again", action="store_true", help="search again in the cases of the file")
     parser.add_argument("--most", type=int, default=1000, help="number of cases that are measured at most")
     arguments = parser.parse_args()
     clients = arguments.clients or ([1] if arguments.objective else [1, 4])
     truth_s = arguments.truth or (TEN_MINUTES_S if arguments.objective else 45.0)
     known = json.loads(arguments.json.read_text())["cases"] if arguments.json.exists() else []
+    rows = {(row["model"], row["quota"], row["clients"]): row for row in known}
     cases = [(model, quota, n) for n in clients for quota in arguments.quotas for model in arguments.models]
-    missing = [case for case in cases if not any((r["model"], r["quota"], r["clients"]) == case for r in known)]
-    for case in missing[: arguments.most]:
-        known.append(measure(*case, arguments.objective, truth_s))
+    wanted = [case for case in cases if (case in rows) == arguments.again]
+    for case in wanted[: arguments.most]:
+        rows[case] = measure(*case, arguments.objective, truth_s, rows.get(case))
+        known = list(rows.values())
         arguments.json.write_text(json.dumps({**describe_run(*known), "cases": known}, indent=1) + "\n")
-        print(describe(known[-1]), file=sys.stderr, flush=True)
+        print(describe(rows[case]), file=sys.stderr, flush=True)
     print(write_header(*known))
     print(f"\n{'model':15}quota clients  verdict         claim               wall     truth")
     for row in known:
