@@ -18,6 +18,7 @@ from tests.conftest import TINY_CNN, long_params, run_ortune
 from tests.simulated import Effect, Scenario, simulate
 
 ONE_THREAD = {"intra_op_num_threads": 1}
+EXTENDED: dict[str, int | str] = {"graph_optimization_level": "ORT_ENABLE_EXTENDED"}
 
 
 def search(folder: Path, scenario: Scenario, **options: Any) -> Record:
@@ -40,41 +41,52 @@ def test_a_phase_in_which_several_threads_are_slow_does_not_decide(
     phase_s: tuple[float, float], seed: int, tmp_path: Path
 ) -> None:
     """One thread, which is slower than the default as a rule, seems to be the best of all beside it then."""
-    extended: dict[str, int | str] = {"graph_optimization_level": "ORT_ENABLE_EXTENDED"}
     effects = (
         Effect(cpus=1.8, phase_factor=2.7, phase_s=phase_s),
         Effect(settings=ONE_THREAD, factor=1.1, cpus=1.0, phase_factor=1 / 2.7, phase_s=phase_s),
-        Effect(settings=extended, factor=0.8),
+        Effect(settings=EXTENDED, factor=0.8),
     )
     record = search(tmp_path, Scenario(effects=effects, seed=seed), seed=seed)
     assert record.evidence.verdict == "faster"
-    assert record.config.settings == extended
+    assert record.config.settings == EXTENDED
+
+
+def search_after_slow_phase(folder: Path, *, end_s: float, n_cores: int, seed: int) -> Record:
+    """One thread is useful in a phase in which several threads are slow, and wins the race in it."""
+    phase_s = (0.0, end_s)
+    effects = (
+        Effect(cpus=1.8, phase_factor=2.7, phase_s=phase_s),
+        Effect(settings=ONE_THREAD, factor=1.2, cpus=1.0, phase_factor=1 / 2.7, phase_s=phase_s),
+        Effect(settings=EXTENDED, factor=0.8),
+    )
+    record = search(folder, Scenario(effects=effects, seed=seed, n_cores=n_cores), seed=seed)
+    assert record.evidence.verdict == "faster"
+    return record
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_cheaper_calls_do_not_keep_a_setting_that_makes_them_slower(seed: int, tmp_path: Path) -> None:
-    """One thread wins the race in a phase in which several threads are slow, which ends before pruning."""
-    extended: dict[str, int | str] = {"graph_optimization_level": "ORT_ENABLE_EXTENDED"}
-    phase_s = (0.0, 14.5)
-    effects = (
-        Effect(cpus=1.8, phase_factor=2.7, phase_s=phase_s),
-        Effect(settings=ONE_THREAD, factor=1.2, cpus=1.0, phase_factor=1 / 2.7, phase_s=phase_s),
-        Effect(settings=extended, factor=0.8),
-    )
-    record = search(tmp_path, Scenario(effects=effects, seed=seed, n_cores=4), seed=seed)
+    record = search_after_slow_phase(tmp_path, end_s=14.5, n_cores=4, seed=seed)
     assert "racing" in {stage.stage for stage in record.search.stages}
-    assert record.evidence.verdict == "faster"
-    assert record.config.settings == extended
+    assert record.config.settings == EXTENDED
     assert record.evidence.dropped["intra_op_num_threads"].high < 1
+
+
+@pytest.mark.parametrize("seed", [0, *long_params(1, 4, 5)])
+def test_a_second_candidate_that_is_confirmed_is_pruned_as_well(seed: int, tmp_path: Path) -> None:
+    """The phase ends after pruning, so that the confirmation shows that the first candidate gains nothing."""
+    record = search_after_slow_phase(tmp_path, end_s=16.0, n_cores=2, seed=seed)
+    stages = [stage.stage for stage in record.search.stages]
+    assert stages[-4:] == ["pruning", "confirmation", "pruning", "confirmation"]
+    assert record.config.settings == EXTENDED
 
 
 def search_beside_slow_phase(folder: Path, *, phase_s: tuple[float, float], seed: int, factor: float = 0.8) -> Record:
     """In the phase, one level gains twice as much as before it."""
-    extended: dict[str, int | str] = {"graph_optimization_level": "ORT_ENABLE_EXTENDED"}
     effects = (
         Effect(cpus=1.8, phase_factor=2.7, phase_s=phase_s),
         Effect(settings=ONE_THREAD, factor=1.3, cpus=1.0, phase_factor=1 / 2.7, phase_s=phase_s),
-        Effect(settings=extended, factor=factor, phase_factor=0.5, phase_s=phase_s),
+        Effect(settings=EXTENDED, factor=factor, phase_factor=0.5, phase_s=phase_s),
     )
     return search(folder, Scenario(effects=effects, seed=seed), seed=seed)
 

@@ -337,7 +337,9 @@ class SearchJob:
                 confirmed.finalists = chosen
             return
         confidence = DEFAULT_CONFIDENCE
-        for place, finalist in enumerate(ranked):
+        waiting = ranked
+        while waiting:
+            finalist, *waiting = waiting
             if not board.check_finalist(finalist):
                 continue
             left_s = QUICK_SHARE * board.plan.left_s if board.is_unpromising else board.end_s - board.now_s()
@@ -372,9 +374,11 @@ class SearchJob:
             if is_rejected:
                 continue
             is_second = confidence != DEFAULT_CONFIDENCE
-            if is_second or not is_worthless(board.goal, row) or not is_promising(board, ranked[place + 1 : place + 2]):
+            if is_second or not is_worthless(board.goal, row) or not is_promising(board, waiting[:1]):
                 break
             confidence = SECOND_CONFIDENCE
+            confirmed.pruned = self.prune(waiting)
+            waiting = confirmed.pruned.ranked
 
     def take_proven(self) -> None:
         """Let what is proven already be the answer, after an interrupt. Nothing is launched for that."""
