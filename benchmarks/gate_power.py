@@ -45,9 +45,9 @@ from models.build import build
 from ortune.gates.prepare import N_SIDES
 from ortune.gates.results import Gate, GateSide
 from ortune.gates.run import run_gate
-from ortune.gates.sequential_test import SequentialTest, count_pairs, run_test
+from ortune.gates.sequential_test import SequentialTest, run_test
 from ortune.knobs import DEFAULT, Config
-from ortune.measure.block_plan import RunPlan, plan_block
+from ortune.measure.block_plan import RunPlan, fewest_rounds, plan_block
 from ortune.measure.compute_figures import compute_block_figure, to_cost
 from ortune.worker import Block, BlockPlan, Executor, Failure, LiveCandidate
 from ortune.workload import Goal, InputOptions
@@ -137,11 +137,11 @@ def gate_by_replay(
     (executor,) = opened.executors
     goal, calibration = landscape.goal, opened.calibration
     block = plan_block(calibration.pace)
-    pairs = count_pairs(N_SIDES * calibration.launch_s, block, N_SIDES)
     test = SequentialTest(
         goal=goal,
         allowed={goal.objective: ALLOWED},
-        plan=RunPlan(block=block, launches=None, rounds=pairs),
+        plan=RunPlan(block=block, launches=None, rounds=fewest_rounds(block)),
+        launch_s=N_SIDES * calibration.launch_s,
         start_s=0.0,
         end_s=BUDGET_S,
     )

@@ -15,6 +15,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+import ortune
 from benchmarks.gate_power import SLOW_WORKER
 from ortune import (
     Config,
@@ -45,6 +46,7 @@ from ortune.workload import parse_limit
 from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
 from tests.gate_results import ERROR, make_interval, make_result
 from tests.records import ONE_THREAD, claim_limits, make_local_record, make_record, write
+from tests.simulated import Scenario, simulate
 
 pytestmark = pytest.mark.usefixtures("models_read_here")
 
@@ -392,6 +394,15 @@ class TestWorkers:
         found = run_gate(msgspec.structs.replace(make_test_gate(busy=True, time_s=0.01), head=head))
         assert found.head.runtime.onnxruntime == found.base.runtime.onnxruntime
         assert found.head.runtime.ortune
+
+    @pytest.mark.parametrize(("block_noise", "launch_noise"), [(0.08, 0.001), (0.005, 0.03)])
+    def test_the_noise_decides_how_many_pairs_a_launch_has(self, block_noise: float, launch_noise: float) -> None:
+        """More pairs where blocks differ, and only more launches where launches do."""
+        with simulate(Scenario(block_noise=block_noise, launch_noise=launch_noise, drift=0.0)):
+            found = ortune.gate(TINY_CNN, TINY_CNN, budget="180s")
+        assert found.decision == "pass"
+        pairs_per_launch = found.pairs / found.launches
+        assert pairs_per_launch > 3 if block_noise > launch_noise else pairs_per_launch == 2
 
     def test_the_command(self, tmp_path: Path) -> None:
         """On a simulated host. Head exceeds its limit, which decides the gate when there are enough launches."""

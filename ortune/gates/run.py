@@ -20,12 +20,11 @@ from ortune.gates.sequential_test import (
     SequentialTest,
     collect_blocks,
     compute_launches_of_head,
-    count_pairs,
     run_test,
 )
 from ortune.gates.sides import open_models
 from ortune.host import HostClass
-from ortune.measure.block_plan import RunPlan, limit_warm_up_ns, plan_block
+from ortune.measure.block_plan import RunPlan, fewest_rounds, limit_warm_up_ns, plan_block
 from ortune.measure.evaluate import summarize
 from ortune.measure.judge import find_deciding
 from ortune.measure.open import ComparisonSetup
@@ -74,12 +73,8 @@ def run_gate(
         test = SequentialTest(
             goal=gate.goal,
             allowed={name: 1 + share for name, share in gate.slowdowns.items()},
-            plan=RunPlan(
-                block=block,
-                launches=None,
-                rounds=count_pairs(N_SIDES * calibration.launch_s, block, N_SIDES),
-                call_pace=calibration.pace.call_pace,
-            ),
+            plan=RunPlan(block=block, launches=None, rounds=fewest_rounds(block), call_pace=calibration.pace.call_pace),
+            launch_s=N_SIDES * calibration.launch_s,
             start_s=start_s,
             end_s=start_s + gate.budget_s,
             busy=gate.busy,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Sequence
@@ -35,7 +36,8 @@ from ortune.measure.evaluate import (
 from ortune.measure.judge import Decision, Kept, judge_utilization
 from ortune.measure.limits import kept_all, name_limits
 from ortune.measure.paired_run import PairedRun, Side, alternate
-from ortune.worker import BlockPlan, Executor
+from ortune.measure.stats import robust_sigma
+from ortune.worker import Executor
 from ortune.workload import Goal, Limit, Objective
 
 BASE, HEAD, BASE_COPY, HEAD_COPY = 0, 1, 2, 3
@@ -46,9 +48,12 @@ mean would be biased."""
 BASES, HEADS = (BASE, BASE_COPY), (HEAD, HEAD_COPY)
 
 MAX_PAIRS_PER_LAUNCH = 24
-LAUNCH_TIME_SHARE = 3.0
-"""Maximum of pairs per launch, and the time of launching as a multiple of the time of measuring: if launching takes
-longer, each launch gets more pairs. With the same number of pairs, more launches give a narrower interval."""
+
+USUAL_LAUNCH_SIGMA = 0.03
+USUAL_PAIR_SIGMA = 0.04
+PRIOR_VALUES = 8
+"""Standard deviations of a log-ratio between launches, and between the pairs of a launch, before any is measured, and
+how many measured values they count for."""
 
 
 class SequentialTest(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +62,8 @@ class SequentialTest(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         goal: Load, objectives, limits.
         allowed: Allowed ratio of costs, head to base, by objective.
-        plan: Blocks, and pairs per launch.
+        plan: Blocks, and pairs of each launch at least.
+        launch_s: Time to launch all sides, in seconds.
         start_s: When it began, on the runner's clock.
         end_s: When it ends at the latest, on the runner's clock.
         busy: Whether to decide even on a busy host.
@@ -67,18 +73,52 @@ class SequentialTest(msgspec.Struct, frozen=True, kw_only=True):
     goal: Goal
     allowed: dict[Objective, float]
     plan: RunPlan
+    launch_s: float
     start_s: float
     end_s: float
     busy: bool = False
     n_claims: int = 1
 
 
-def count_pairs(launch_s: float, block: BlockPlan, n_sides: int) -> int:
-    """Return the pairs per launch, given the time to launch all sides."""
-    round_s = n_sides * (block.duration_ns + block.lead_in_ns) / 1e9
-    pairs = launch_s / (LAUNCH_TIME_SHARE * round_s)
+def choose_pairs(run: PairedRun, test: SequentialTest) -> int:
+    """Return the pairs of the next launch: the number with which the interval becomes narrow in the shortest time.
+
+    The more the pairs of a launch differ, compared with launches, and the longer launching takes, the more they are.
+
+    Source: the optimum size of a subsample, W. G. Cochran, "Sampling Techniques" (1977), section 10.6.
+    """
+    block, name = test.plan.block, test.goal.objective
+    clusters = [
+        [
+            sum(math.log(measured.figure(name, side)) for side in HEADS)
+            - sum(math.log(measured.figure(name, side)) for side in BASES)
+            for measured in rounds
+        ]
+        for rounds in run.launches
+    ]
+    ratios = [[ratio / len(HEADS) for ratio in cluster] for cluster in clusters]
+    steps = [(after - before) / math.sqrt(2) for cluster in ratios for before, after in itertools.pairwise(cluster)]
+    pair_variance = expect_variance(USUAL_PAIR_SIGMA, steps)
+    means = [statistics.fmean(cluster) for cluster in ratios]
+    of_pairs = pair_variance * statistics.fmean([1 / len(cluster) for cluster in ratios]) if ratios else 0.0
+    launch_variance = expect_variance(USUAL_LAUNCH_SIGMA, means, of_pairs)
+    round_s = len(run.sides) * (block.duration_ns + block.lead_in_ns) / 1e9
+    pairs = math.sqrt(test.launch_s / round_s * pair_variance / launch_variance)
     fewest = fewest_rounds(block)
-    return fewest if pairs <= fewest else min(2 * math.ceil(pairs / 2), MAX_PAIRS_PER_LAUNCH)
+    return fewest if pairs <= fewest else min(2 * round(pairs / 2), MAX_PAIRS_PER_LAUNCH)
+
+
+def expect_variance(usual_sigma: float, values: Sequence[float], known: float = 0.0) -> float:
+    """Return the variance of values of which a few may be far off, given what is usual.
+
+    Args:
+        usual_sigma: The usual standard deviation.
+        values: The values.
+        known: Variance that they have for another reason, which does not count.
+    """
+    n = max(len(values) - 1, 0)
+    found = max(robust_sigma(values) ** 2 - known, 0.0) if n else 0.0
+    return (PRIOR_VALUES * usual_sigma**2 + n * found) / (PRIOR_VALUES + n)
 
 
 def run_test(
@@ -128,7 +168,15 @@ def run_test(
         return bool(interim.reason) or interim.n_checks == len(CHECKS)
 
     # Each round is followed by one in reverse order. On average, base and head are then measured at the same time.
-    run.measure(runner, test.plan, end_s=test.end_s, order=alternate, stop_within_launch=True, is_done=is_done)
+    run.measure(
+        runner,
+        test.plan,
+        end_s=test.end_s,
+        order=alternate,
+        stop_within_launch=True,
+        count_rounds=partial(choose_pairs, run, test),
+        is_done=is_done,
+    )
     time_is_up = interim.n_checks < len(CHECKS)
     if not interim.reason and not is_checked:
         # The end of the budget does not depend on the ratios, so the next check may be used now.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import TypeVar
 
@@ -131,6 +132,7 @@ class PairedRun:
         latest_s: float = math.inf,
         order: Order = shuffle,
         stop_within_launch: bool = False,
+        count_rounds: Callable[[], int] | None = None,
         is_done: Callable[[], bool] = lambda: False,
         on_round: Callable[[], None] = lambda: None,
     ) -> None:
@@ -144,7 +146,13 @@ class PairedRun:
             MeasureError: The baseline fails, or another side that is required.
         """
         for launch in self.list_launches(
-            runner, plan, end_s=end_s, latest_s=latest_s, order=order, stop_within_launch=stop_within_launch
+            runner,
+            plan,
+            end_s=end_s,
+            latest_s=latest_s,
+            order=order,
+            stop_within_launch=stop_within_launch,
+            count_rounds=count_rounds,
         ):
             measure_launch(launch, on_round)
             if is_done():
@@ -159,6 +167,7 @@ class PairedRun:
         latest_s: float = math.inf,
         order: Order = shuffle,
         stop_within_launch: bool = False,
+        count_rounds: Callable[[], int] | None = None,
     ) -> Iterator[Launch]:
         """Yield the launches that are to be measured. Who takes one measures it before the next one is asked for.
 
@@ -174,11 +183,14 @@ class PairedRun:
             order: Decides the order of every second round. The round after it has the reverse order.
             stop_within_launch: Whether no round begins after `end_s` either. If sides are measured one after the other,
                 no launch begins that would end after `end_s`.
+            count_rounds: Returns how many rounds the next launch has; None for as many as the plan says.
         """
         first = number = len(self.launches)
         is_unknown = sum(is_memory_unknown(side.config) for side in self.sides) > 1
         while plan.launches is None or number < first + plan.launches:
             start_s, last_start_s = runner.now_s(), end_s
+            if count_rounds:
+                plan = msgspec.structs.replace(plan, rounds=count_rounds())
             if plan.in_turn or runner.one_at_a_time or is_unknown:
                 yield contextlib.closing(self._measure_in_turn(runner, plan, number, order=order))
                 if stop_within_launch:
@@ -281,7 +293,7 @@ class PairedRun:
     def _group_launches(self, number: int, *, one_by_one: bool) -> list[list[int]]:
         """Return the positions of the sides that are launched, in groups that are launched at the same time.
 
-        Sides with executors of their own are launched one after the other.
+        These are the sides of one executor.
 
         Args:
             number: Number of the launch.
@@ -291,7 +303,12 @@ class PairedRun:
         # Rotate, so that no side is always the first to start.
         rotated = [(step + number) % n_sides for step in range(n_sides)]
         left = [position for position in rotated if position not in self.failures]
-        return [[position] for position in left] if one_by_one or self._executors else [left]
+        if one_by_one:
+            return [[position] for position in left]
+        groups: defaultdict[Executor | None, list[int]] = defaultdict(list)
+        for position in left:
+            groups[self._executors[position] if self._executors else None].append(position)
+        return list(groups.values())
 
     def _measure_in_turn(
         self, runner: BlockRunner, plan: RunPlan, number: int, *, order: Order
