@@ -220,6 +220,18 @@ def test_the_cheaper_of_two_equal_candidates_is_chosen(tmp_path: Path) -> None:
     assert record.config.settings == cheap
 
 
+@pytest.mark.parametrize("seed", [17, *long_params(33, 36)])
+def test_cpu_time_that_is_less_by_chance_keeps_no_setting(seed: int, tmp_path: Path) -> None:
+    """An allocator needs a library that is preloaded. On this noisy host, calls seem to take less CPU time with it."""
+    effects = (Effect(cpus=1.8), Effect(settings={THREADS: 1}, factor=0.4, cpus=1.0))
+    noisy = Scenario(effects=effects, launch_noise=0.2, block_noise=0.2, allocators=("tcmalloc", "jemalloc"), seed=seed)
+    with simulate(noisy):
+        record = ortune.search(TINY_CNN, output=tmp_path / "tuned.json", budget="60s", history=False, seed=seed)
+    assert record.config.settings[THREADS] == 1
+    assert record.evidence.dropped["allocator"].cpu > 1.1
+    assert "allocator" not in record.config.settings
+
+
 def count_threads(folder: Path, seed: int) -> int | bool | str:
     """All numbers of threads below that of the cores are as fast. There is no place in the race for each."""
     effects = [Effect(settings={THREADS: n_threads}, factor=0.75, cpus=float(n_threads)) for n_threads in range(1, 8)]

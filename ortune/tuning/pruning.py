@@ -91,6 +91,7 @@ class Contribution(msgspec.Struct, frozen=True, kw_only=True):
         log_ratio: log(cost without the setting / cost with it), above 0 if the setting helps.
         error: Its standard error.
         cpu: The same for the CPU time of a call; 0 where it is not known.
+        cpu_error: Its standard error.
         is_faster: Whether calls are faster with it, where that decides between candidates that are equal in memory.
         n_launches: Number of launches of both.
     """
@@ -98,6 +99,7 @@ class Contribution(msgspec.Struct, frozen=True, kw_only=True):
     log_ratio: float
     error: float
     cpu: float
+    cpu_error: float
     is_faster: bool = False
     n_launches: int
 
@@ -126,9 +128,12 @@ class Contribution(msgspec.Struct, frozen=True, kw_only=True):
         # Nobody trusts a setting that seems to do harm. A rough measurement alone does not drop what probably helps.
         seems_useless = self.error <= MOST_ERROR and self.log_ratio < MIN_CONTRIBUTION
         contributes = self.expect(idle_share) >= MIN_CONTRIBUTION and not seems_useless
-        # Cheaper calls are no reason for worse ones.
-        is_cheaper = self.cpu >= CPU_STEP and not self.does_harm
-        return contributes or is_cheaper or self.is_faster
+        return contributes or self.is_faster or (self.is_cheaper and not self.does_harm)
+
+    @property
+    def is_cheaper(self) -> bool:
+        """Whether calls are certain to take less CPU time with the setting, and by as much as counts."""
+        return self.cpu >= CPU_STEP and self.cpu > CERTAIN_ERRORS * self.cpu_error
 
     @property
     def does_harm(self) -> bool:
@@ -483,21 +488,27 @@ def compare_launches(
         spread: Standard deviation of this between launches, as other pairs of candidates show it.
     """
     slow = find_slow(board, best, reduced)
-    slowdown = compare_figure(best, reduced, slow, lambda score: score.slowdown)
+    slowdowns = compare_figure(best, reduced, slow, lambda score: score.slowdown)
+    cpu = compare_figure(best, reduced, slow, lambda score: score.cpu)
+
+    def find_error(values: list[float]) -> float:
+        return ERROR_OF_MEDIAN * estimate_spread([values], spread) / math.sqrt(len(values))
+
     # A launch of either one that stalls must not decide.
     return Contribution(
         log_ratio=statistics.median(lacks),
-        error=ERROR_OF_MEDIAN * estimate_spread([lacks], spread) / math.sqrt(len(lacks)),
-        cpu=compare_figure(best, reduced, slow, lambda score: score.cpu),
-        is_faster=find_tie(board.goal) > 0 and slowdown >= AS_FAST,
+        error=find_error(lacks),
+        cpu=statistics.median(cpu),
+        cpu_error=find_error(cpu),
+        is_faster=find_tie(board.goal) > 0 and statistics.median(slowdowns) >= AS_FAST,
         n_launches=len(lacks),
     )
 
 
 def compare_figure(
     best: CandidateResult, reduced: CandidateResult, left_out: Set[int], read: Callable[[Score], float | None]
-) -> float:
-    """Return by how much a log-ratio of a simpler candidate is higher in the median launch of both; 0 if unknown.
+) -> list[float]:
+    """Return by how much a log-ratio of a simpler candidate is higher in each launch of both; 0 if unknown.
 
     Args:
         best: The candidate with all settings.
@@ -515,7 +526,7 @@ def compare_figure(
     ]
     of_best, of_reduced = medians
     common = of_best.keys() & of_reduced.keys() - left_out
-    return statistics.median([of_reduced[launch] - of_best[launch] for launch in common] or [0.0])
+    return [of_reduced[launch] - of_best[launch] for launch in common] or [0.0]
 
 
 def estimate_spread(comparisons: Sequence[list[float]], expected: float) -> float:
