@@ -23,7 +23,7 @@ from ortune.gates.reporters.messages import describe_failures, describe_undecide
 from ortune.gates.results import LARGEST_ALLOWED_SLOWDOWN, Blocks, InterimResult, Observe
 from ortune.knobs import Config
 from ortune.measure.block_plan import RunPlan, fewest_rounds
-from ortune.measure.block_runner import BlockRunner
+from ortune.measure.block_runner import BlockRunner, Round
 from ortune.measure.comparison import LimitCheck
 from ortune.measure.compute_figures import is_pooled, is_total, required_calls, to_cost
 from ortune.measure.evaluate import (
@@ -87,16 +87,8 @@ def choose_pairs(run: PairedRun, test: SequentialTest) -> int:
 
     Source: the optimum size of a subsample, W. G. Cochran, "Sampling Techniques" (1977), section 10.6.
     """
-    block, name = test.plan.block, test.goal.objective
-    clusters = [
-        [
-            sum(math.log(measured.figure(name, side)) for side in HEADS)
-            - sum(math.log(measured.figure(name, side)) for side in BASES)
-            for measured in rounds
-        ]
-        for rounds in run.launches
-    ]
-    ratios = [[ratio / len(HEADS) for ratio in cluster] for cluster in clusters]
+    block = test.plan.block
+    ratios = [[find_log_ratio(measured, test.goal.objective) for measured in rounds] for rounds in run.launches]
     steps = [(after - before) / math.sqrt(2) for cluster in ratios for before, after in itertools.pairwise(cluster)]
     pair_variance = expect_variance(USUAL_PAIR_SIGMA, steps)
     means = [statistics.fmean(cluster) for cluster in ratios]
@@ -106,6 +98,12 @@ def choose_pairs(run: PairedRun, test: SequentialTest) -> int:
     pairs = math.sqrt(test.launch_s / round_s * pair_variance / launch_variance)
     fewest = fewest_rounds(block)
     return fewest if pairs <= fewest else min(2 * round(pairs / 2), MAX_PAIRS_PER_LAUNCH)
+
+
+def find_log_ratio(measured: Round, name: Objective) -> float:
+    """Return the log-ratio of a figure in one round, both copies of head to both copies of base."""
+    base, head = (statistics.fmean(math.log(measured.figure(name, side)) for side in sides) for sides in (BASES, HEADS))
+    return head - base
 
 
 def expect_variance(usual_sigma: float, values: Sequence[float], known: float = 0.0) -> float:
