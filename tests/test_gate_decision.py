@@ -33,6 +33,7 @@ from ortune.gates.reporters.messages import describe_finding, describe_undecided
 from ortune.gates.results import LARGEST_ALLOWED_SLOWDOWN, Finding, Observe
 from ortune.gates.sequential_test import (
     SequentialTest,
+    choose_pairs,
     compute_log_ratios,
     decide,
     evaluate_interim,
@@ -190,6 +191,24 @@ class TestRule:
         assert holm({"a": 0.001, "b": 0.0024, "c": 0.5}, 0.005) == {"a", "b"}
         assert holm({"a": 0.002, "b": 0.4, "c": 0.5}, 0.005) == frozenset()
         assert holm({"a": 0.001, "b": 0.004}, 0.005) == {"a", "b"}
+
+    @pytest.mark.parametrize(
+        ("launch_s", "block_s", "pairs"), [(0.1, 0.2, 2), (1.5, 0.05, 4), (100.0, 0.05, 24), (0.1, 0.5, 1)]
+    )
+    def test_long_launches_get_more_pairs_and_long_blocks_fewer(
+        self, launch_s: float, block_s: float, pairs: int
+    ) -> None:
+        block = BlockPlan(load=Load(), duration_ns=int(1e9 * block_s), lead_in_ns=0, min_calls=1, deadline_s=10)
+        test = SequentialTest(
+            goal=Goal(),
+            allowed={"p50": 1.03},
+            plan=RunPlan(block=block, launches=None, rounds=1),
+            launch_s=launch_s,
+            start_s=0,
+            end_s=60,
+        )
+        run = PairedRun([Side(name=str(number), config=Config()) for number in range(4)], Load())
+        assert choose_pairs(run, test) == pairs
 
     @pytest.mark.parametrize(("share", "factor"), [(0.05, 2.0), (0.1, 2.0), (0.1, 1.35)])
     def test_a_mean_does_not_pass_while_rare_slow_launches_of_head_could_make_it_worse(
